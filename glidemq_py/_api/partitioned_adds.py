@@ -7,7 +7,7 @@ the layout is read again, and the jobs are routed again.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -153,8 +153,9 @@ async def add_after_change(
 
 
 async def add_all(
-    home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None, join: JoinAndAdd | None = None
-) -> list[Job[Any, Any]]:
+    home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None, join: JoinAndAdd | None = None,
+    ids: Mapping[str, int] | None = None,
+) -> list[Job[Any, Any]]:  # fmt: skip
     """Add the jobs of a bulk: one bulk per partition.
 
     Args:
@@ -162,24 +163,25 @@ async def add_all(
         jobs: As in `Queue.add_bulk`.
         durability: As in `Queue.add_bulk`.
         join: Adds the jobs of each partition instead, after they have joined a batch.
+        ids: As in `divide`.
 
     Raises:
         GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
         BulkAddError: If some jobs were not added, or may not have been.
     """
     given = list(check_iterable("jobs", jobs, "jobs"))
-    return await _add_from(home, given, [LayoutChangedError()] * len(given), durability, None, join)
+    return await _add_from(home, given, [LayoutChangedError()] * len(given), durability, None, join, ids)
 
 
 async def _add_from(
     home: Queue[Any, Any], given: Sequence[Any], results: list[Any], durability: Durability | None,
-    failed: GlideMQError | None, join: JoinAndAdd | None,
+    failed: GlideMQError | None, join: JoinAndAdd | None, ids: Mapping[str, int] | None = None,
 ) -> list[Job[Any, Any]]:  # fmt: skip
     """Add the jobs that were not routed to the right partition so far. Raises the errors of `add_all`."""
     positions = [at for at, result in enumerate(results) if isinstance(result, REROUTED)]
     for _ in range(_ATTEMPTS):
         try:
-            failed = await _add_some(_partitions(home), given, positions, durability, results, join) or failed
+            failed = await _add_some(_partitions(home), given, positions, durability, results, join, ids) or failed
         except LayoutChangedError as error:  # while the former partitions were read
             await home._renew_layout(error)
             continue
@@ -213,10 +215,10 @@ async def _renew_after(home: Queue[Any, Any], results: Iterable[Any]) -> None:
 
 async def _add_some(
     self: PartitionedQueue, given: Sequence[Any], positions: Sequence[int], durability: Durability | None,
-    results: list[Any], join: JoinAndAdd | None,
+    results: list[Any], join: JoinAndAdd | None, ids: Mapping[str, int] | None,
 ) -> GlideMQError | None:  # fmt: skip
     """Add the jobs at these positions; write their results. Return the error of a part, if there is one."""
-    divided = await divide(self, given, positions)
+    divided = await divide(self, given, positions, ids)
     failed: GlideMQError | None = None
     await reject_unmet(self, divided, results)
     stages = Stages(self.home.name, divided, results)
@@ -243,8 +245,18 @@ async def _add_some(
     return failed
 
 
-async def divide(self: PartitionedQueue, jobs: Sequence[Any], positions: Sequence[int]) -> Divided:
+async def divide(
+    self: PartitionedQueue, jobs: Sequence[Any], positions: Sequence[int], ids: Mapping[str, int] | None = None,
+    between: Callable[[], Awaitable[object]] | None = None,
+) -> Divided:  # fmt: skip
     """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk.
+
+    Args:
+        self: The partitions.
+        jobs: The jobs, as in `Queue.add_bulk`.
+        positions: Those to divide.
+        ids: Positions of the jobs by their custom ids, which then need not be in the options; None: they are.
+        between: Awaited after each chunk, so that a large bulk does not block the event loop.
 
     Raises:
         GlideMQValidationError: If a job is invalid, or jobs depend on one another in a cycle.
@@ -254,16 +266,18 @@ async def divide(self: PartitionedQueue, jobs: Sequence[Any], positions: Sequenc
     divided: dict[int, list[int]] = {}
     undecided: list[tuple[int, str, list[object]]] = []
     related: dict[int, JobOptions] = {}
-    ids: dict[str, int] = {}
+    found: dict[str, int] = {}
     turn = left = 0
-    for i in positions:
+    for count, i in enumerate(positions, 1):
+        if between is not None and count % CHUNK_ROWS == 0:
+            await between()
         options = defaults
         if pair_of(jobs[i]) is None:
             options = spec_of(jobs[i], i, defaults)[2]
             if options.parent is not None or options.depends_on is not None:
                 related[i] = options
             if options.job_id is not None:
-                ids[options.job_id] = i
+                found[options.job_id] = i
         try:
             key = routing_key(options)
         except GlideMQValidationError as error:
@@ -281,7 +295,10 @@ async def divide(self: PartitionedQueue, jobs: Sequence[Any], positions: Sequenc
         divided.setdefault(number, []).append(i)
     taken = await _divide_former(self, undecided, divided)
     parts = [*((self.queues[number], mine) for number, mine in divided.items()), *taken]
-    return Divided(parts, related, dependencies_within(self.home.name, related, ids))
+    if ids is not None and related:
+        divided_now = set(positions)
+        found = {job_id: i for job_id, i in ids.items() if i in divided_now}
+    return Divided(parts, related, dependencies_within(self.home.name, related, found))
 
 
 async def _divide_former(

@@ -80,6 +80,8 @@ class RoutedBulk:
         """Position of each of these, by the identity of the tuple."""
         self._by_id: dict[Any, int] = {}
         """Position of the first job with each chosen id, as this package stores it."""
+        self._needed: dict[int, list[int]] = {}
+        """Positions of the jobs that a job waits for, if there are any."""
         self._claimed = claimed
         self._placed: dict[int, tuple[Queue[Any, Any], str]] = {}
         """Partition and id in it of each job that was added, or may have been."""
@@ -122,12 +124,14 @@ class RoutedBulk:
         self._numbers = {id(each): number for number, each in enumerate(self._routing)}
         named_jobs = [(number, self.pushes[number][2]) for number, each in enumerate(self.chosen) if each is not None]
         self._by_id = {options["job_id"]: number for number, options in reversed(named_jobs)}
+        for number, (_, _, options) in enumerate(self.pushes if self._is_related else ()):
+            self._needed[number] = [self._by_id[each] for each in options.get("depends_on", ()) if each in self._by_id]
         await set_group_sizes(queue, sizes)
 
     def _routed(self, push: Push, routing: JobOptions) -> Push:
         name, data, options = push
         if routing.job_id is not None:
-            return name, data, options
+            return name, data, {**options}
         return name, data, {option: value for option, value in options.items() if option != "job_id"}
 
     async def add(self, stage: Callable[[Sequence[_Part]], Any], *, is_large: bool) -> list[str]:
@@ -156,12 +160,14 @@ class RoutedBulk:
     async def _add_at_once(self, numbers: Sequence[int]) -> list[str]:
         durability = parse_durable(True) if self.is_durable else None
         specs = [self._routing[at] for at in numbers]
+        places = {at: place for place, at in enumerate(numbers)}
+        ids = {job_id: places[at] for job_id, at in self._by_id.items()}
 
         async def add_to(part: Any, some: Sequence[Any]) -> list[Job[Any, Any]]:
             return await self._add_some(part, [self._numbers[id(each)] for each in some])
 
         try:
-            added = await add_all(self._queue, specs, durability, add_to)
+            added = await add_all(self._queue, specs, durability, add_to, ids)
         except BulkAddError as error:
             raise CommandError(await self._taken_back(numbers, error.results)) from None
         return [await self._on_wire(job) for job in added]
@@ -189,9 +195,27 @@ class RoutedBulk:
             elif not isinstance(each, BaseException) and each.outcome in ADDED_OUTCOMES:
                 self._placed[at] = part, each._stored_id
         every = [found[at] if at in found else _Known(str(self.chosen[at])) for at in numbers]
+        await self._name_added(part, numbers, every)
         if any(isinstance(each, GlideMQError) for each in every):
             raise BulkAddError(every)
         return every
+
+    async def _name_added(self, part: Queue[Any, Any], numbers: Sequence[int], results: Sequence[Any]) -> None:
+        """Let the jobs that wait for these name their partition, which their ids need not choose."""
+        if not self._is_related or part._partition is None:
+            return
+        names: dict[str, str] = {}
+        for at, each in zip(numbers, results, strict=True):
+            chosen = self.chosen[at]
+            if chosen is None or isinstance(each, BaseException):
+                continue
+            own: str = self.pushes[at][2]["job_id"]
+            found = await self._ids.find(chosen) if isinstance(each, _Known) else None
+            names[own] = part._partition.id_of(own) if found is None else found[1]
+        for (_, _, options), (_, _, routing) in zip(self.pushes, self._routing, strict=True):
+            if names and "depends_on" in options:
+                options["depends_on"] = [names.get(each, each) for each in options["depends_on"]]
+                routing["depends_on"] = options["depends_on"]
 
     async def _claim(self, part: Queue[Any, Any], numbers: Sequence[int]) -> set[str | None]:
         """Claim the chosen ids for a partition; return those of unfinished jobs."""
@@ -215,10 +239,7 @@ class RoutedBulk:
                 what = missing_job(each, self.pushes[at][2]) if isinstance(each, JobNotFoundError) else str(each)
                 message = f"jobs[{at}]: {what}"
                 break
-        within = {
-            at: [self._by_id[each] for each in self.pushes[at][2].get("depends_on", ()) if each in self._by_id]
-            for at in self._placed
-        }
+        within = {at: self._needed.get(at, ()) for at in self._placed}
         waiting_first = [*TopologicalSorter(within).static_order()][::-1]
         added = [self._placed[at] for at in waiting_first if at in self._placed]
         return message + await take_back(self._queue.name, added)

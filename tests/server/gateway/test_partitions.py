@@ -143,6 +143,25 @@ async def test_jobs_depend_on_jobs_of_other_partitions(wire: Wire, other: Wire, 
     assert missing == "Dependency job not found: gone"
 
 
+async def test_jobs_of_a_bulk_depend_on_one_another_across_partitions(wire: Wire, other: Wire, queue: Queue) -> None:
+    name = queue.name
+    jobs: list[dict[str, Any]] = [
+        {"data": number, "jobId": f"{name}:{number}", "groupId": f"g{number}", "dependsOn": [f"{name}:{number + 1}"]}
+        for number in range(8)
+    ]
+    jobs += [{"data": 8, "jobId": f"{name}:8", "uniqueKey": "u"}, {"data": 9, "dependsOn": [f"{name}:0", f"{name}:8"]}]
+    jobs += [{"data": 10, "jobId": f"{name}:8"}]
+    ids = (await good(wire, "PUSHB", queue=name, jobs=jobs))["ids"]
+    assert ids[:9] == [f"{name}:{number}" for number in range(9)]
+    assert ids[10] == ids[8]
+    assert [await state_of(wire, each) for each in ids[7:10]] == ["waiting-children", "waiting", "waiting-children"]
+    later = {"data": 11, "groupId": "g11", "dependsOn": [ids[0]]}
+    again = (await good(other, "PUSHB", queue=name, jobs=[{**jobs[0], "dependsOn": []}, later]))["ids"]
+    assert again[0] == ids[0]
+    assert sorted(job["data"] for job in await drain(other, queue)) == [*range(10), 11]
+    assert await unfinished(queue) == 0
+
+
 async def test_durable_jobs_are_confirmed(private_server: Callable[..., ServerProcess], queue_name: str) -> None:
     url = private_server(appendonly="yes").url
     async with Queue(queue_name, url, partitions=3) as queue, Gateway(url, port=0) as gateway, Wire(gateway) as wire:
