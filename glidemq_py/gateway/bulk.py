@@ -354,6 +354,7 @@ async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, A
         for number, piece in enumerate(_pieces(rows)):
             staged.append((part._keys, f"p{number}", request(piece, quiet)))
             winners.setdefault(part.name, []).append((f"p{number}", 1))
+            await asyncio.sleep(0)  # other connections are served meanwhile
     try:
         await transport.call(open_write(write, create=True))
         others = [name for name in winners if name != queue.name]

@@ -29,12 +29,18 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import GatewayState
 
-__all__ = ["RoutedJob", "reject_keys", "routing_options"]
+__all__ = ["RoutedJob", "reject_keys", "routing_of", "routing_options"]
 
 _FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
 
 
 def routing_options(queue: Queue[Any, Any], fields: Mapping[str, Any], options: Mapping[str, Any]) -> JobOptions:
+    """Return the checked options that choose the partition of a job; see `routing_of`."""
+    chosen = routing_of(queue, fields, options)
+    return queue._options(chosen) if chosen else NO_OPTIONS
+
+
+def routing_of(queue: Queue[Any, Any], fields: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that choose the partition of a job.
 
     Args:
@@ -55,7 +61,7 @@ def routing_options(queue: Queue[Any, Any], fields: Mapping[str, Any], options: 
     chosen = {name: options[name] for name in ("fair_key", "deduplication") if name in options}
     if not chosen and chosen_id(fields) is not None:
         chosen = {"job_id": options["job_id"]}
-    return queue._options(chosen) if chosen else NO_OPTIONS
+    return chosen
 
 
 async def reject_keys(queue: Queue[Any, Any], options: Mapping[str, Any], command: str) -> None:

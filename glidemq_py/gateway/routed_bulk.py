@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partitioned_adds import add_all, divide
 from glidemq_py._core.calls.adding import DATA, Row
-from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.durability.options import parse_durable
@@ -28,7 +27,7 @@ from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, 
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
-from glidemq_py.gateway.routed import routing_options
+from glidemq_py.gateway.routed import routing_of
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.gateway.taking_back import take_back
@@ -37,9 +36,11 @@ __all__ = ["RoutedBulk", "check_layout"]
 
 _ATTEMPTS: Final = 20
 _TOGETHER: Final = 50
+_BETWEEN_TURNS: Final = 250
+"""Jobs that are checked or encoded in one turn of the event loop."""
+_REFERENCES: Final = ("parent", "depends_on")
 _GROUP_LIMITS: Final = "fair-limits"
 """Key of a queue or partition that exists while groups have limits."""
-_CHOOSING: Final = ("fair_key", "deduplication")
 
 
 class _Part(NamedTuple):
@@ -74,8 +75,8 @@ class RoutedBulk:
         self._ids, self._queue, self._given, self._added = ids, queue, given, added
         self.pushes: list[Push] = []
         self.chosen: list[str | None] = []
-        self._routing: list[tuple[str, Any, dict[str, Any]]] = []
-        """Per job: name, data and options, without an id that does not choose the partition."""
+        self._routing: list[tuple[Any, ...]] = []
+        """Per job: name, no data, and the options that choose the partition or refer to other jobs, if any."""
         self._numbers: dict[int, int] = {}
         """Position of each of these, by the identity of the tuple."""
         self._by_id: dict[Any, int] = {}
@@ -106,19 +107,22 @@ class RoutedBulk:
         link = await queue._first_connected()
         sizes, last = list[GroupSize | None](), 0
         for number, each in enumerate(given):
+            if number % _BETWEEN_TURNS == _BETWEEN_TURNS - 1:
+                await _turn()
             if not is_map(each):
                 raise CommandError(f"jobs[{number}]: must be a map")
             try:
                 fields = check_all(JOB_FIELDS, each)
                 push = await push_of(ids, queue.name, fields, beside)
-                routing = routing_options(queue, fields, push[2])
+                routing = routing_of(queue, fields, push[2])
                 sizes.append(group_size(fields))
                 self.chosen.append(chosen_id(fields))
             except CommandError as error:
                 raise CommandError(f"jobs[{number}]: {error}") from None
             self.chars, last = self.chars + last, len(str(row_of(queue, link, push, number)[0][DATA]))
             self.pushes.append(push)
-            self._routing.append(self._routed(push, routing))
+            routing |= {option: push[2][option] for option in _REFERENCES if option in push[2]}
+            self._routing.append((push[0], None, routing) if routing else (push[0], None))
             self.is_durable = self.is_durable or fields["durable"]
             self._is_related = self._is_related or "depends_on" in push[2] or "parent" in push[2]
         self._numbers = {id(each): number for number, each in enumerate(self._routing)}
@@ -127,12 +131,6 @@ class RoutedBulk:
         for number, (_, _, options) in enumerate(self.pushes if self._is_related else ()):
             self._needed[number] = [self._by_id[each] for each in options.get("depends_on", ()) if each in self._by_id]
         await set_group_sizes(queue, sizes)
-
-    def _routed(self, push: Push, routing: JobOptions) -> Push:
-        name, data, options = push
-        if routing.job_id is not None:
-            return name, data, {**options}
-        return name, data, {option: value for option, value in options.items() if option != "job_id"}
 
     async def add(self, stage: Callable[[Sequence[_Part]], Any], *, is_large: bool) -> list[str]:
         """Add the jobs; return their ids on the wire.
@@ -212,10 +210,10 @@ class RoutedBulk:
             own: str = self.pushes[at][2]["job_id"]
             found = await self._ids.find(chosen) if isinstance(each, _Known) else None
             names[own] = part._partition.id_of(own) if found is None else found[1]
-        for (_, _, options), (_, _, routing) in zip(self.pushes, self._routing, strict=True):
+        for (_, _, options), routing in zip(self.pushes, self._routing, strict=True):
             if names and "depends_on" in options:
                 options["depends_on"] = [names.get(each, each) for each in options["depends_on"]]
-                routing["depends_on"] = options["depends_on"]
+                routing[2]["depends_on"] = options["depends_on"]
 
     async def _claim(self, part: Queue[Any, Any], numbers: Sequence[int]) -> set[str | None]:
         """Claim the chosen ids for a partition; return those of unfinished jobs."""
@@ -266,7 +264,7 @@ class RoutedBulk:
         partitions = queue._partitions
         if partitions is None:
             raise LayoutChangedError(f"queue {queue.name!r} has no partitions any more")
-        divided = (await divide(partitions, self._routing, numbers)).parts
+        divided = (await divide(partitions, self._routing, numbers, between=_turn)).parts
         if not is_large:
             if any(part._takes_known for part, _ in divided):
                 return None
@@ -279,7 +277,9 @@ class RoutedBulk:
         for part, mine in divided:
             known = await self._claim(part, mine)
             link, rows = await part._connected(), list[Row]()
-            for at in mine:
+            for count, at in enumerate(mine, 1):
+                if count % _BETWEEN_TURNS == 0:
+                    await _turn()
                 chosen = self.chosen[at]
                 if chosen in known:
                     wire[at] = str(chosen)
@@ -337,6 +337,11 @@ class RoutedBulk:
             return job_id if holder is None else await self._ids.on_wire(self._queue.name, holder.id)
         except GlideMQError:  # the jobs are committed all the same
             return job_id
+
+
+async def _turn() -> None:
+    """Let other connections be served."""
+    await asyncio.sleep(0)
 
 
 async def _results(part: Queue[Any, Any], specs: Sequence[Push], durability: Any) -> list[Any]:
