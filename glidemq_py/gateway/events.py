@@ -232,6 +232,7 @@ class EventFeed:
         self._parts: dict[str, _PartFeed] = {}
         self._partitions: object = None
         self._watching: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._starting = asyncio.Lock()
         self.subscribers: set[Subscriber] = set()
         self.followers: set[News] = set()
@@ -239,13 +240,15 @@ class EventFeed:
     async def start(self) -> None:
         """Connect, unless it is started: all later events will be sent. A feed that ended with an error starts again.
 
+        A feed that is closed meanwhile stays closed.
+
         Raises:
             GlideMQConnectionError: If the server of the queues cannot be reached.
         """
         async with self._starting:
             await self._queue._plain_link()
             await self._read_parts()
-            if self._watching is None:
+            if self._watching is None and not self._is_closed:
                 self._watching = asyncio.create_task(self._watch(), name=f"gateway-starts-{self._queue.name}")
 
     async def _read_parts(self) -> None:
@@ -253,6 +256,8 @@ class EventFeed:
         partitions, is_first = self._queue._partitions, not self._parts
         since = None if is_first or partitions is None else f"{max(0, partitions.layout.number - _EARLY_MS)}-0"
         for part in self._queue._parts:
+            if self._is_closed:
+                return
             feed = self._parts.get(part.name)
             if feed is None:
                 feed = self._parts[part.name] = _PartFeed(self, part, self._connection, self._ids, since)
@@ -265,7 +270,7 @@ class EventFeed:
         told = loop.time()
         while True:
             await asyncio.sleep(_WATCH_S * random.uniform(0.9, 1.1))
-            with contextlib.suppress(GlideMQError):
+            try:
                 await self._queue._check_layout()
                 if self._queue._partitions is not self._partitions:
                     async with self._starting:
@@ -274,15 +279,21 @@ class EventFeed:
                     for part in self._queue._parts:
                         await tell_starts(part)
                     told = loop.time()
+            except GlideMQError as error:
+                _log.debug("gateway: queue %r: its partitions were not read: %s", self._queue.name, error)
+            except Exception:
+                _log.exception("gateway: queue %r: its partitions were not read", self._queue.name)
 
     async def close(self) -> None:
         """Stop. Idempotent."""
+        self._is_closed = True
         self.subscribers.clear()
         self.followers.clear()
         if self._watching is not None:
             await _stopped(self._watching)
-        for feed in tuple(self._parts.values()):
-            await feed.close()
+        async with self._starting:  # a partition that is being opened is closed, too
+            for feed in tuple(self._parts.values()):
+                await feed.close()
 
     def notify(self, frames: bytes) -> None:
         """Send frames to the subscribers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -21,6 +22,8 @@ _TURN_S: Final = 0.05
 """How long all fetches begin with the same partition, so that they leave in one call."""
 _MORE: Final = 2
 """Fetches that a fetch wakes if it has found jobs, so that the number of those that look doubles."""
+_LATE_S: Final = 0.25
+"""How long a fetch waits for one partition before it asks the others, too."""
 _RETRY_S: Final = 0.5
 """How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 
@@ -29,7 +32,8 @@ class PartitionHubs:
     """The hubs of the partitions of a queue, as far as its clients fetch from them.
 
     The partitions have turns. A fetch asks that in turn first, then the others, until it has all jobs that it wants;
-    those that are known to be empty are not asked. A fetch that waits sleeps until one of them may have a job.
+    those that are known to be empty are not asked. One whose server does not answer holds up no jobs of the others. A
+    fetch that waits sleeps until one of them may have a job.
 
     Args:
         partitions: The `PartitionedQueue` that has the partitions.
@@ -44,6 +48,8 @@ class PartitionHubs:
         self._turn, self._turns_at = 0, 0.0
         self._changes, self._paused_until = 0, 0.0
         self._is_closed = False
+        self._late: set[Hub] = set()
+        """Those with an overdue call. They are not asked until it has returned."""
         self.partitions: object = None
         """The `PartitionedQueue` that has the partitions."""
         self.use(partitions, hubs)
@@ -100,26 +106,52 @@ class PartitionHubs:
     ) -> tuple[list[Fetched], GlideMQError | None]:  # fmt: skip
         """Ask the partitions; also return the error of one."""
         taken: list[tuple[Hub, list[Fetched]]] = []
-        missing, failure = count, None
+        asked: dict[asyncio.Task[list[Fetched]], Hub] = {}
+        failure: GlideMQError | None = None
+        missing = count
+
+        def take(task: asyncio.Task[list[Fetched]]) -> None:
+            nonlocal failure, missing
+            hub = asked.pop(task)
+            try:
+                jobs = task.result()
+            except GlideMQError as error:
+                failure = error
+                return
+            if jobs:
+                taken.append((hub, jobs))
+                missing -= len(jobs)
+
         try:
             for hub in self._in_turn():
-                if hub.is_known_empty(waits=waits):
+                if hub in self._late or hub.is_known_empty(waits=waits):
                     continue
-                try:
-                    jobs = await hub.fetch(missing, lock_ms, 0)
-                except GlideMQError as error:
-                    failure = error
-                    continue
-                if jobs:
-                    taken.append((hub, jobs))
-                    missing -= len(jobs)
+                task = self._loop.create_task(hub.fetch(missing, lock_ms, 0))
+                asked[task] = hub
+                if (await asyncio.wait((task,), timeout=_LATE_S))[0]:
+                    take(task)
+                else:
+                    self._late.add(hub)
+                    task.add_done_callback(partial(self._answered, hub))
                 if missing <= 0:
                     break
-        except BaseException:
+            while asked and not taken:
+                for task in (await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED))[0]:
+                    take(task)
+        except BaseException:  # the client has left
             for hub, jobs in taken:
-                hub.release(jobs)  # of a client that has left
+                hub.release(jobs)
+            for task in asked:
+                task.cancel()  # its jobs are released
             raise
+        for task, hub in asked.items():
+            task.add_done_callback(partial(_release, hub))
         return [job for _, jobs in taken for job in jobs], failure
+
+    def _answered(self, hub: Hub, _: object) -> None:
+        """Ask a partition again that had not answered in time."""
+        self._late.discard(hub)
+        self._ready()
 
     def _in_turn(self) -> Iterator[Hub]:
         now, hubs = self._loop.time(), self._hubs
@@ -183,8 +215,9 @@ class PartitionHubs:
             self._timer.cancel()
             self._timer = None
         if self._sleeping and not self._is_closed:
-            until = min(hub.empty_until for hub in self._hubs)
-            self._timer = self._loop.call_at(max(until, self._paused_until), self._ready)
+            until = min((hub.empty_until for hub in self._hubs if hub not in self._late), default=None)
+            if until is not None:
+                self._timer = self._loop.call_at(max(until, self._paused_until), self._ready)
 
     def close(self) -> None:
         """End the fetches that wait. Idempotent."""
@@ -192,6 +225,12 @@ class PartitionHubs:
         self._changes += 1
         self._wake(len(self._sleeping))
         self._set_timer()
+
+
+def _release(hub: Hub, task: asyncio.Task[list[Fetched]]) -> None:
+    """Release jobs that arrive after the fetch has returned those of other partitions."""
+    if not task.cancelled() and task.exception() is None:
+        hub.release(task.result())
 
 
 def _end(future: asyncio.Future[None]) -> None:

@@ -145,6 +145,11 @@ class RoutedJob:
             if ids.make_known(part.name) is None:
                 await ids.make(part.name)
 
+    @property
+    def is_claimed_first(self) -> bool:
+        """Whether its id is claimed before it is added, which takes a call more than others."""
+        return self._chosen is not None
+
     async def add(self, refusal: LayoutChangedError | None = None) -> str:
         """Add it; return its id on the wire.
 

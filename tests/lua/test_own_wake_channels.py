@@ -49,6 +49,14 @@ def test_exchange_without_a_channel_registers_nothing(own: OwnQueue) -> None:
     assert own.redis("HGET", "meta", "wakeChannels") is None
 
 
+def test_channel_of_a_killed_worker_expires(own: OwnQueue) -> None:
+    """No push removes it from a queue that gets no more jobs, such as a former partition."""
+    wait(own)
+    own.redis("PERSIST", "wake-channels")
+    wait(own)
+    assert 86_000 < own.redis("TTL", "wake-channels") <= 86_400
+
+
 def test_each_push_removes_the_channel_that_was_registered_last(own: OwnQueue) -> None:
     for number in (1, 2, 3):
         wait(own, f"glidemq_py:wake:test:{number}")

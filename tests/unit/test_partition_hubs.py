@@ -128,7 +128,7 @@ async def test_one_job_wakes_one_fetch() -> None:
     assert [task.result() for task in done] == [[1]]
     while len(hubs._sleeping) < 99:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    assert len(hub.calls) - calls <= 3  # it wakes two others, in case there are more jobs
+    assert len(hub.calls) - calls <= 4  # it wakes two others, in case there are more jobs, and the timer one
     hub.add(*range(99))  # one message for all
     rest = await asyncio.gather(*(task for task in tasks if task not in done))
     assert sorted(job for jobs in rest for job in jobs) == list(range(99))

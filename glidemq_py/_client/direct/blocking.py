@@ -254,9 +254,7 @@ class BlockingNodes:
                 self._open.pop(node, None)
                 if connection.was_silent:  # as in nodes.py: the next call waits for a new connection
                     self._tried.discard(node)
-        if connection.was_silent:
-            self._slots.forget()
-        else:
+        if not connection.was_silent:
             self._wait_longer()
 
     def close(self) -> None:

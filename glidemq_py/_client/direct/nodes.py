@@ -169,12 +169,12 @@ class DirectNodes:
             if each is connection:
                 del self._open[node]
                 self.by_key.clear()
-                self._slots.forget()
                 if connection.was_silent:
                     # The packets of GLIDE's connections are probably dropped, too. So the next call waits for a new
-                    # connection, instead of losing its time there.
+                    # connection to the same node, instead of losing its time there.
                     self._tried.discard(node)
                 else:
+                    self._slots.forget()
                     self._wait_longer()
 
     def close(self) -> None:

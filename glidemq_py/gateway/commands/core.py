@@ -99,6 +99,8 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             link = await queue._connected()
         except PartitionedQueueError:
             routed = await RoutedJob.checked(session.state, queue, given)
+            if routed.is_claimed_first:
+                return await routed.add()  # the connection's next jobs with the same group come after it
         if link is not None:
             adder = await queue._adder_here()
             made = None if TELEMETRY.on else usual_row(queue, link, ids, given)

@@ -14,11 +14,14 @@ from glidemq_py._features import staged_writes
 from glidemq_py._features.staged_writes import finish_writes, run_async
 from glidemq_py.errors import AmbiguousResultError
 from glidemq_py.gateway import Gateway, bulk, routed_bulk, taking_back
+from glidemq_py.gateway.fetched import Fetched
+from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.routed_bulk import RoutedBulk
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 PARTITIONS = 4
+READERS = ("gateway-events", "gateway-starts")
 
 
 @pytest.fixture
@@ -58,6 +61,17 @@ async def drain(wire: Wire, queue: Queue, *, most: int = 1_000) -> list[dict[str
 
 
 # -- adding ----------------------------------------------------------------------------------------------------
+
+
+async def test_pushes_of_one_connection_keep_the_order_of_their_group(wire: Wire, queue: Queue) -> None:
+    """Also beside chosen ids, which take a call more: they are claimed first."""
+    for number in range(40):
+        chosen = {"jobId": f"{queue.name}-{number}"} if number % 4 == 0 else {}
+        fields = {"queue": queue.name, "name": "n", "data": number, "groupId": "g", **chosen}
+        wire.send(packed({"cmd": "PUSH", "reqId": str(number), **fields}))
+    for _ in range(40):
+        assert (await wire.receive())["ok"] is True
+    assert [job["data"] for job in await drain(wire, queue)] == list(range(40))
 
 
 async def test_pushed_jobs_are_spread_and_found_by_id(
@@ -540,3 +554,51 @@ async def test_a_change_is_settled_although_jobs_have_ids_of_gateways(wire: Wire
         assert (await queue.set_partitions(5)).is_settled
         for each in ids:
             assert await state_of(wire, each) in ("completed", "waiting")
+
+
+# -- what does not answer ----------------------------------------------------------------------------------------
+
+
+async def test_a_partition_that_does_not_answer_holds_up_no_jobs_of_the_others(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs of its call are released, as another partition has answered meanwhile; then it is asked again."""
+    for number in range(8):
+        await push(wire, queue, data=number)
+    fetching = await gateways[0].fetching(await gateways[0].queue(queue.name))
+    assert isinstance(fetching, PartitionHubs)
+    answers, silent = asyncio.Event(), fetching._hubs[1]
+    fetch = silent.fetch
+
+    async def late(count: int, lock_ms: int, wait: float) -> list[Fetched]:
+        await answers.wait()
+        return await fetch(count, lock_ms, wait)
+
+    monkeypatch.setattr(silent, "fetch", late)
+    first = await good(wire, "PULLB", queue=queue.name, count=8, owner="w")
+    assert len(first["jobs"]) == 6
+    assert fetching._late == {silent}
+    assert (await good(wire, "PULLB", queue=queue.name, count=8, owner="w"))["jobs"] == []
+    waiting = asyncio.create_task(good(wire, "PULLB", queue=queue.name, count=8, owner="w", timeout=20_000))
+    answers.set()
+    found = (await waiting)["jobs"]
+    while len(found) < 2:
+        found += (await good(wire, "PULLB", queue=queue.name, count=8, owner="w", timeout=20_000))["jobs"]
+    assert len({job["id"] for job in first["jobs"] + found}) == 8
+    assert not fetching._late
+
+
+async def test_feeds_that_end_while_they_start_leave_no_reader(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
+) -> None:
+    await push(wire, queue)
+    for turn in range(20):
+        wire.send(packed({"cmd": "SubscribeEvents", "reqId": "1", "queue": queue.name}))
+        await asyncio.sleep(0.001 * (turn % 10))
+        wire.send(packed({"cmd": "UnsubscribeEvents", "reqId": "2"}))
+        answers = {(await wire.receive()).get("reqId") for _ in range(2)}
+        assert answers == {"1", "2"}
+    assert gateways[0]._feeds == {}
+    async with asyncio.timeout(30):  # a reader that is left does not end
+        while left := [task for task in asyncio.all_tasks() if task.get_name().startswith(READERS)]:
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
