@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Final, TypeVar
 
 from glidemq_py._core.job_options import MAX_TRACE_LINES
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.times import SECOND_MS
 from glidemq_py._features.limits.options import MAX_COUNT
@@ -127,12 +128,24 @@ def chosen_id(given: Mapping[str, Any]) -> str | None:
     return first if first is not None else second
 
 
-async def again(add: Callable[[], Awaitable[T]]) -> T:
-    """Add jobs, again if the reply was lost: their ids make it safe."""
+async def again(add: Callable[[], Awaitable[T]], added: Callable[[], Awaitable[T | None]] | None = None) -> T:
+    """Add jobs, again if the reply was lost: their ids make it safe.
+
+    Args:
+        add: Adds them.
+        added: Returns the reply if the first call has added them, else None. It is asked if the second one was refused,
+            as the partitions have changed meanwhile.
+    """
     try:
         return await add()
     except AmbiguousResultError:
-        return await add()
+        try:
+            return await add()
+        except LayoutChangedError:
+            found = None if added is None else await added()
+            if found is None:
+                raise
+            return found
 
 
 async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Container[str] = ()) -> Push:

@@ -22,7 +22,7 @@ from glidemq_py.errors import FairKeyFullError, JobNotFoundError
 from glidemq_py.gateway.group_limits import group_size, set_group_sizes
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of
-from glidemq_py.gateway.rows import is_usual, remember_usual, row_of, usual_row
+from glidemq_py.gateway.rows import added_row, is_usual, remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all
 from glidemq_py.telemetry.state import TELEMETRY
 
@@ -182,7 +182,7 @@ class RoutedJob:
         row, placed = await self._row_for(part, link)
         adder = await part._adder_here()
         self._state.adding(part.name)
-        now, result = await again(lambda: adder.add(row))
+        now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
         if not link.is_listed:
             await register(link)
         self._state.added(part.name)

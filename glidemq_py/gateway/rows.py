@@ -19,7 +19,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push
 
-__all__ = ["is_usual", "remember_usual", "row_of", "usual_row"]
+__all__ = ["added_row", "is_usual", "remember_usual", "row_of", "usual_row"]
 
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, _ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
@@ -166,3 +166,13 @@ def _make(queue: Queue[Any, Any], push: Push, position: int | None) -> _Template
     options = _options(queue, push, position)
     before, _, after = options.to_wire_json().partition(_SAMPLE)
     return _Template(options, stored_row("", "", "", options), before, after)
+
+
+async def added_row(link: QueueLink, row: Row) -> tuple[int, str] | None:
+    """Return the time, which is not known, and the id if the job of a row exists in this queue or partition; else None.
+
+    Raises:
+        GlideMQError: If the call failed.
+    """
+    job_id = str(row[_ID])
+    return (0, job_id) if await link.transport.command("EXISTS", link.keys.job(job_id)) else None

@@ -38,7 +38,7 @@ from glidemq_py.gateway.lookup import located
 from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
-from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
+from glidemq_py.gateway.rows import added_row, remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
 from glidemq_py.telemetry.state import TELEMETRY
@@ -118,7 +118,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
     row, options = made
     session.state.adding(queue.name)
     try:
-        now, result = await again(lambda: adder.add(row))
+        now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
     except LayoutChangedError as error:
         routed = await RoutedJob.checked(session.state, queue, given, None if job is None else job.claimed)
         return await routed.add(error)

@@ -559,6 +559,35 @@ async def test_a_change_is_settled_although_jobs_have_ids_of_gateways(wire: Wire
 # -- what does not answer ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("partitions", [None, PARTITIONS])
+async def test_a_push_is_added_once_if_its_reply_is_lost_while_the_partitions_change(
+    gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, partitions: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    async with Queue(queue_name, url, partitions=partitions) as queue:
+        await push(wire, queue)
+        served = await gateways[0].queue(queue_name)
+        adders = {type(await part._adder_here()) for part in served._parts}
+        (kind,) = adders
+        add: Callable[..., Any] = kind.add
+        lost: list[Any] = []
+
+        async def lose_one(self: Any, row: Any) -> Any:
+            reply = await add(self, row)
+            if lost:
+                return reply
+            lost.append(reply)
+            await queue.set_partitions(8)
+            raise AmbiguousResultError("the reply was lost")
+
+        monkeypatch.setattr(kind, "add", lose_one)
+        job_id = await push(wire, queue, data="once")
+        assert lost
+        assert await state_of(wire, job_id) == "waiting"
+        async with Queue(queue_name, url) as after:
+            assert (await after.get_job_counts()).waiting == 2
+
+
 async def test_a_partition_that_does_not_answer_holds_up_no_jobs_of_the_others(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
