@@ -31,7 +31,7 @@ async def take_back(queue: str, added: Iterable[tuple[Queue[Any, Any], str]]) ->
             a dependency may fail the jobs that wait for it.
     """
     left: list[str] = []
-    silent: dict[str, GlideMQError] = {}
+    silent = set[str]()
     cause: GlideMQError | None = None
     for part, job_id in added:
         if part.name not in silent:
@@ -43,7 +43,7 @@ async def take_back(queue: str, added: Iterable[tuple[Queue[Any, Any], str]]) ->
             except GlideMQError as error:
                 cause = error
                 if isinstance(error, AmbiguousResultError | GlideMQConnectionError):
-                    silent[part.name] = error
+                    silent.add(part.name)
         left.append(job_id if part._partition is None else part._partition.id_of(job_id))
     if not left:
         return ""

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from glidemq_py._operate.operating import JobFilter
 
 __all__ = [
-    "Data", "FairKey", "Group", "JobId", "JobIds", "JobName", "Limit", "Queue", "Queues", "Reason", "Since", "State",
-    "Tag",
-    "Until", "filter_of",
+    "Concurrency", "Data", "FairKey", "Group", "JobId", "JobIds", "JobName", "Limit", "Queue", "Queues", "Rate",
+    "Reason", "Since", "State", "Tag", "Timeout", "Until", "filter_of",
 ]  # fmt: skip
 
 Queue = Annotated[
@@ -78,3 +77,12 @@ def filter_of(
         state=state, name=name, since=time_of("--since", since), until=time_of("--until", until),
         data=pairs_of("--data", data) if data else None, group=group, fair_key=fair_key, tags=tuple(tags or ()),
     )  # fmt: skip
+
+
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
+]
+Rate = Annotated[
+    str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
+]

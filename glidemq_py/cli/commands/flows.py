@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from glidemq_py._operate.parsing import span_of
-from glidemq_py.cli.commands.arguments import JobId, Queue
+from glidemq_py.cli.commands.arguments import JobId, Queue, Timeout
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
 
@@ -33,7 +31,7 @@ async def watch(
     shell: Shell,
     queue: Queue,
     job_id: JobId,
-    timeout: Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")] = None,
+    timeout: Timeout = None,
 ) -> None:
     """Print the states of a flow at every change, until its root ends. Exit code 1 if it fails.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glidemq_py import _operate as operate
-from glidemq_py.cli.commands.arguments import Limit, Queue
+from glidemq_py.cli.commands.arguments import Concurrency, Limit, Queue, Rate
 from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, limit_text
 from glidemq_py.cli.shell import Shell, command, group
 from glidemq_py.cli.texts import clock
@@ -51,12 +51,8 @@ async def limit(
     shell: Shell,
     queue: Queue,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Ordering key of the group.", show_default=False)],
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
-    ] = None,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
 ) -> None:
     """Show the limits of an ordering group, or set them."""
     if concurrency is not None or rate is not None:
@@ -93,12 +89,8 @@ async def fair(
     weight: Annotated[
         int | None, typer.Option("--weight", metavar="N", min=1, help="Jobs served per job of a key with weight 1.")
     ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
-    ] = None,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
     max_backlog: Annotated[
         int | None,
         typer.Option("--max-backlog", metavar="N", min=0, help="Ready jobs above which adds fail; 0 = no limit."),

@@ -24,6 +24,7 @@ from glidemq_py.cli.commands.arguments import (
     Since,
     State,
     Tag,
+    Timeout,
     Until,
     filter_of,
 )
@@ -361,7 +362,7 @@ async def watch(
     shell: Shell,
     queue: Queue,
     job_id: JobId,
-    timeout: Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")] = None,
+    timeout: Timeout = None,
 ) -> None:
     """Follow a job until it ends: states, progress, log. Exit code 1 if it fails or the time is over.
 

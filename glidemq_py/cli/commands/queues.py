@@ -9,7 +9,7 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._core.job_states import JobState
 from glidemq_py._operate.parsing import rate_of, span_of
-from glidemq_py.cli.commands.arguments import JobName, Queue, Queues
+from glidemq_py.cli.commands.arguments import Concurrency, JobName, Queue, Queues, Rate
 from glidemq_py.cli.completion import words
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock, joined, span
@@ -272,12 +272,8 @@ async def obliterate(
 async def limits(
     shell: Shell,
     queue: Queue,
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
-    ] = None,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
     ttl: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="Then the limits before apply again, such as 30m.")
     ] = None,
