@@ -179,10 +179,11 @@ class _QueueTask(BackgroundTask):
         return _IDLE_S if due.wait < 0 else max(_SCHEDULER_LEAD_S, min(_IDLE_S, due.wait / 1000 - _SCHEDULER_LEAD_S))
 
     async def _begin(self) -> None:
-        link, name = self._link, self._link.keys.name
+        link, name = self._link, self._link.queue_name
         failure_log = FailureLog(
-            source=f"queue {name!r}", queue=name, worker_id=self._holder, options=self._options.log_failures
-        )
+            source=f"queue {name!r}", queue=name, worker_id=self._holder, options=self._options.log_failures,
+            partition=link.partition,
+        )  # fmt: skip
         outbox = OutboxTask(link=link, expected=True)
         policy = FailurePolicyTask(link)
         source = QueueSource(link.keys, self._holder, self._options)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._job.failure_text import message_of
 from glidemq_py._job.run import Run
 from glidemq_py._worker.options import FailureLogOptions
@@ -78,10 +79,15 @@ class FailureLog:
         queue: Name of the queue.
         worker_id: Consumer name of the worker.
         options: Options of the log; None disables it.
+        partition: The partition whose jobs are logged, under the ids that they have in the whole queue.
     """
 
-    def __init__(self, *, source: str, queue: str, worker_id: str, options: FailureLogOptions | None) -> None:
+    def __init__(
+        self, *, source: str, queue: str, worker_id: str, options: FailureLogOptions | None,
+        partition: Partition | None = None,
+    ) -> None:  # fmt: skip
         self._source = source
+        self._partition = partition
         self._queue = queue
         self._worker_id = worker_id
         self._options = options
@@ -152,12 +158,15 @@ class FailureLog:
         Args:
             dropped: (stream entry, job id, reason) of each.
         """
-        for entry, job_id, reason in dropped:
+        for entry, stored_id, reason in dropped:
             if reason == "expired":
-                self._write_id("expired", "%s: job %s expired before it ran (its ttl passed)", job_id)
-            elif reason == "revoked":
-                self._write_id("revoked", "%s: job %s revoked before it ran", job_id)
-            elif self._counted("set-aside", job_id, _ANY, _ANY):
+                self._write_id("expired", "%s: job %s expired before it ran (its ttl passed)", stored_id)
+                continue
+            if reason == "revoked":
+                self._write_id("revoked", "%s: job %s revoked before it ran", stored_id)
+                continue
+            job_id = self._id_of(stored_id)
+            if self._counted("set-aside", job_id, _ANY, _ANY):
                 shown = show_id(job_id) if job_id else "(no id)"
                 if entry:
                     shown = f"{shown} (stream entry {entry})"
@@ -213,7 +222,11 @@ class FailureLog:
 
     # -- records --------------------------------------------------------------------------------------------
 
-    def _write_id(self, outcome: str, template: str, job_id: str) -> None:
+    def _id_of(self, stored_id: str) -> str:
+        return stored_id if self._partition is None or not stored_id else self._partition.id_of(stored_id)
+
+    def _write_id(self, outcome: str, template: str, stored_id: str) -> None:
+        job_id = self._id_of(stored_id)
         if self._counted(outcome, job_id, _ANY, _ANY):
             self._write(outcome, template, show_id(job_id), job_id=job_id)
 

@@ -98,8 +98,9 @@ class FetchLoop:
         """Set while slots are free and no jobs are ready: the wake-up reader waits for a wake-up then."""
         self._changed = asyncio.Event()
         self.failure_log = FailureLog(
-            source=source.label, queue=self._name, worker_id=consumer, options=options.log_failures
-        )
+            source=source.label if link.partition is None else f"queue {link.queue_name!r}",
+            queue=link.queue_name, worker_id=consumer, options=options.log_failures, partition=link.partition,
+        )  # fmt: skip
         self._report = OutcomeReporting(self._name, listeners, self.failure_log, self._job_failed).report
         self.by_name = MetricsSender(self._loop, self._request_call)
         """Figures per job name that the calls carry."""

@@ -21,6 +21,7 @@ from glidemq_py import (
     UnrecoverableError,
     Worker,
 )
+from glidemq_py._core.logs import show_id
 from glidemq_py._worker import failure_log
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.options import parse_failure_log
@@ -44,6 +45,21 @@ def failures(caplog: pytest.LogCaptureFixture) -> Any:
 
 async def fail(job: Job | Message) -> None:
     raise ConnectionError(f"no route to {job.data}")
+
+
+async def test_jobs_of_partitions_have_the_names_of_the_whole_queue(url: str, queue_name: str, failures: Any) -> None:
+    """Failed ones, and those that only the server knows by their id in the partition."""
+    async with Queue(queue_name, url, partitions=4) as queue:
+        expiring = [await queue.add("late", 1, ttl=1) for _ in range(4)]
+        await asyncio.sleep(0.01)  # the ttl passes
+        failing = [await queue.add("welcome", 5) for _ in range(4)]
+        async with Worker(queue_name, fail, url):
+            await with_timeout(until(lambda: len(failures("failed")) == 4 and len(failures("expired")) == 4))
+    found = {record.job_id: record for record in (*failures("failed"), *failures("expired"))}
+    assert found.keys() == {job.id for job in (*expiring, *failing)}
+    for job_id, record in found.items():
+        assert record.queue_name == queue_name
+        assert record.getMessage().startswith(f"queue {queue_name!r}: job {show_id(job_id)} ")
 
 
 async def test_retries_are_warnings_and_the_final_failure_an_error(url: str, queue_name: str, failures: Any) -> None:
