@@ -129,6 +129,20 @@ async def test_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> Non
         assert (await with_timeout(queue.add("n"))).id == "2"
 
 
+async def test_a_new_connection_has_the_timeout_of_its_calls(private_server: PRIVATE) -> None:
+    """Not that of its handshake, which may be much longer."""
+    server = private_server()
+    async with Queue("q", f"{server.url}?request_timeout=1000&connection_timeout=60000") as queue:
+        await queue.add("n")
+        server.pause()
+        try:
+            async with asyncio.timeout(30):
+                with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
+                    await queue.remove("1")
+        finally:
+            server.resume()
+
+
 async def test_call_after_a_half_open_connection_needs_no_second_timeout(private_server: PRIVATE) -> None:
     """GLIDE's connection is silent, too: the next call waits for a new direct connection instead."""
     proxy = FaultProxy(private_server().port, seed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import ssl
 from collections import deque
@@ -55,6 +56,8 @@ class DirectConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._transport: Any = None
         self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = math.inf
+        """When it calls `_check`."""
         self._closing: GlideError | None = None
         self.usable = True
 
@@ -91,8 +94,8 @@ class DirectConnection(asyncio.Protocol):
                 self.retire()
                 return future
             self._transport.write(packed)
-            if self._watch is None:
-                self._watch = self._loop.call_at(now + timeout, self._check)
+            if now + timeout < self._watch_at:
+                self._check_at(now + timeout)
             # Busy polling (replies.py), here without a function of its own.
             if not self._left:
                 self._left = self._choice.next_block(self._calls, self._took)
@@ -118,8 +121,8 @@ class DirectConnection(asyncio.Protocol):
         deadline = self._loop.time() + timeout
         futures: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in commands]
         self._pending.extend((future, deadline) for future in futures)
-        if self._watch is None:
-            self._watch = self._loop.call_at(deadline, self._check)
+        if deadline < self._watch_at:
+            self._check_at(deadline)
         self._flush()
         self._transport.write(b"".join(map(_pack, commands)))
         return futures
@@ -165,14 +168,20 @@ class DirectConnection(asyncio.Protocol):
             if not self.usable:
                 self.close()
 
+    def _check_at(self, deadline: float) -> None:
+        """Check then whether a command is overdue, instead of later: earlier commands may have had more time."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch, self._watch_at = self._loop.call_at(deadline, self._check), deadline
+
     def _check(self) -> None:
         """End the connection if the oldest command is overdue; else look again when it would be."""
-        self._watch = None
+        self._watch, self._watch_at = None, math.inf
         if not self._pending:
             return
         _, deadline = self._pending[0]
         if deadline > self._loop.time():
-            self._watch = self._loop.call_at(deadline, self._check)
+            self._check_at(deadline)
             return
         future, _ = self._pending.popleft()
         if not future.done():
@@ -191,7 +200,7 @@ class DirectConnection(asyncio.Protocol):
         self._unsent.clear()
         if self._watch is not None:
             self._watch.cancel()
-            self._watch = None
+            self._watch, self._watch_at = None, math.inf
 
     def _leave(self) -> None:
         if self.usable:
