@@ -407,6 +407,11 @@ class AsyncTransport:
         source._sharing.add(sharing)
         return sharing
 
+    def doubt_direct(self) -> None:
+        """Replace the direct connections without calls under way: a dedicated one to a server has been silent."""
+        if self._direct is not None:
+            self._direct.replace_unused()
+
     @property
     def is_direct(self) -> bool:
         """Whether calls go over direct connections, if there are any."""

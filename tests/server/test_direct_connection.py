@@ -158,6 +158,28 @@ async def test_call_after_a_half_open_connection_needs_no_second_timeout(private
         proxy.close()
 
 
+async def test_a_silent_read_replaces_the_connection_of_calls(private_server: PRIVATE) -> None:
+    """They would need a timeout each to notice that their packets are dropped, too."""
+    proxy = FaultProxy(private_server().port, seed=1)
+    try:
+        async with Queue("q", f"{proxy.url}?request_timeout=1000") as queue:
+            await queue.add("n")
+            transport = await transport_of(queue)
+            reader = await transport.dedicated()
+            read = asyncio.create_task(reader.command("XREAD", "BLOCK", "100", "STREAMS", "glide:{q}:none", "$"))
+            await asyncio.wait((read,), timeout=0.05)
+            (before,) = (await direct_connections(queue)).values()
+            proxy.half_open()
+            with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
+                await read
+            assert not before.usable
+            assert (await queue.add("n")).id == "2"
+            assert await direct_connections(queue)
+            await reader.close()
+    finally:
+        proxy.close()
+
+
 async def test_password_database_and_name(private_server: PRIVATE) -> None:
     server = private_server(requirepass="secret")
     address = server.url.replace("://", "://:secret@")

@@ -217,6 +217,11 @@ class DirectConnection(asyncio.Protocol):
         """Whether it ended because a reply did not arrive in time."""
         return isinstance(self._closing, GlideTimeoutError)
 
+    def end_if_unused(self) -> None:
+        """Close it, unless commands are under way: another connection to the server has been silent."""
+        if not self._pending:
+            self._end(GlideTimeoutError("another connection to the server had no reply in time"))
+
     def retire(self) -> None:
         """Send nothing more, and close when the commands under way have their replies."""
         self._leave()

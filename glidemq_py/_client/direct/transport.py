@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glide_shared.exceptions import GlideError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.call_retry import classify, translate
 from glidemq_py._client.direct import must_leave
@@ -134,6 +135,8 @@ class DirectTransport:
         except GlideError as error:
             if self._closed:
                 raise ClosedError("the connection was closed") from error
+            if isinstance(error, GlideTimeoutError):
+                self._source.doubt_direct()
             raise translate(error, self._source.library) from error
         if isinstance(reply, GlideError) and must_leave(reply):
             self._nodes.retire(connection)
