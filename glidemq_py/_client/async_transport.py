@@ -408,9 +408,9 @@ class AsyncTransport:
         return sharing
 
     def doubt_direct(self) -> None:
-        """Replace the direct connections without calls under way: a dedicated one to a server has been silent."""
+        """Replace the direct connections: a dedicated one to a server has been silent."""
         if self._direct is not None:
-            self._direct.replace_unused()
+            self._direct.replace_all()
 
     @property
     def is_direct(self) -> bool:

@@ -170,11 +170,16 @@ async def test_a_silent_read_replaces_the_connection_of_calls(private_server: PR
             await asyncio.wait((read,), timeout=0.05)
             (before,) = (await direct_connections(queue)).values()
             proxy.half_open()
+            await asyncio.wait((read,), timeout=0.5)
+            removal = asyncio.create_task(queue.remove("1"))
             with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
                 await read
             assert not before.usable
             assert (await queue.add("n")).id == "2"
+            assert not removal.done()  # the add did not wait for it
             assert await direct_connections(queue)
+            with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
+                await removal
             await reader.close()
     finally:
         proxy.close()

@@ -35,6 +35,7 @@ class DirectConnection(asyncio.Protocol):
 
     Attributes:
         usable: False once it is closed, lost or retired: no more commands must be sent.
+        was_silent: it ended because a reply did not arrive in time, on it or on another connection to the server.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class DirectConnection(asyncio.Protocol):
         self._watch_at = math.inf
         """When it calls `_check`."""
         self._closing: GlideError | None = None
+        self.was_silent = False
         self.usable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -186,6 +188,7 @@ class DirectConnection(asyncio.Protocol):
         future, _ = self._pending.popleft()
         if not future.done():
             future.set_exception(GlideTimeoutError("no reply in time"))
+        self.was_silent = True
         self._end(GlideTimeoutError("no reply in time"))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -212,15 +215,10 @@ class DirectConnection(asyncio.Protocol):
         self._leave()
         self._transport.abort()
 
-    @property
-    def was_silent(self) -> bool:
-        """Whether it ended because a reply did not arrive in time."""
-        return isinstance(self._closing, GlideTimeoutError)
-
-    def end_if_unused(self) -> None:
-        """Close it, unless commands are under way: another connection to the server has been silent."""
-        if not self._pending:
-            self._end(GlideTimeoutError("another connection to the server had no reply in time"))
+    def replace(self) -> None:
+        """Send nothing more, as another connection to the server has been silent; calls under way wait on."""
+        self.was_silent = True
+        self.retire()
 
     def retire(self) -> None:
         """Send nothing more, and close when the commands under way have their replies."""

@@ -98,10 +98,10 @@ class DirectNodes:
         self.by_key.clear()
         connection.retire()
 
-    def replace_unused(self) -> None:
+    def replace_all(self) -> None:
         """Let the next calls open new connections: one of another transport has been silent, as these may be."""
         for connection in list(self._open.values()):
-            connection.end_if_unused()
+            connection.replace()
 
     def _begin(self, node: Address | None) -> None:
         if self._closed or node in self._opening or self.loop.time() < self._not_before:
