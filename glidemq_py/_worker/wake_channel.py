@@ -206,6 +206,8 @@ class WakeChannels:
                         await self._check_all(sleepers)
                 failing = False
             except GlideMQError as error:
+                if any(each.number not in self._sleepers for each in sleepers):
+                    continue  # a worker was closed meanwhile, perhaps with the connection of this poll
                 _log.log(
                     logging.DEBUG if failing else logging.WARNING,
                     "polling %d queues (%s) failed; until it succeeds again, jobs that arrive without a wake-up "

@@ -640,6 +640,30 @@ async def test_failing_polls_are_logged_once_per_streak(
         await with_timeout(until(lambda: len([each for each in warnings() if "polling" in each]) == 2))
 
 
+async def test_worker_closed_during_a_poll_leaves_the_others_polled(
+    url: str, names: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The poll may use the connection of the worker that closes."""
+    monkeypatch.setattr(wake_channel, "POLL_S", 0.01)
+    read, polls, polled = wake_channel._read, 0, asyncio.Event()
+    first, second = (Worker(some, echo, url) for some in (names[:2], names[1:]))
+
+    async def read_while_closing(*arguments: Any) -> set[str]:
+        nonlocal polls
+        polls += 1
+        if polls == 1:
+            await first.close()
+        found = await read(*arguments)
+        polled.set()
+        return found
+
+    async with first, second:
+        monkeypatch.setattr(wake_channel, "_read", read_while_closing)
+        await with_timeout(polled.wait())
+    assert polls > 1
+    assert "polling" not in caplog.text
+
+
 @pytest.mark.usefixtures("without_polling")
 @pytest.mark.parametrize("weights", [False, True], ids=["list", "mapping"])
 async def test_list_of_one_queue_is_the_same_as_its_name(
