@@ -166,6 +166,7 @@ SOURCES = sorted(
 )
 
 
+@pytest.mark.slow
 def test_paths_in_code_exist() -> None:
     """Paths of documents, of Lua files below lua/, and of tests that comments and docstrings name."""
     missing: list[str] = []

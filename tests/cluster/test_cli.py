@@ -15,6 +15,7 @@ from tests.server.cli_support import Shell
 pytest.importorskip("typer", reason="needs the extra `cli`")
 
 
+@pytest.mark.slow
 def test_commands_work_on_a_cluster(
     cluster: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

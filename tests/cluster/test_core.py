@@ -100,6 +100,7 @@ async def test_events(core_url: str, queue_name: str):
         assert found == ["added", "completed"]
 
 
+@pytest.mark.slow
 async def test_queues_are_distributed_over_primaries(cluster_url: str, cluster_resp: RespClient, queue_name: str):
     names = [f"{queue_name}-{i}" for i in range(12)]
     queues = [Queue(name, cluster_url) for name in names]

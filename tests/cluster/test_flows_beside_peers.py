@@ -67,6 +67,7 @@ async def add_up(job: Job) -> Any:
     return sum((await job.get_children_values()).values())
 
 
+@pytest.mark.slow
 async def test_node_completes_children_of_a_remote_parent(
     cluster_url: str, names: tuple[str, str], node: Node, cluster_resp: RespClient
 ) -> None:
@@ -100,6 +101,7 @@ async def _is_ready(queue: Queue, job_id: str) -> None:
     assert await queue.get_job(job_id) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fail_parent", "ignore"])
 async def test_node_fails_a_child_of_a_remote_parent(
     cluster_url: str, names: tuple[str, str], node: Node, policy: Any
@@ -116,6 +118,7 @@ async def test_node_fails_a_child_of_a_remote_parent(
                 await with_timeout(added.job.wait_until_finished())
 
 
+@pytest.mark.slow
 async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: tuple[str, str], node: Node) -> None:
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
@@ -125,6 +128,7 @@ async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: 
             await with_timeout(added.job.wait_until_finished())
 
 
+@pytest.mark.slow
 async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[str, str], node: Node) -> None:
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
@@ -136,6 +140,7 @@ async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[st
         assert await with_timeout(jobs["right"].wait_until_finished()) == 7
 
 
+@pytest.mark.slow
 async def test_node_completes_a_child_that_a_handler_added(
     cluster_url: str, names: tuple[str, str], node: Node
 ) -> None:

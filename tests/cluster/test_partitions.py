@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter, defaultdict
 from typing import Any
 
+import pytest
+
 from glidemq_py import Job, Queue, Worker
 from glidemq_py._features.partitions.layout import hash_slot, partition_names
 from glidemq_py.testing import RespClient
@@ -58,6 +60,7 @@ async def test_keys_keep_their_order_with_several_workers(cluster_url: str, queu
     assert {key: order[key] for key in keys} == {key: list(range(10)) for key in keys}
 
 
+@pytest.mark.slow
 async def test_no_job_is_lost_when_a_worker_is_killed(cluster_url: str, queue_name: str):
     finished: Counter[str] = Counter()
 
@@ -79,6 +82,7 @@ async def test_no_job_is_lost_when_a_worker_is_killed(cluster_url: str, queue_na
     assert finished == Counter({job.id: 1 for job in jobs})
 
 
+@pytest.mark.slow
 async def test_a_plain_queue_grows_over_all_primaries_under_load(
     cluster_url: str, cluster_resp: RespClient, queue_name: str
 ):

@@ -251,6 +251,7 @@ def test_counters_by_reason_and_name(q: OwnQueue) -> None:
     assert (reply.kept, reply.oldest, reply.newest) == (4, START, START)
 
 
+@pytest.mark.slow
 def test_counters_are_bounded(q: OwnQueue) -> None:
     for number in range(1_010):
         failed_job(q, f"name-{number}")

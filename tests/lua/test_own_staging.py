@@ -144,6 +144,7 @@ def test_everything_staged_expires(place: Place) -> None:
             assert 0 < q.redis("PTTL", name) <= TTL, name
 
 
+@pytest.mark.slow
 def test_many_attempts_are_committed_and_deleted_in_chunks(place: Place) -> None:
     place.open()
     winners = [(f"{i}.w", 1) for i in range(1_100)]

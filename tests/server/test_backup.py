@@ -270,6 +270,7 @@ async def test_a_flow_goes_on(queue: Queue, copy: Queue, url: str, tmp_path: Pat
         assert await with_timeout(parent.wait_until_finished()) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_a_record_with_thousands_of_fields(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
     """A parent whose children have ended has a field for each; its record is read in pages."""
     async with FlowProducer(url) as flows:

@@ -174,6 +174,7 @@ async def test_forced_close_releases_every_job_of_a_batch(url: str, queue_name: 
         assert gate.cancelled == 1
 
 
+@pytest.mark.slow
 async def test_jobs_of_a_dead_worker_are_recovered_in_their_partitions(url: str, queue_name: str):
     gate = BatchGate()
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
@@ -213,6 +214,7 @@ async def test_a_lost_reply_does_not_repeat_a_batch(url: str, queue_name: str, s
     assert runs == Counter(range(100))
 
 
+@pytest.mark.slow
 async def test_a_batch_worker_follows_a_change_of_the_number(url: str, queue_name: str):
     """The batch that runs keeps its slots; the collected jobs are released, and join a batch of all partitions."""
     gate = BatchGate()

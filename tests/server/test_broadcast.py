@@ -220,6 +220,7 @@ async def test_max_age(url: str, resp: RespClient, queue_name: str):
         assert raw.run("XLEN", "stream") == 1
 
 
+@pytest.mark.slow
 async def test_active_message_finishes_after_it_was_trimmed(url: str, resp: RespClient, queue_name: str):
     gate = Gate()
     async with Broadcast(queue_name, url, max_messages=2) as broadcast:
@@ -302,6 +303,7 @@ async def test_message_that_stalls_too_often_fails_in_its_subscription(url: str,
         assert raw.state(message_id) == "waiting"
 
 
+@pytest.mark.slow
 async def test_stalled_grace_is_that_of_the_worker_that_had_the_message(url: str, resp: RespClient, queue_name: str):
     raw, began = Raw(resp, queue_name), asyncio.Event()
 

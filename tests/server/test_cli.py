@@ -157,6 +157,7 @@ def test_schedules_of_all_queues_are_listed_in_pages(shell: Shell, url: str, que
     assert shell("cron", "ls", "b", "--prefix", prefix).lines[0].split()[0] == "NAME"
 
 
+@pytest.mark.slow
 def test_all_queues_are_listed(shell: Shell, url: str, queue_name: str, resp: Any) -> None:
     names = [f"{queue_name}-{n}" for n in range(3)]
     for name in names:
@@ -237,6 +238,7 @@ def test_old_jobs_are_cleaned(shell: Shell, url: str, queue_name: str) -> None:
     assert wrong.code == 2
 
 
+@pytest.mark.slow
 def test_a_queue_is_checked_and_repaired(shell: Shell, url: str, queue_name: str, resp: Any) -> None:
     filled(url, queue_name, _four)
     assert "consistent (4 jobs" in shell("queue", "check", queue_name).out
@@ -399,6 +401,7 @@ def test_data_that_is_not_text_is_rejected(shell: Shell, queue_name: str) -> Non
     assert done.stderr.decode().splitlines() == ["glidemq: stdin is not utf-8 text: invalid start byte"]
 
 
+@pytest.mark.slow
 def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name: str) -> None:
     assert shell("job", "add", queue_name, "hello", '{"to": 1}', "--id", "x", "--delay", "1h").out == "x\n"
     again = shell("job", "add", queue_name, "hello", "{}", "--id", "x")
@@ -542,6 +545,7 @@ def test_dead_letters_are_listed_replayed_and_deleted(shell: Shell, url: str, qu
 # -- schedules, flows, workers, groups, events, backups ---------------------------------------------------
 
 
+@pytest.mark.slow
 def test_schedules_are_added_run_and_deleted(shell: Shell, queue_name: str) -> None:
     added = shell("cron", "add", queue_name, "nightly", '{"full": true}', "--pattern", "0 3 * * *", "--job", "report")
     assert added.code == 0
@@ -608,6 +612,7 @@ def test_workers_are_listed(shell: Shell, url: str, queue_name: str) -> None:
     assert shell("workers", "ls", queue_name, "--json").json() == []
 
 
+@pytest.mark.slow
 def test_workers_are_inspected_quieted_and_resized(shell: Shell, url: str, queue_name: str) -> None:
     async def run() -> None:
         started, finish = asyncio.Event(), asyncio.Event()
@@ -726,6 +731,7 @@ def test_a_queue_is_backed_up_and_restored(shell: Shell, url: str, queue_name: s
 # -- the server and the settings --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_doctor_reports_what_to_do(shell: Shell, url: str, queue_name: str) -> None:
     filled(url, queue_name, _four)
     done = shell("doctor", queue_name)
@@ -741,6 +747,7 @@ def test_doctor_reports_what_to_do(shell: Shell, url: str, queue_name: str) -> N
     assert f"glidemq queue resume {queue_name}" in shell("doctor", queue_name).out
 
 
+@pytest.mark.slow
 def test_doctor_examines_the_permissions_of_a_user(shell: Shell, queue_name: str, resp: Any) -> None:
     def finding(*argv: str) -> tuple[str, str]:
         each = next(
@@ -780,6 +787,7 @@ def test_no_server_is_reported_in_one_line(shell: Shell) -> None:
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_observer_may_look_at_everything_and_change_nothing(
     shell: Shell, url: str, queue_name: str, resp: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_dead_letters_of_all_subscriptions_are_listed(shell: Shell, news: str) -
     assert "has no dead letters" in shell("dlq", "ls", news, "--subscription", "mailer").err
 
 
+@pytest.mark.slow
 def test_dead_letters_of_one_subscription_are_replayed_and_purged(shell: Shell, url: str, news: str) -> None:
     found = entries_of(shell, news)
     assert shell("dlq", "purge", news, "--all", "--subscription", "audit", "--dry-run").lines == [

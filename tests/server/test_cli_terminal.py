@@ -83,6 +83,7 @@ def at_a_terminal(arguments: list[str], typed: bytes, url: str, folder: Path) ->
         os.close(leader)
 
 
+@pytest.mark.slow
 def test_commands_work_in_pipes(url: str, queue_name: str, tmp_path: Path) -> None:
     fill(url, queue_name)
     done = bash(f"glidemq job ls {queue_name} --json | {sys.executable} -m json.tool --compact", url, tmp_path)
@@ -93,6 +94,7 @@ def test_commands_work_in_pipes(url: str, queue_name: str, tmp_path: Path) -> No
     assert done.stderr == f"glidemq: queue '{queue_name}' has no job '99'\n"
 
 
+@pytest.mark.slow
 def test_interrupt_ends_a_question(url: str, queue_name: str, tmp_path: Path) -> None:
     fill(url, queue_name)
     code, shown = at_a_terminal(["queue", "drain", queue_name], b"\x03", url, tmp_path)
@@ -101,6 +103,7 @@ def test_interrupt_ends_a_question(url: str, queue_name: str, tmp_path: Path) ->
     assert "deleted" not in shown
 
 
+@pytest.mark.slow
 def test_progress_names_what_is_done(url: str, queue_name: str, tmp_path: Path) -> None:
     fill(url, queue_name)
     _, shown = at_a_terminal(
@@ -111,6 +114,7 @@ def test_progress_names_what_is_done(url: str, queue_name: str, tmp_path: Path) 
     assert "with jobs" not in shown
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path: Path) -> None:
     fill(url, queue_name)
     code, shown = at_a_terminal(["queue", "ls", queue_name], b"", url, tmp_path)
@@ -122,6 +126,7 @@ def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path
     assert f"deleted 3 jobs that have not started from queue '{queue_name}'" in shown
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_progress_of_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path) -> None:
     async def add() -> None:
         async with Queue(queue_name, url) as queue:
@@ -137,6 +142,7 @@ def test_a_terminal_shows_the_progress_of_a_change_of_many_jobs(url: str, queue_
     assert (done.stdout, done.stderr) == (f"deleted 2,500 failed jobs from queue '{queue_name}'\n", "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path) -> None:
     async def add() -> None:
         async with Queue(queue_name, url) as queue:
@@ -168,6 +174,7 @@ def test_ctrl_c_stops_a_change_of_many_jobs(url: str, queue_name: str, tmp_path:
         process.wait()
 
 
+@pytest.mark.slow
 def test_events_are_followed_until_ctrl_c(url: str, queue_name: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*GLIDEMQ.split(), "events", "tail", queue_name, "--after", "0", "--json"], env=environment(url), cwd=tmp_path,
@@ -192,6 +199,7 @@ def test_completion_is_printed_for_every_shell(shell: str, tmp_path: Path) -> No
     assert "_GLIDEMQ_COMPLETE=complete_" in done.stdout
 
 
+@pytest.mark.slow
 def test_commands_are_completed(tmp_path: Path) -> None:
     words = {"_GLIDEMQ_COMPLETE": "complete_bash", "COMP_WORDS": "glidemq queue ob", "COMP_CWORD": "2"}
     assert bash("glidemq", None, tmp_path, **words).stdout.split() == ["obliterate"]
@@ -211,6 +219,7 @@ def completed(words: str, url: str | None, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_names_of_queues_are_completed(url: str, queue_name: str, tmp_path: Path) -> None:
     first, second = f"{queue_name}-one", f"{queue_name}-two"
     fill(url, first)
@@ -222,6 +231,7 @@ def test_names_of_queues_are_completed(url: str, queue_name: str, tmp_path: Path
     assert completed(f"glidemq --prefix other queue show {queue_name}", url, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_schedules_and_workers_are_completed(url: str, queue_name: str, tmp_path: Path) -> None:
     async def run() -> tuple[str, list[str], list[str]]:
         async def handle(_: Job[Any, Any]) -> None: ...
@@ -251,6 +261,7 @@ def test_words_of_options_are_completed(words: str, offered: list[str], tmp_path
     assert sorted(completed(f"glidemq {words}", None, tmp_path)) == sorted(offered)
 
 
+@pytest.mark.slow
 def test_unreachable_server_completes_nothing(tmp_path: Path) -> None:
     assert completed("glidemq queue show e", "valkey://127.0.0.1:1", tmp_path) == []
     assert completed("glidemq queue show e", "no-url", tmp_path) == []

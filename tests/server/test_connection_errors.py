@@ -67,6 +67,7 @@ async def test_worker_does_not_retry_a_rejected_password(private_server: StartSe
 # -- the wrong kind of server ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
     with pytest.raises(
         ServerModeError, match=r"is standalone, not a cluster node; use valkey:// instead of valkey\+cluster://"
@@ -74,6 +75,7 @@ async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
         await connect(url.replace("valkey://", "valkey+cluster://") + "?connection_timeout=1000")
 
 
+@pytest.mark.slow
 async def test_cluster_url_for_a_standalone_server_with_a_password(private_server: StartServer, connect: Connect):
     server = private_server(requirepass="pass@word")
     with pytest.raises(ServerModeError, match="is standalone"):
@@ -255,6 +257,7 @@ async def test_plain_to_a_tls_port(start_tls: StartTls, connect: Connect, auth_c
         await connect(f"valkey{kind}://localhost:{port}?connection_timeout=1000")
 
 
+@pytest.mark.slow
 async def test_cluster_url_for_a_standalone_server_with_tls(
     start_tls: StartTls, certificates: Certificates, connect: Connect
 ):

@@ -419,6 +419,7 @@ async def test_job_is_requeued_if_its_option_allows_it(url: str, queue_name: str
         assert await first.get_state() == "waiting"
 
 
+@pytest.mark.slow
 async def test_failure_policy_waits_until_the_id_is_free(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.set_failure_policy(retry_interval=1_000)

@@ -50,6 +50,7 @@ def temporary(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_the_shop_runs_until_ctrl_c(tmp_path: Path, temporary: Path) -> None:
     pytest.importorskip("starlette", reason="needs the extra `dashboard`")
     env: dict[str, str | None] = {"TMPDIR": str(temporary)}
@@ -69,6 +70,7 @@ async def test_the_shop_runs_until_ctrl_c(tmp_path: Path, temporary: Path) -> No
     assert is_empty(temporary)
 
 
+@pytest.mark.slow
 async def test_it_ends_by_itself(tmp_path: Path, temporary: Path) -> None:
     with Command(tmp_path, "glidemq_py.cli", "demo", "--seconds", "1", env={"TMPDIR": str(temporary)}) as demo:
         assert await demo.ends() == 0
@@ -105,6 +107,7 @@ def test_invalid_options_are_rejected(argv: Sequence[str], capsys: pytest.Captur
     assert argv[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 async def test_a_taken_port_ends_the_demo(tmp_path: Path, temporary: Path) -> None:
     pytest.importorskip("starlette", reason="needs the extra `dashboard`")
     with socket.socket() as taken:

@@ -36,6 +36,7 @@ async def pair(private_server: Callable[..., ServerProcess]) -> AsyncIterator[Pa
     yield Pair(f"{primary.url},{replica.host}:{replica.port}", primary, replica)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", ["true", "false"])
 async def test_adds_go_to_the_new_primary(pair: Pair, direct: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "glidemq_py")
@@ -51,6 +52,7 @@ async def test_adds_go_to_the_new_primary(pair: Pair, direct: str, caplog: pytes
         assert resp.execute("ROLE")[0] == "master"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", ["true", "false"])
 async def test_worker_goes_on(pair: Pair, direct: str) -> None:
     ran: set[str] = set()
@@ -68,6 +70,7 @@ async def test_worker_goes_on(pair: Pair, direct: str) -> None:
         assert {await job.wait_until_finished(30_000) for job in jobs} == {None}
 
 
+@pytest.mark.slow
 async def test_missing_library_is_loaded_on_the_new_primary(pair: Pair) -> None:
     async with Queue("q", f"{pair.url}?direct=false") as queue:
         await queue.add("n")
@@ -79,6 +82,7 @@ async def test_missing_library_is_loaded_on_the_new_primary(pair: Pair) -> None:
         assert (await with_timeout(queue.add("n"))).id == "2"
 
 
+@pytest.mark.slow
 async def test_blocking_queue(pair: Pair) -> None:
     queue = sync.Queue[int, None]("q", pair.url)
     try:

@@ -93,6 +93,7 @@ async def test_lost_connection_is_replaced_and_nothing_is_lost(private_server: P
         assert (await queue.get_job_counts()).waiting == 300
 
 
+@pytest.mark.slow
 async def test_worker_outlives_lost_connections(private_server: PRIVATE) -> None:
     server = private_server()
     ran: list[int] = []
@@ -114,6 +115,7 @@ async def test_worker_outlives_lost_connections(private_server: PRIVATE) -> None
         await with_timeout(until(lambda: set(ran) == set(range(20))))
 
 
+@pytest.mark.slow
 async def test_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> None:
     server = private_server()
     async with Queue("q", f"{server.url}?request_timeout=1500") as queue:
@@ -143,6 +145,7 @@ async def test_a_new_connection_has_the_timeout_of_its_calls(private_server: PRI
             server.resume()
 
 
+@pytest.mark.slow
 async def test_call_after_a_half_open_connection_needs_no_second_timeout(private_server: PRIVATE) -> None:
     """GLIDE's connection is silent, too: the next call waits for a new direct connection instead."""
     proxy = FaultProxy(private_server().port, seed=1)
@@ -158,6 +161,7 @@ async def test_call_after_a_half_open_connection_needs_no_second_timeout(private
         proxy.close()
 
 
+@pytest.mark.slow
 async def test_a_silent_read_replaces_the_connection_of_calls(private_server: PRIVATE) -> None:
     """They would need a timeout each to notice that their packets are dropped, too."""
     proxy = FaultProxy(private_server().port, seed=1)
@@ -351,6 +355,7 @@ def test_lost_blocking_connection_is_replaced_and_nothing_is_lost(private_server
         assert queue.get_job_counts().waiting == 300
 
 
+@pytest.mark.slow
 def test_blocking_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> None:
     server = private_server()
     with BlockingQueue("q", f"{server.url}?request_timeout=1500") as queue:
@@ -364,6 +369,7 @@ def test_blocking_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> 
         assert queue.add("n").id == "2"
 
 
+@pytest.mark.slow
 def test_blocking_call_after_a_half_open_connection_needs_no_second_timeout(private_server: PRIVATE) -> None:
     proxy = FaultProxy(private_server().port, seed=1)
     try:

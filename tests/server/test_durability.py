@@ -131,6 +131,7 @@ async def test_add_that_its_own_pipeline_does_not_confirm(
         assert (await with_timeout(queue.add("resize", job_id="late"))).outcome == "duplicate"
 
 
+@pytest.mark.slow
 async def test_server_that_dies_during_an_add_in_its_own_pipeline(
     server: ServerProcess, queue_name: str, short_waits: Callable[[], None]
 ):
@@ -142,6 +143,7 @@ async def test_server_that_dies_during_an_add_in_its_own_pipeline(
             await with_timeout(queue.add("resize"))
 
 
+@pytest.mark.slow
 async def test_marks_disappear(server: ServerProcess, queue_name: str):
     async with Queue(queue_name, server.url, durable=Durability(timeout=500)) as queue:
         await queue.add("resize")
@@ -242,6 +244,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
     return sent
 
 
+@pytest.mark.slow
 async def test_disk_and_replicas_share_one_timeout(
     server: ServerProcess, queue_name: str, blocks: list[tuple[list[str], int]]
 ):
@@ -258,6 +261,7 @@ async def test_disk_and_replicas_share_one_timeout(
     assert max(block for _, block in blocks) <= 700
 
 
+@pytest.mark.slow
 async def test_server_that_dies_during_the_wait_does_not_prolong_it(private_server: Start, queue_name: str):
     server = private_server(durable=True)
     durable = Durability(replicas=1, timeout=4_000)
@@ -276,6 +280,7 @@ async def test_server_that_dies_during_the_wait_does_not_prolong_it(private_serv
         assert time.monotonic() - began < 15  # the request timeout is 30 seconds
 
 
+@pytest.mark.slow
 async def test_an_add_in_its_own_pipeline_has_one_timeout(
     private_server: Start, queue_name: str, blocks: list[tuple[list[str], int]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -381,6 +386,7 @@ async def test_durable_add_is_on_the_replica_when_it_returns(private_server: Sta
             assert resp.hash(f"glide:{{{queue_name}}}:job:{job.id}")["state"] == "waiting"
 
 
+@pytest.mark.slow
 async def test_too_few_replicas_is_an_error_that_names_them(private_server: Start, queue_name: str):
     primary = private_server()
     replica_of(private_server, primary)
@@ -464,6 +470,7 @@ async def test_close_ends_pending_confirmations(private_server: Start, queue_nam
         await with_timeout(adding)
 
 
+@pytest.mark.slow
 async def test_cluster(queue_name: str, aof_cluster: ClusterProcess):
     queues = [Queue(f"{queue_name}-{i}", aof_cluster.url, durable=True) for i in range(4)]
     for queue in queues:

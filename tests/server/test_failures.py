@@ -75,6 +75,7 @@ async def test_reasons(url: str, queue_name: str) -> None:
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_lost_worker(url: str, queue_name: str) -> None:
     options: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
     async with Queue(queue_name, url) as queue:
@@ -193,6 +194,7 @@ async def test_worker_executes_the_policy(url: str, queue_name: str) -> None:
         assert len(await job.get_failed_attempts()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [None, 2])
 async def test_worker_requeues_its_failed_jobs_on_time(url: str, queue_name: str, partitions: int | None) -> None:
     starts = 0
@@ -228,6 +230,7 @@ async def test_starting_worker_requeues_jobs_that_are_due(url: str, queue_name: 
             await asyncio.wait_for(ran.wait(), 15)
 
 
+@pytest.mark.slow
 async def test_worker_of_several_queues_executes_the_policy(url: str, queue_name: str) -> None:
     ran: asyncio.Queue[str] = asyncio.Queue()
 

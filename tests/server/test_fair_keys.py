@@ -106,6 +106,7 @@ async def test_plain_and_fair_jobs_do_not_starve_each_other(queue: Queue, batch:
     assert abs(counted["fair"] - counted["plain"]) <= 4
 
 
+@pytest.mark.slow
 async def test_a_job_of_an_idle_tenant_starts_next(queue: Queue) -> None:
     for _ in range(20):
         await queue.add_bulk([of("big")] * 1000)
@@ -505,6 +506,7 @@ async def test_release_and_expired_leases(queue: Queue, raw: Raw) -> None:
     await assert_empty(queue, raw)
 
 
+@pytest.mark.slow
 async def test_stalled_jobs_are_recovered(url: str, queue: Queue, queue_name: str, raw: Raw) -> None:
     await queue.set_fair_key_limits("k", concurrency=1)
     await queue.add_bulk([of("k", 1), of("k", 2)])

@@ -170,6 +170,7 @@ async def test_result_of_a_job_removed_on_completion(
         assert [type(args[0]) for args in recorded.of("error")] == [AmbiguousResultError]
 
 
+@pytest.mark.slow
 async def test_lost_replies_under_load(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
     finished: Counter[str] = Counter()
 

@@ -43,6 +43,7 @@ async def loading(server: ServerProcess) -> AsyncIterator[None]:
         await reload
 
 
+@pytest.mark.slow
 async def test_worker_starts_and_jobs_are_added_while_the_server_loads(private_server: MakeServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
@@ -154,6 +155,7 @@ def small_cluster() -> Iterator[ClusterProcess]:
         yield cluster
 
 
+@pytest.mark.slow
 async def test_worker_waits_for_a_cluster_that_is_down(queue_name: str):
     with small_cluster() as cluster:
         async with Queue(queue_name, cluster.url) as queue:

@@ -38,6 +38,7 @@ async def added(queue: Queue, job_id: str) -> str:
             continue
 
 
+@pytest.mark.slow
 async def test_queue_reconnects(url: str, proxy: FaultProxy, queue_name: str, caplog: pytest.LogCaptureFixture) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.add("n")
@@ -61,6 +62,7 @@ async def test_pending_calls_fail_when_the_connection_is_replaced(url: str, prox
         await with_timeout(added(queue, "j1"))
 
 
+@pytest.mark.slow
 async def test_direct_connection_is_given_up(proxy: FaultProxy, queue_name: str) -> None:
     pytest.importorskip("hiredis")
     async with Queue(queue_name, f"{proxy.url}?request_timeout=1000") as queue:
@@ -81,6 +83,7 @@ def test_blocking_queue_reconnects(url: str, proxy: FaultProxy, queue_name: str)
         assert queue.add("n", job_id="after").outcome == "added"
 
 
+@pytest.mark.slow
 async def test_worker_reconnects_and_keeps_its_jobs(
     url: str, server: GlideMQServer, proxy: FaultProxy, queue_name: str, resp: RespClient
 ) -> None:

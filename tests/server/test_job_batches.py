@@ -469,6 +469,7 @@ async def test_many_pending_jobs_are_checked_page_by_page(queue: Queue) -> None:
     assert counts(await batch.get_status()) == (0, 0, 0, 1_200)
 
 
+@pytest.mark.slow
 async def test_consistency_check_finds_keys_without_batch(queue: Queue, raw: Raw) -> None:
     batch = await queue.create_batch()
     await batch.add("a")

@@ -415,6 +415,7 @@ with Queue(sys.argv[2], sys.argv[1]) as queue:
 """
 
 
+@pytest.mark.slow
 async def test_another_process_completes_the_lease_of_a_token(queue: Queue, url: str):
     await queue.add("double", {"n": 21})
     (lease,) = await queue.fetch(1)

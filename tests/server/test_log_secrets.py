@@ -66,6 +66,7 @@ async def test_failing_jobs(server: ServerProcess, queue_name: str) -> None:
         await recorded.wait("failed")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_secrets")
 async def test_server_restarts(server: ServerProcess, queue_name: str) -> None:
     url = url_of(server.port, query="?request_timeout=2000")

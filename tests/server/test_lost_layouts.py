@@ -103,6 +103,7 @@ def test_a_blocking_client_restores_it(url: str, queue_name: str, failover: Fail
         assert {partition_in(queue.add("n")) for _ in range(6)} == {0, 1, 2}
 
 
+@pytest.mark.slow
 async def test_a_worker_restores_it(url: str, queue_name: str, resp: RespClient, failover: Failover):
     """No client is left that knows the layout, and nothing is added."""
     done: list[Any] = []

@@ -50,6 +50,7 @@ async def test_the_outbox_is_delivered(queue: Queue, url: str) -> None:
             await reach(dead.count)
 
 
+@pytest.mark.slow
 async def test_schedulers_fire(queue: Queue) -> None:
     await queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
     async with Maintenance([queue]):

@@ -122,6 +122,7 @@ async def test_earlier_queue_gets_a_slot_before_a_backlog(url: str, names: list[
     assert Counter(ran) == {first: 1, last: backlog}
 
 
+@pytest.mark.slow
 async def test_weights_share_the_slots(url: str, names: list[str]):
     ran: list[str] = []
 
@@ -373,6 +374,7 @@ async def _eventually(check: Callable[[], Awaitable[bool]]) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_stalled_job_of_an_idle_queue_is_recovered(url: str, names: list[str], monkeypatch: pytest.MonkeyPatch):
     """A job of a worker that died, in a queue that looks idle to this worker."""
     monkeypatch.setattr(wake_channel, "ROUND_S", 0.2)
@@ -399,6 +401,7 @@ async def test_stalled_job_of_an_idle_queue_is_recovered(url: str, names: list[s
         await dead.close(force=True)
 
 
+@pytest.mark.slow
 async def test_tasks_of_an_empty_queue_stop_and_start_again(
     url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -418,6 +421,7 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
         assert await queue.add_and_wait("n", 2) == 2
 
 
+@pytest.mark.slow
 async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list[str], monkeypatch: pytest.MonkeyPatch):
     """Its jobs have failed before the worker started, so the queue has nothing else to maintain."""
     monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)

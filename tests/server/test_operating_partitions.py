@@ -250,6 +250,7 @@ async def test_access_to_the_name_is_access_to_its_partitions(url: str, queue: Q
         assert (await operator.get_jobs(queue.name)).jobs
 
 
+@pytest.mark.slow
 def test_commands_see_one_queue(
     url: str, queue_name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ async def test_job_released_at_close_is_next(url: str, queue_name: str) -> None:
         await assert_at_rest(queue, "k", added=4)
 
 
+@pytest.mark.slow
 async def test_stalled_job_runs_again_before_the_next(url: str, queue_name: str, resp: RespClient) -> None:
     done: list[str] = []
 

@@ -134,6 +134,7 @@ async def test_a_batch_is_cancelled_in_all_partitions(core_url: str, queue_name:
         assert (await batch.get_status()).failed == 20
 
 
+@pytest.mark.slow
 async def test_a_batch_of_a_plain_queue_has_jobs_in_a_partitioned_one(core_url: str, queue_name: str):
     handler = Recorder("success")
     async with (

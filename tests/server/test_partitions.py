@@ -380,6 +380,7 @@ async def test_a_worker_serves_all_partitions_and_returns_results(url: str, queu
         assert info.id == worker.consumer
 
 
+@pytest.mark.slow
 async def test_calls_are_as_large_as_those_of_a_plain_queue(private_server: Callable[..., ServerProcess]):
     """Each call for few jobs costs the server more per job: 2.5 times as much with the slots dealt one by one."""
     jobs, left, done = 10_000, 0, asyncio.Event()
@@ -515,6 +516,7 @@ async def test_tokens_of_the_queue_are_divided(url: str, queue_name: str):
     assert sum(begun.values()) == 9
 
 
+@pytest.mark.slow
 async def test_a_rate_limit_error_pauses_all_partitions(url: str, queue_name: str):
     begun: list[str] = []
     limited = asyncio.Event()
@@ -542,6 +544,7 @@ async def test_a_rate_limit_error_pauses_all_partitions(url: str, queue_name: st
         assert life.parts.lanes[0].fetching.paused_ms == 0
 
 
+@pytest.mark.slow
 async def test_a_limiter_is_divided_by_the_partitions_that_are_left(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=4) as queue:
         await queue.count()

@@ -292,6 +292,7 @@ async def test_lost_reply_affects_only_adds_of_the_same_call(server: Any, queue_
             assert stored == list(range(300))
 
 
+@pytest.mark.slow
 async def test_a_time_out_is_ambiguous(private_server: Callable[..., ServerProcess]):
     server = private_server()
     async with Queue("slow", server.url) as patient:

@@ -63,6 +63,7 @@ Limiting = Callable[[Queue], Awaitable[dict[str, Any]]]
 LIMITS = pytest.mark.parametrize("limit", [limit_queue, limit_name, limit_fair_key, limit_group])
 
 
+@pytest.mark.slow
 @LIMITS
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("without_polling")
@@ -78,6 +79,7 @@ async def test_workers_fetch_when_the_window_ends(limit: Limiting, workers: int,
         check_windows(await begun_of(queue))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_polling")
 async def test_worker_of_several_queues_fetches_from_each_when_its_window_ends(url: str, queue_name: str):
     names = [f"{queue_name}-{n}" for n in range(2)]
@@ -94,6 +96,7 @@ async def test_worker_of_several_queues_fetches_from_each_when_its_window_ends(u
             check_windows(await begun_of(queue))
 
 
+@pytest.mark.slow
 @LIMITS
 async def test_fetch_of_leases_waits_until_the_window_ends(limit: Limiting, url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
@@ -108,6 +111,7 @@ async def test_fetch_of_leases_waits_until_the_window_ends(limit: Limiting, url:
         check_windows(await begun_of(queue))
 
 
+@pytest.mark.slow
 @LIMITS
 async def test_blocking_fetch_of_leases_waits_until_the_window_ends(limit: Limiting, url: str, queue_name: str):
     def run() -> None:

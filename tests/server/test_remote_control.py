@@ -109,6 +109,7 @@ async def test_ping_and_inspect(url: str, queue: Queue) -> None:
     assert await queue.ping_workers() == []
 
 
+@pytest.mark.slow
 async def test_missing_worker_and_missing_answer(url: str, queue: Queue, raw: Raw) -> None:
     with pytest.raises(WorkerNotFoundError, match="worker 'py-none' not found"):
         await queue.ping_workers("py-none")

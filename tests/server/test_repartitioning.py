@@ -424,6 +424,7 @@ async def test_a_queue_shrinks_when_its_last_partitions_are_empty(url: str, queu
         assert (await queue.set_partitions(4)).names[:2] == settled.names
 
 
+@pytest.mark.slow
 async def test_workers_serve_the_new_partitions(url: str, queue_name: str):
     """A worker of a plain queue, and one of several queues; the first has a job that outlives the change."""
     started, proceed = asyncio.Event(), asyncio.Event()
@@ -492,6 +493,7 @@ async def test_a_worker_finds_the_partitions_of_a_quiet_queue(
         assert await job.wait_until_finished(timeout=10_000) == "ended"
 
 
+@pytest.mark.slow
 async def test_concurrency_is_never_exceeded_while_a_worker_changes(url: str, queue_name: str):
     running = most = 0
     release = asyncio.Event()

@@ -117,6 +117,7 @@ KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "worker", "options"), KINDS, ids=[f"{kind[0]}-{i}" for i, kind in enumerate(KINDS)])
 async def test_within_a_heartbeat(
     url: str,
@@ -164,6 +165,7 @@ async def test_a_suspended_job_ends_at_once(url: str, queue_name: str) -> None:
             await with_timeout(job.wait_until_finished())
 
 
+@pytest.mark.slow
 async def test_a_reader_of_its_stream_comes_to_the_end(url: str, queue_name: str, beats: Beats) -> None:
     begun = Begun()
     async with Queue(queue_name, url) as queue, Worker(queue_name, begun.streaming, url, lock_duration=LOCK_MS):

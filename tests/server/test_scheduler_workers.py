@@ -31,6 +31,7 @@ def lateness(raw: Raw, ids: list[str]) -> list[int]:
     return [int(job["timestamp"]) - int(job["scheduledFor"]) for job in jobs]
 
 
+@pytest.mark.slow
 async def test_idle_worker_fires_on_time(url: str, resp: RespClient, queue_name: str, without_polling: None) -> None:
     worker = Worker(queue_name, nothing, url)
     recorded = EventRecorder(worker)

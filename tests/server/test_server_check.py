@@ -135,6 +135,7 @@ def own_cluster() -> Iterator[ClusterProcess]:
         yield cluster
 
 
+@pytest.mark.slow
 async def test_every_primary_of_a_cluster_is_checked(own_cluster: ClusterProcess, connect: Connect):
     await connect(own_cluster.url)
     with own_cluster.nodes[2].client() as resp:

@@ -61,6 +61,7 @@ async def stays_free(work: Coroutine[Any, Any, Any]) -> None:
     assert ticks.longest < LONGEST_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", ["true", "false"])
 async def test_the_first_durable_add(silent: ServerProcess, direct: str) -> None:
     async with Queue("q", f"{silent.url}?direct={direct}") as queue:
@@ -73,6 +74,7 @@ async def test_the_first_durable_add(silent: ServerProcess, direct: str) -> None
         assert (await queue.add("n", durable=Durability(timeout=60_000))).outcome == "added"
 
 
+@pytest.mark.slow
 async def test_connecting_a_queue(silent: ServerProcess) -> None:
     queue = Queue("q", silent.url)
     silent.pause()
@@ -83,6 +85,7 @@ async def test_connecting_a_queue(silent: ServerProcess) -> None:
         await queue.close()
 
 
+@pytest.mark.slow
 async def test_starting_a_worker(silent: ServerProcess) -> None:
     worker = Worker("q", lambda _: None, silent.url)
     silent.pause()

@@ -48,6 +48,7 @@ async def test_invalid_policy_is_rejected(url: str, queue_name: str, options: di
         assert await queue.get_stalled_policy() == StalledPolicy()
 
 
+@pytest.mark.slow
 async def test_queue_decides_for_a_worker_without_the_option(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **SOON) as child:
         await queue.set_stalled_policy(max_stalled_count=0)
@@ -59,6 +60,7 @@ async def test_queue_decides_for_a_worker_without_the_option(url: str, queue_nam
                 await job.wait_until_finished()
 
 
+@pytest.mark.slow
 async def test_option_of_the_dead_worker_wins_over_queue_and_recovering_process(
     url: str, resp: RespClient, queue_name: str
 ) -> None:
@@ -83,6 +85,7 @@ async def only_consumer(resp: RespClient, queue_name: str) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
+@pytest.mark.slow
 async def test_maintenance_uses_the_policy_of_the_queue(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **SOON) as child:
         await queue.set_stalled_policy(max_stalled_count=0, stalled_interval=1_000)

@@ -54,6 +54,7 @@ def threads() -> set[str]:
 # -- Maintenance --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_expired_leases_are_recovered(queue: Queue) -> None:
     lease = expiring(queue)
     with quick(queue):
@@ -70,6 +71,7 @@ def test_closing_lets_another_process_take_over(queue: Queue, resp: RespClient) 
     assert Raw(resp, queue.name).run("GET", "lock:maintenance") is None
 
 
+@pytest.mark.slow
 def test_schedulers_created_later_fire_after_wake(queue: Queue) -> None:
     with Maintenance([queue]) as maintenance:
         queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
@@ -158,6 +160,7 @@ def test_mistakes_are_rejected(queue: Queue, url: str) -> None:
         BackupSchedule([queue], "/tmp", every=5)
 
 
+@pytest.mark.slow
 def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_name: str) -> None:
     program = f"""
         import os
@@ -188,6 +191,7 @@ def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_nam
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_close_ends(url: str, queue_name: str) -> None:
     program = f"""
         from glidemq_py.sync import Maintenance, Queue
@@ -210,6 +214,7 @@ def run(program: str) -> str:
 # -- Scheduler ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_schedulers_fire(queue: Queue) -> None:
     queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
     with Scheduler(queue):

@@ -47,6 +47,7 @@ async def until(pilot: Any, condition: Callable[[], object]) -> None:
             await pilot.pause(0.05)
 
 
+@pytest.mark.slow
 async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any]) -> None:
     running, released = asyncio.Event(), asyncio.Event()
 
@@ -197,6 +198,7 @@ def test_command_in_a_terminal(url: str, queue_name: str) -> None:
     assert is_asked
 
 
+@pytest.mark.slow
 def test_without_a_terminal_it_explains_itself(url: str) -> None:
     command = [sys.executable, "-m", "glidemq_py.cli", "top", "--url", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=100)

@@ -434,6 +434,7 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
         assert await job.is_active()  # left to recovery
 
 
+@pytest.mark.slow
 async def test_close_ends_although_the_server_is_unreachable(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -450,6 +451,7 @@ async def test_close_ends_although_the_server_is_unreachable(
     await with_timeout(worker.close())
 
 
+@pytest.mark.slow
 async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(
     private_server: Callable[..., ServerProcess], queue_name: str
 ):
@@ -488,6 +490,7 @@ async def test_forced_close_ends_although_releasing_fails(
         await with_timeout(worker.close(force=True))
 
 
+@pytest.mark.slow
 async def test_close_gives_up_results_that_a_lost_server_cannot_get(
     private_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
 ):
@@ -512,6 +515,7 @@ async def test_close_gives_up_results_that_a_lost_server_cannot_get(
     assert "the job will run again" in errors[0]
 
 
+@pytest.mark.slow
 async def test_result_is_reported_if_the_server_returns_during_the_close(
     restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
 ):
@@ -532,6 +536,7 @@ async def test_result_is_reported_if_the_server_returns_during_the_close(
     assert "is not reported: " not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"force": True}, {"timeout": 50}, {}], ids=["force", "timeout", "idle"])
 async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
@@ -552,6 +557,7 @@ async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
         await with_timeout(worker.close(**how), 60)
 
 
+@pytest.mark.slow
 async def test_close_waits_only_briefly_for_the_reply_to_a_fetch_after_the_server_died(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):

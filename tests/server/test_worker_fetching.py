@@ -151,6 +151,7 @@ async def test_an_idle_worker_is_woken(core_url: str, queue_name: str, options: 
             await recorded.wait("drained", n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "options"), [("priority", {"priority": 1}), ("lifo", {"lifo": "1"})])
 async def test_a_job_that_a_peer_put_into_a_list_is_found_by_polling(
     core_url: str, core_resp: RespClient, queue_name: str, place: str, options: dict[str, Any]

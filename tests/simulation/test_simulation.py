@@ -113,6 +113,7 @@ def test_extras_end_without_faults(scenario: Scenario) -> None:
     assert len(fleet.ledger.durable) + published in (0, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [False, True], ids=["quiet", "faults"])
 def test_backups_under_traffic_have_each_lasting_job_once(faults: bool) -> None:
     """Jobs are added, run, retried, delayed and removed while backups are made, and the party is killed twice."""

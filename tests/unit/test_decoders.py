@@ -527,6 +527,7 @@ def test_a_megabyte_of_nonsense_takes_bounded_memory(place: str) -> None:
         assert peak < 100 * len(value) + FREE_BYTES
 
 
+@pytest.mark.slow
 def test_a_compressed_bomb_stops_at_the_limit_of_a_payload() -> None:
     import base64
     import gzip
@@ -568,6 +569,7 @@ def _decoders_of(tree: ast.AST, prefix: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_decoder_is_listed() -> None:
     found = decoders_in_the_sources()
     assert len(found) > 80

@@ -139,6 +139,7 @@ PAIRS = [
 """Modules that import each other, as modules, whose names they use only in functions."""
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
     """Without cycles, any module can be imported first, as the package's `__init__` imports hardly any."""
     edges = graph()

@@ -260,6 +260,7 @@ def test_floats_come_back(value):
         assert loads(dumps(value)) == expected
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none()

@@ -268,6 +268,7 @@ def is_number(index: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and type(value.value) is int
 
 
+@pytest.mark.slow
 def test_python_reads_no_field_by_number() -> None:
     paths = [path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")]
     own = {path: path.relative_to(PACKAGE).as_posix() for path in paths}

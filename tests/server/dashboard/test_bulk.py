@@ -99,6 +99,7 @@ async def test_progress_is_shown_and_the_change_is_stopped(url: str, queue_name:
         assert "Not finished" not in (await client.get("/audit")).text
 
 
+@pytest.mark.slow
 async def test_another_process_continues_a_change(url: str, queue_name: str, gate: Gate) -> None:
     async with Queue(queue_name, url) as queue:
         await filled(queue)

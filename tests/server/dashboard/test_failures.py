@@ -305,6 +305,7 @@ async def test_broken_data_is_not_edited(url: str, queue_name: str) -> None:
         assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
 
 
+@pytest.mark.slow
 async def test_workers_show_memory_slots_and_what_fetches_no_jobs(url: str, queue_name: str) -> None:
     async def handler(_: Job) -> None: ...
 

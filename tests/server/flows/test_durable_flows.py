@@ -116,6 +116,7 @@ async def test_durable_flow_of_blocking_code(server: ServerProcess) -> None:
     assert await waits_of(server) >= 3  # of the first use, and of each queue
 
 
+@pytest.mark.slow
 async def test_blocking_code_has_one_connection_for_the_waits_of_all_queues(server: ServerProcess) -> None:
     def add() -> int:
         queues = [f"q{number}" for number in range(10)]

@@ -205,6 +205,7 @@ def _shape(value: Any) -> Any:
     return "<time>" if isinstance(value, int | float) and 1_700_000_000_000 < value < UNTIL_2100 else value
 
 
+@pytest.mark.slow
 async def test_requests(packages: BunqueuePackages, url: str, tmp_path: Path) -> None:
     queue = f"http-{secrets.token_hex(6)}"
     async with bunqueue(packages, tmp_path) as (_, port):

@@ -201,6 +201,7 @@ async def test_groups(parties: dict[str, Party], wire: Wire, other: Wire, queue_
         assert (await good(wire, "IsGroupPaused", queue=queue_name, groupId="a"))["data"]["paused"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consumer", ["client", "python", "peer"])
 async def test_schedules(parties: dict[str, Party], wire: Wire, queue_name: str, url: str, consumer: str) -> None:
     """A gateway fires the cron jobs of clients and of Python for whoever runs them."""

@@ -439,6 +439,7 @@ async def test_locks(wire: Wire, other: Wire, queue: Queue) -> None:
     assert (await failure(wire, "PULL", queue=queue.name, timeout=60_001)) == "timeout must be at most 60000"
 
 
+@pytest.mark.slow
 async def test_lock_of_a_job_with_a_stall_timeout_is_as_short(wire: Wire, other: Wire, queue: Queue) -> None:
     options: dict[str, Any] = {"queue": queue.name, "data": 1, "backoff": 0, "maxAttempts": 2}
     job_id = (await good(wire, "PUSH", **options, stallTimeout=1_000))["id"]

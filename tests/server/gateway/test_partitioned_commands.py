@@ -186,6 +186,7 @@ async def test_failed_jobs_of_all_partitions(wire: Wire, other: Wire, queue: Que
     assert (await good(wire, "GetStallConfig", queue=name))["config"]["maxStalls"] == 3
 
 
+@pytest.mark.slow
 async def test_expired_locks_are_recovered_without_workers(wire: Wire, queue: Queue) -> None:
     """Gateways run the maintenance of every partition."""
     ids = set(await push(wire, queue, PARTITIONS))
@@ -202,6 +203,7 @@ async def test_expired_locks_are_recovered_without_workers(wire: Wire, queue: Qu
 # -- cron, flows -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_cron_jobs_and_repeated_jobs(wire: Wire, other: Wire, queue: Queue) -> None:
     name = queue.name
     for number in range(3):
@@ -377,6 +379,7 @@ async def test_restored_jobs_are_found_by_their_ids(url: str, queue_name: str, r
             assert {job["id"] for job in (await good(wire, "GetJobs", queue=queue_name))["jobs"]} == set(ids)
 
 
+@pytest.mark.slow
 async def test_webhooks_and_http_events_include_new_partitions(url: str, queue_name: str) -> None:
     prefix = f"{queue_name}-new"
     options: dict[str, Any] = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_backoff": 1}

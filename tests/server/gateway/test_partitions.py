@@ -410,6 +410,7 @@ async def test_a_pull_of_many_asks_all_partitions(wire: Wire, queue: Queue) -> N
     assert {job["id"] for job in answer["jobs"]} == ids
 
 
+@pytest.mark.slow
 async def test_jobs_of_a_lost_connection_are_released(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
 ) -> None:
@@ -467,6 +468,7 @@ async def test_clients_and_python_programs_share_the_jobs(wire: Wire, other: Wir
 # -- another number of partitions ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 2), (3, 8)])
 async def test_the_number_changes_while_clients_push_and_pull(
     gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, before: int, after: int
@@ -520,6 +522,7 @@ async def test_the_number_changes_while_clients_push_and_pull(
         assert len({await place_of(gateways[0], job_id) for job_id in pushed[-40:]}) > 1
 
 
+@pytest.mark.slow
 async def test_a_long_poll_notices_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"] is None
@@ -534,6 +537,7 @@ async def test_a_long_poll_notices_new_partitions(wire: Wire, other: Wire, url: 
         assert sorted(job["data"] for job in found) == list(range(8))
 
 
+@pytest.mark.slow
 async def test_subscribers_notice_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await good(wire, "SubscribeEvents", queue=queue_name)

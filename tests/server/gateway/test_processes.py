@@ -62,6 +62,7 @@ async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, 
             await process.wait()
 
 
+@pytest.mark.slow
 async def test_processes_without_a_url_share_a_private_server(queue_name: str) -> None:
     port = free_port()
     process = await run("--port", str(port), "--processes", "2", GLIDEMQ_URL="")

@@ -16,6 +16,7 @@ async def ready_status(http: httpx.AsyncClient) -> int:
     return (await http.get("/ready")).status_code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_clients_continue_after_the_server_is_back(
     restartable_server: Callable[..., ServerProcess], queue_name: str, partitions: int
@@ -67,6 +68,7 @@ async def test_clients_continue_after_the_server_is_back(
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_long_poll_reports_after_its_time_that_the_server_is_gone(
     restartable_server: Callable[..., ServerProcess], queue_name: str, partitions: int

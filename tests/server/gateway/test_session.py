@@ -113,6 +113,7 @@ async def test_incomplete_frame_ends_the_connection_but_idling_does_not(url: str
         assert (await idle.call("Ping"))["ok"] is True
 
 
+@pytest.mark.slow
 async def test_frame_timeout_is_that_of_the_whole_frame(url: str) -> None:
     async with Gateway(url, port=0, frame_timeout=500) as gateway, Wire(gateway) as slow:
         frame = packed({"cmd": "Ping", "reqId": 1, "padding": "x" * 1_000})
@@ -134,6 +135,7 @@ async def test_frame_timeout_is_that_of_the_whole_frame(url: str) -> None:
             assert (await steady.receive())["ok"] is True
 
 
+@pytest.mark.slow
 async def test_time_of_a_frame_does_not_pass_while_the_gateway_does_not_read(url: str) -> None:
     async with Gateway(url, port=0, frame_timeout=400) as gateway, Wire(gateway) as wire:
         poll = packed({"cmd": "PULL", "queue": "nothing-here", "timeout": 1_500})

@@ -133,6 +133,7 @@ async def test_cluster(packages: BunqueuePackages, cluster_url: str, expected: A
         compare(await answers(packages, port, 4), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_more_methods(packages: BunqueuePackages, tmp_path: Path, queue_name: str, partitions: int) -> None:
     """Durable adds need a server with an append-only file."""

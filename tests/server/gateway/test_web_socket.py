@@ -136,6 +136,7 @@ async def test_bad_messages(gateway: Gateway, text: str, error: str, has_id: boo
         assert (await one.call("Ping"))["ok"]
 
 
+@pytest.mark.slow
 async def test_first_form_of_events(gateway: Gateway, queue: Queue) -> None:
     async with connected(gateway, f"/ws/queues/{queue.name}") as one, connected(gateway) as other:
         await one.call("PUSH", queue=f"{queue.name}-2", data=1)

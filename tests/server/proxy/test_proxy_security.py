@@ -117,6 +117,7 @@ def test_half_sent_headers_are_closed(url: str) -> None:
         assert http.get("/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_single_bytes_do_not_extend_the_deadline(url: str) -> None:
     with running_proxy(url, limits={"header_timeout": 300}) as (http, _):
         slow = connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
