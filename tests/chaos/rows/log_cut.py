@@ -21,6 +21,7 @@ NUMBER = 3
 TITLE = "power loss: tail of the AOF cut back to the last fsync, or after it, also in mid-record"
 VARIANTS = ("", "durable")
 CONFIG: dict[str, Any] = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": 0}
+APPENDED_S = 30
 COPIES = 2
 """Further cuts of the same log per fault, on servers without clients."""
 
@@ -69,11 +70,24 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 def _synced(run: ChaosRun, server: ServerProcess) -> int:
-    """Return a length of the log that is on the disk: that before a write which WAITAOF has confirmed."""
-    length = _log(server.child.data_dir).stat().st_size
-    run.client.execute("SET", "chaos:synced", length, "EX", 600)
-    run.expect(run.client.execute("WAITAOF", 1, 0, 10_000)[0] == 1, "the server does not sync its log")
-    return length
+    """Return a length of the log that is on the disk, with all writes that were acknowledged before this call.
+
+    With everysec, the server may acknowledge a write two seconds before it appends it to its log.
+    """
+    log = _log(server.child.data_dir)
+    begin = log.stat().st_size
+    mark = f"mark {time.monotonic_ns()}"
+    run.client.execute("SET", "chaos:synced", mark, "EX", 600)
+    give_up_at = time.monotonic() + APPENDED_S
+    while time.monotonic() < give_up_at:
+        run.expect(run.client.execute("WAITAOF", 1, 0, 10_000)[0] == 1, "the server does not sync its log")
+        with log.open("rb") as file:
+            file.seek(begin)
+            found = file.read().find(mark.encode())
+        if found >= 0:
+            return begin + found
+        time.sleep(0.02)  # nothing tells that a file has grown
+    raise AssertionError(f"the server has not appended a write to its log for {APPENDED_S} s")
 
 
 def _cut_all(run: ChaosRun, server: ServerProcess, synced: int, log: FsyncLog | None, *, exactly: bool) -> None:
