@@ -3,6 +3,7 @@ FAILOVER); the queue's slot moves, atomically and key by key. With adds that all
 """
 
 import time
+from functools import partial
 
 from glidemq_py.testing import server_binary
 from tests.chaos.replicated_cluster import NODE_TIMEOUT_MS, ReplicatedCluster
@@ -38,9 +39,15 @@ def play(run: ChaosRun, variant: str = "") -> None:
         match number % 4:
             case 0:
                 cluster.stop_replication(primary, replica)
-                since = time.monotonic()
-                lost += _add_unconfirmed(run) if variant else _acknowledge(run)
+                since, before = time.monotonic(), len(run.ledger.acknowledged)
+                if variant:
+                    lost += _add_unconfirmed(run)
+                else:
+                    run.ledger.wait(partial(_acknowledged, run, before + UNREPLICATED), 20)
                 primary.kill()
+                if not variant:
+                    run.ledger.sync()
+                    lost += len(run.ledger.acknowledged) - before
                 _excuse(run, since)
                 cluster.allow_replication(replica)
                 died_at = time.monotonic()
@@ -84,9 +91,5 @@ def _add_unconfirmed(run: ChaosRun) -> int:
     return unsure["DurabilityError"] - before
 
 
-def _acknowledge(run: ChaosRun) -> int:
-    """Wait until some more adds are acknowledged; return how many."""
-    known = run.ledger.acknowledged
-    before = len(known)
-    run.ledger.wait(lambda: len(known) >= before + UNREPLICATED, 20)
-    return len(known) - before
+def _acknowledged(run: ChaosRun, least: int) -> bool:
+    return len(run.ledger.acknowledged) >= least

@@ -23,6 +23,7 @@ def play(run: ChaosRun) -> None:
             queue.set_event_retention(EVENTS_KEPT)
         run.serving("rebuilt: workers fetched again after", at, 2, run.fleet.workers)
         flushes += 1
+    run.progress(2_000 if run.long else 100)  # all of these must end
     run.finish_adding()
     run.wait_drained()
     before = [_cpu_seconds(worker.process.pid) for worker in run.fleet.workers]

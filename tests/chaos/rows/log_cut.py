@@ -86,6 +86,7 @@ def _synced(run: ChaosRun, server: ServerProcess) -> int:
             found = file.read().find(mark.encode())
         if found >= 0:
             return begin + found
+        run.expect(not run.durable_adds, "a write that WAITAOF has confirmed is not in the log")
         time.sleep(0.02)  # nothing tells that a file has grown
     raise AssertionError(f"the server has not appended a write to its log for {APPENDED_S} s")
 
