@@ -183,6 +183,17 @@ def test_paths_in_code_exist() -> None:
     assert missing == []
 
 
+def test_no_reference_leads_to_a_document_outside() -> None:
+    """No file names a specification by its folder, or a section by its number: headings here have none."""
+    pages = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "tests").rglob("*.md"), *(ROOT / "lua").rglob("*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}: {reference}"
+        for path in sorted({*SOURCES, *pages})
+        for reference in re.findall(r"\bspec/[\w-]+|\b[Ss]ections? \d+", path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"], ids=name_of)
 def test_paths_and_modules_in_documents_exist(page: Path) -> None:
     """Paths and dotted names of this package in `code`."""

@@ -22,7 +22,7 @@ ADD_ARGS = (
     "rate_max", "rate_duration", "capacity", "refill", "cost", "ttl", "id", "lifo", "parent_queue", "scheduler",
     "quiet",
 )  # fmt: skip
-"""ARGV of addJob, in order (functions.md section 3)."""
+"""ARGV of addJob, in order (lua/wire_library/add.lua)."""
 
 DEFAULTS: Mapping[str, object] = dict.fromkeys(ADD_ARGS, 0) | {
     "name": "task", "data": "{}", "opts": "{}", "parent_id": "", "ordering": "", "id": "", "parent_queue": "",

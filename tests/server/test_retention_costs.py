@@ -1,6 +1,7 @@
-"""Removing finished jobs must not cost the server more than keeping them.
+"""What removing finished jobs costs the server, compared with keeping them.
 
-The server's own processor time is compared, in rounds of neighbors, so a slow minute of the machine meets all of them.
+Removing all of them costs about the same; keeping a number of them costs more (docs/design/decisions.md). The server's
+own processor time is compared, in rounds of neighbors, so a slow minute of the machine meets all of them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "remove": {"remove_on_complete": True},
     "count": {"remove_on_complete": KEPT},
 }
-LIMITS: Final = {"remove": 1.1, "count": 1.8}
-"""Largest ratio of the server's time per job to that of a kept job. Measured: 0.91 to 0.99 (1.05 beside other tests),
-and 1.27 to 1.56, since a count also reads and removes an older job. Before records were deleted alone, removing took
-1.15 to 1.26.
+MOST_TO_REMOVE: Final = 1.1
+"""Largest ratio of the server's time per job to that of a kept job. Measured: 0.91 to 0.99, and up to 1.05 beside other
+programs. Before records were deleted alone, it was 1.15 to 1.26.
+"""
+MOST_TO_COUNT: Final = 1.8
+"""The same with a count of kept jobs, where each end also reads and removes an older job. Measured: 1.27 to 1.56, and
+up to 1.70 beside other programs.
 """
 
 
@@ -69,32 +73,48 @@ class Rule:
 
 
 @pytest.mark.slow
-async def test_removing_costs_less_than_keeping(private_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_removing_costs_about_the_same_as_keeping(private_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs at most a tenth more."""
+    assert await cost_of("remove", private_server(), monkeypatch, kept=0) < MOST_TO_REMOVE
+
+
+@pytest.mark.slow
+async def test_a_count_costs_less_than_twice_as_much_as_keeping(
+    private_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs less than `MOST_TO_COUNT` times as much: every end also removes an older job."""
+    assert await cost_of("count", private_server(), monkeypatch, kept=KEPT) < MOST_TO_COUNT
+
+
+async def cost_of(rule: str, server: ServerProcess, monkeypatch: pytest.MonkeyPatch, kept: int) -> float:
+    """Return the median ratio of the server's time per job with this rule to that of a kept job.
+
+    ``kept``: number of jobs that the rule must leave.
+    """
     detections: list[PeerDetection] = []
     monkeypatch.setattr(PeerDetection, "start", lambda self: detections.append(self))
-    server: ServerProcess = private_server()
+    compared = ("keep", rule)
     async with AsyncExitStack() as stack:
         client = stack.enter_context(server.client())
         rules: dict[str, Rule] = {}
-        for name, options in RULES.items():
+        for name in compared:
             queue = await stack.enter_async_context(AnyQueue(name, server.url))
             # With a client of its own, a worker has its maintenance tasks from the start.
             url = f"{server.url}?share_clients=false"
             worker = await stack.enter_async_context(Worker(name, handle, url, concurrency=100))
-            rules[name] = Rule(queue, worker, client, options)
+            rules[name] = Rule(queue, worker, client, RULES[name])
         await with_timeout(until(lambda: len(detections) == len(rules)))
         for detection in detections:
             await detection.run_once()
         assert [detection.alone for detection in detections] == [True] * len(rules)
-        for rule in rules.values():
-            await rule.microseconds()  # one-time costs belong to no rule
-        rounds = [{name: await rule.microseconds() for name, rule in rules.items()} for _ in range(ROUNDS)]
-        kept = {name: (await rule.queue.get_job_counts()).completed for name, rule in rules.items()}
-    assert kept == {"keep": (ROUNDS + 1) * JOBS, "remove": 0, "count": KEPT}
-    for name in rules:
+        for each in rules.values():
+            await each.microseconds()  # one-time costs belong to no rule
+        rounds = [{name: await each.microseconds() for name, each in rules.items()} for _ in range(ROUNDS)]
+        left = {name: (await each.queue.get_job_counts()).completed for name, each in rules.items()}
+    assert left == {"keep": (ROUNDS + 1) * JOBS, rule: kept}
+    for name in compared:
         print(f"{name}: {statistics.median(found[name] for found in rounds):.1f} us of server CPU per job")
-    for name, limit in LIMITS.items():
-        ratios = sorted(found[name] / found["keep"] for found in rounds)
-        shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"{name}: {statistics.median(ratios):.2f} of the time of a kept job (limit {limit}); rounds: {shown}")
-        assert statistics.median(ratios) < limit
+    ratios = sorted(found[rule] / found["keep"] for found in rounds)
+    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"{rule}: {statistics.median(ratios):.2f} of the time of a kept job; rounds: {shown}")
+    return statistics.median(ratios)

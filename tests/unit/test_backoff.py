@@ -1,4 +1,4 @@
-"""Backoff: what may be written, and the formula of spec/api section 7."""
+"""Backoff: what may be written, and the formula of docs/learn/retries.md#backoff."""
 
 from __future__ import annotations
 

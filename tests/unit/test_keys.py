@@ -1,4 +1,4 @@
-"""Key names against spec/data-model sections 2 and 3, and the rules on names."""
+"""Key names of the data model (docs/reference/data-model.md), and the rules on names."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -69,6 +70,31 @@ def test_features_have_the_same_name_in_lua_and_python() -> None:
     python = {each.stem for each in (PACKAGE / "_features").iterdir() if not each.name.startswith("__")}
     assert lua - python == ONLY_LUA.keys()
     assert python - lua == ONLY_PYTHON.keys()
+
+
+def test_architecture_names_every_package_in_its_layout() -> None:
+    layout = architecture().split("\nglidemq_py/ ")[1].split("\n```")[0]
+    # A line that begins a group has its names first, and text after two or more spaces.
+    lines_of_names = re.findall(r"^  (\w+(?: \w+)*) {2,}\S", layout, re.MULTILINE)
+    named = sorted(name for line in lines_of_names for name in line.split())
+    assert named == sorted(modules_in(PACKAGE))
+
+
+def test_architecture_names_every_module_of_the_worker() -> None:
+    table = architecture().split("\nThe modules of `_worker`:\n\n")[1].split("\n\n")[0]
+    columns = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    named = sorted(name for column in columns for name in re.findall(r"`(\w+)/?`", column))
+    assert named == sorted(modules_in(PACKAGE / "_worker"))
+
+
+def architecture() -> str:
+    return (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
+
+
+def modules_in(folder: Path) -> set[str]:
+    """Return the names of the modules and packages directly in a folder."""
+    packages = {each.parent.name for each in folder.glob("*/__init__.py")}
+    return packages | {each.stem for each in folder.glob("*.py") if each.name != "__init__.py"}
 
 
 @pytest.mark.parametrize("folder", ["glidemq_py", "lua"])
