@@ -23,6 +23,8 @@ __all__ = ["Numbers", "ResultsReader"]
 
 _SEARCHED: Final = 1_000
 """Jobs per call of a search: about a millisecond of server time."""
+_TOGETHER: Final = 8
+"""Partitions that are searched at once, so the cost of a search does not grow with their number."""
 _BATCH_ROWS: Final = 5_000
 
 
@@ -53,6 +55,7 @@ class ResultsReader(QueueStreamReader):
         super().__init__(options, columns)
         self._cursors: dict[str, str] = {}
         self._all_searched: set[str] = set()
+        self._turn = 0
 
     # -- positions, on the driver -------------------------------------------------------------------------------
 
@@ -125,13 +128,18 @@ class ResultsReader(QueueStreamReader):
     # -- searching for results without a number, on the driver ---------------------------------------------------
 
     def _search(self, *, whole: bool) -> None:
-        """Search the newest jobs, and one further part of all finished ones.
+        """Search the newest jobs, and one further part of all finished ones; in some partitions, which take turns.
 
-        ``whole``: give a number to every job that has finished when the query starts; later, only to the newest ones.
+        ``whole``: in all partitions. Where it is the first search, give a number to every job that has finished.
         """
-        some = [name for name in self._parts if not whole or name in self._all_searched]
-        for name in self._parts.keys() - some:
+        names = [*self._parts]
+        if not whole and len(names) > _TOGETHER:
+            names = [names[(self._turn + n) % len(names)] for n in range(_TOGETHER)]
+            self._turn += _TOGETHER
+        new = [name for name in names if whole and name not in self._all_searched]
+        for name in new:
             self._search_all(self._parts[name])
+        some = [name for name in names if name not in new]
         calls = [results.find(self._parts[name].keys.meta, self._cursors.get(name, ""), _SEARCHED) for name in some]
         if calls:
             found = transport_of(self._options.place).call_all(calls)
