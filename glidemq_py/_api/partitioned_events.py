@@ -16,9 +16,6 @@ from glidemq_py.errors import GlideMQError
 
 __all__ = ["BlockingPartitionEvents", "PartitionEvents"]
 
-_OF_THE_QUEUE: Final = frozenset(("drained", "cleaned", "trimmed"))
-"""Events whose job id is a number of jobs."""
-
 
 class PartitionEvents:
     """Reads the events of all partitions; it has the interface of `EventReader`.
@@ -54,11 +51,8 @@ class PartitionEvents:
 
     def _shown(self, number: int, event: QueueEvent) -> QueueEvent:
         """Return the event with ids of the whole queue."""
-        has_job = event.job_id not in ("", "0") and event.event not in _OF_THE_QUEUE
         part = self._parts[number]
-        return replace(
-            event, id=part.id_of(event.id), job_id=part.id_of(event.job_id) if has_job else event.job_id
-        )  # fmt: skip
+        return replace(event, id=part.id_of(event.id), job_id=part.id_in_event(event.event, event.job_id))
 
     async def check_rewound(self) -> None:
         """See `EventReader.check_rewound`."""

@@ -522,8 +522,12 @@ def _name_winners(step: Callable[..., Call[StageReply]], winners: Sequence[Winne
         first += len(chunk)
 
 
-def overwrite(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "") -> Steps[bool]:
+def overwrite(
+    write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "", emptied: Collection[str] = ()
+) -> Steps[bool]:
     """Delete the waiting jobs of the write's queues, then commit the write; arguments and result as for `decide_write`.
+
+    ``emptied`` names further queues whose waiting jobs are deleted: the partitions of the queues that get no rows.
 
     Other writes count as one step each: one that is committed before this one is published first, so that all of its
     waiting jobs are deleted; if one is committed while jobs are deleted, the deletion starts again. So of several
@@ -533,7 +537,7 @@ def overwrite(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: st
     for tries in range(_TRIES):
         if tries:
             yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
-        last_commits = yield from _drain_all(write, {write.home.name, *winners})
+        last_commits = yield from _drain_all(write, {*winners, *emptied})
         if last_commits is None:
             continue
         try:
@@ -545,9 +549,14 @@ def overwrite(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: st
 
 
 def _drain_all(write: WriteId, queues: Collection[str]) -> Steps[dict[str, int] | None]:
-    """Delete the waiting jobs; return the last commit in each queue, or None if another write was committed."""
-    found = dict.fromkeys(queues, -1)
-    for queue in sorted(queues):
+    """Delete the waiting jobs; return the last commit in each queue, or None if another write was committed.
+
+    The home comes first: another write with this home, which is committed there while a queue without winners is
+    drained, is found by the commit.
+    """
+    home = write.home.name
+    found = {home: -1} | dict.fromkeys(sorted(queues), -1)
+    for queue in found:
         keys, cursor, deleted = _beside(write.home, queue), "", 0
         last_commit: int = (yield drain_queue(keys)).last_commit
         yield from finish_writes(keys, 0)  # jobs of a write that is committed would appear afterwards

@@ -109,16 +109,16 @@ class _Placing:
     Attributes:
         home: layout of the queue of the option; None = it has no partitions.
         is_rejected: True if no queue may have partitions: with the guarantee 'task', the rows of a repeated task must
-            go to the same partitions as before, also in another save; an overwrite deletes the jobs of one queue.
+            go to the same partitions as before, also in another save.
     """
 
     home: Layout | None
     is_rejected: bool
 
     @classmethod
-    def of(cls, options: WriteOptions, transport: BlockingTransport, *, overwrite: bool = False) -> _Placing:
+    def of(cls, options: WriteOptions, transport: BlockingTransport) -> _Placing:
         """Read the layout. Raises PartitionedQueueError."""
-        is_rejected = overwrite or options.guarantee == "task"
+        is_rejected = options.guarantee == "task"
         if is_rejected:
             reject_partitions(transport, options.keys)
             return cls(None, is_rejected)
@@ -194,13 +194,17 @@ def _shown(error: Exception) -> Exception:
     return error
 
 
-def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
-    """Reject a write whose rows were placed by layouts that are outdated."""
+def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> list[str]:
+    """Reject a write whose rows were placed by outdated layouts; return the names of all partitions of its queues."""
     used = sorted({item for message in messages if message is not None for item in message.layouts.items()})
-    queues = [QueueKeys(options.keys.prefix, queue) for queue, _ in used]
-    for (queue, number), layout in zip(used, layouts_of(transport_of(options.place), queues), strict=True):
+    queues = sorted({options.keys.name, *(queue for queue, _ in used)})
+    keys = [QueueKeys(options.keys.prefix, queue) for queue in queues]
+    layouts = dict(zip(queues, layouts_of(transport_of(options.place), keys), strict=True))
+    for queue, number in used:
+        layout = layouts[queue]
         if number != (0 if layout is None else layout.number):
             raise StagedWriteError(write.id, queue, "repartitioned")
+    return [name for queue, layout in layouts.items() for name in ([queue] if layout is None else layout.served)]
 
 
 def _cause(error: GlideMQError) -> str:
@@ -274,9 +278,9 @@ def _end(
 def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], overwrite: bool) -> bool:
     transport = transport_of(options.place)
     if not any(message is not None and message.over for message in messages):
-        _check_layouts(options, write, messages)
-        decide = staging.overwrite if overwrite else decide_write
-        return run_blocking(transport, decide(write, _winners(messages), facts_of(messages)))
+        names, winners, facts = _check_layouts(options, write, messages), _winners(messages), facts_of(messages)
+        steps = staging.overwrite(write, winners, facts, names) if overwrite else decide_write(write, winners, facts)
+        return run_blocking(transport, steps)
     state = transport.call(staging.open_write(write, create=False)).state
     if state not in ENDED:
         raise StagedWriteError(write.id, write.home.name, state)
@@ -407,7 +411,7 @@ class FrameWriter(DataSourceArrowWriter):
     def _begin(self) -> str:
         """Return the state of the write; '' unless it is staged."""
         transport = transport_of(self._options.place, check=True)
-        self._placing = _Placing.of(self._options, transport, overwrite=self._overwrite)
+        self._placing = _Placing.of(self._options, transport)
         _finish_others(self._options)
         return self._open(transport) if self._options.guarantee == "atomic" else ""
 

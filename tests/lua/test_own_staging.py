@@ -512,6 +512,29 @@ def test_commit_during_an_overwrite_starts_it_again(place: Place, beside: bool) 
     assert (place.jobs(), place.jobs(place.beside)) == (["2"], ["2"])
 
 
+def test_commit_after_an_overwrite_has_emptied_a_queue_without_rows(place: Place) -> None:
+    """The commit of a write with the same home is found there, so its jobs in that queue are deleted too."""
+    write, other = (WriteId(id=name, home=place.beside_keys, ttl=TTL, keep=KEEP) for name in ("w", "other"))
+    place.open(other, queue=place.keys.name)
+    place.stage("a", 0, "1", write=other)
+    place.open(write)
+    place.stage("a", 0, "2", write=write, beside=True)
+    steps = staging.overwrite(write, {place.beside_keys.name: [("a", 1)]}, emptied=[place.keys.name])
+    reply, drains, restarts = None, 0, 0
+    while (call := next_step(steps, reply)) is not None:
+        if isinstance(call, staging.Pause):
+            restarts, reply = restarts + 1, None
+            continue
+        reply = place.run(call)
+        drains += call.function == "write_drain" and call.key == place.keys.meta
+        if drains == 2 and not restarts:  # the first one returns the number of commits
+            place.steps(commit_write(other, {place.keys.name: [("a", 1)]}))
+            assert place.jobs() == ["1"]
+    assert restarts == 1
+    place.steps(publish_write(write))
+    assert (place.jobs(), place.jobs(place.beside)) == ([], ["2"])
+
+
 def next_step(steps: Steps[Any], reply: Any) -> Any:
     try:
         return steps.send(reply)

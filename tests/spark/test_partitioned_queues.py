@@ -1,4 +1,4 @@
-"""Partitioned queues: reads, saves by the routing rules of the queue, and what is not supported."""
+"""Partitioned queues: batch reads, saves by the routing rules of the queue, and what is not supported."""
 
 from __future__ import annotations
 
@@ -245,6 +245,19 @@ async def test_a_change_during_the_save_is_found(
         assert await queue.count() in ((0, 20) if guarantee == "append" else (0,))
 
 
+async def test_an_overwrite_after_a_change_deletes_nothing(url: str, queue_name: str, writer_of: Callable[..., Any]):
+    async with Queue(queue_name, url, partitions=2) as queue:
+        await queue.add_bulk([("old", at) for at in range(10)])
+        save = writer_of(overwrite="drain")
+        save._overwrite = True
+        message = await asyncio.to_thread(save.write, iter([rows(0)]))
+        await queue.set_partitions(4)
+        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
+            await asyncio.to_thread(save.commit, [message])
+        await asyncio.to_thread(save.abort, [message])
+        assert await queue.count() == 10
+
+
 async def test_a_queue_that_gets_partitions_before_the_commit_is_found(
     url: str, queue_name: str, writer_of: Callable[..., Any]
 ):
@@ -314,17 +327,27 @@ async def test_a_partition_with_staged_rows_is_not_given_up(url: str, queue_name
         assert (await queue.set_partitions(2)).is_settled
 
 
-async def test_what_is_not_supported_names_the_queue(queue: Queue[Any, Any], url: str, spark: Any, tmp_path: Any):
-    save = saver(spark, url, queue.name)
+async def test_overwrite_deletes_the_waiting_jobs_of_all_partitions(url: str, queue_name: str, spark: Any):
+    """Those of partitions that get no rows, and of other queues that get rows, too; delayed jobs stay."""
+    other = f"{queue_name}-b"
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue, Queue(other, url, partitions=2) as beside:
+        for each in (queue, beside):
+            await each.add_bulk([("old", at, {"job_id": f"old-{at}"}) for at in range(30)])
+        later = (await queue.add("later", delay=3_600_000)).id
+        rows = spark.range(2).selectExpr("'7' as data", "'x' as orderingKey", f"if(id = 0, '{other}', null) as queue")
+        options = {"url": url, "queue": queue_name, "jobName": "n", "overwrite": "drain", "writeId": "once"}
+        for _ in range(2):
+            rows.write.format("glidemq").mode("overwrite").options(**options).save()
+            assert [job.data async for job in queue.iter_jobs("waiting")] == [7]
+            assert [job.data async for job in beside.iter_jobs("waiting")] == [7]
+        assert await ids_of(queue, "delayed") == {later}
+        rows.limit(0).write.format("glidemq").mode("overwrite").options(**options | {"writeId": "none"}).save()
+        assert not await ids_of(queue, "waiting")
+        assert len(await ids_of(beside, "waiting")) == 1
 
-    def stream(view: str) -> None:
-        options = {"url": url, "queue": queue.name, "view": view}
-        rows = spark.readStream.format("glidemq").options(**options).load()
-        started = rows.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/{view}").start()
-        try:
-            started.processAllAvailable()
-        finally:
-            started.stop()
+
+async def test_what_is_not_supported_names_the_queue(queue: Queue[Any, Any], url: str, spark: Any):
+    save = saver(spark, url, queue.name)
 
     def in_other() -> None:
         frame = spark.range(3).selectExpr("cast(id as int) as data", f"'{queue.name}' as queue")
@@ -332,10 +355,7 @@ async def test_what_is_not_supported_names_the_queue(queue: Queue[Any, Any], url
         frame.write.format("glidemq").mode("append").options(**options).save()
 
     before = await queue.count()
-    for call in (
-        lambda: save(guarantee="task", writeId="w"), lambda: save(mode="overwrite", overwrite="drain"), in_other,
-        lambda: stream("jobs"), lambda: stream("events"),
-    ):  # fmt: skip
+    for call in (lambda: save(guarantee="task", writeId="w"), in_other):
         with pytest.raises(Exception, match=f"queue '{queue.name}' has 3 partitions"):
             call()
     assert await queue.count() == before

@@ -224,7 +224,7 @@ def test_result_deep_in_the_index_is_found(driver: Driver, finished: Finished):
     late = finished.finish(1, 5)
     found: list[str] = []
     for _ in range(8):
-        reader._next_search = 0.0
+        reader._next_look = 0.0
         found += driver.batch(reader)
     assert late[0] in found
     assert sorted(found) == sorted(finished.jobs)
@@ -235,7 +235,7 @@ def test_waiting_query_rarely_searches(driver: Driver, finished: Finished, resp:
     reader = driver.reader()
     driver.batch(reader)
     resp.execute("CONFIG", "RESETSTAT")
-    reader._next_search = float("inf")
+    reader._next_look = float("inf")
     assert driver.batch(reader) == []
     stats = str(resp.execute("INFO", "commandstats"))
     assert "cmdstat_zrange" not in stats

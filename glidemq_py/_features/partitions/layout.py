@@ -46,6 +46,8 @@ _MARK: Final = "~p~"
 _SALT: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_LENGTH: Final = 4
 _SUFFIX_LENGTH: Final = len(_MARK) + _SALT_LENGTH
+_WITHOUT_JOB: Final = frozenset(("drained", "cleaned", "trimmed"))
+"""Events whose job id is a number of jobs."""
 _RESERVED: Final = re.compile(r"~p~[0-9a-z]{4}\Z")
 _PARTITIONED_ID: Final = re.compile(r"(0|[1-9][0-9]{0,2})\|\|(.+)", re.DOTALL)
 
@@ -248,3 +250,7 @@ class Partition(NamedTuple):
     def id_of(self, job_id: str) -> str:
         """Return the id in the partitioned queue of a job of this partition."""
         return partition_id(self.number, job_id)
+
+    def id_in_event(self, event: str, job_id: str) -> str:
+        """Return the job id of an event as that of the whole queue. Some events have none, or a number of jobs."""
+        return job_id if job_id in ("", "0") or event in _WITHOUT_JOB else self.id_of(job_id)

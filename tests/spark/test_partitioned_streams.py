@@ -1,0 +1,349 @@
+"""Streams that read partitioned queues: each entry once, also when the number of partitions changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import EventsLostError, GlideMQValidationError, Queue, ResultsLostError, Worker
+from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py.spark.source import make_stream_reader
+from glidemq_py.spark.stream_reader import divided
+from glidemq_py.testing import RespClient
+
+COLUMNS = {"jobs": "id string, returnvalue string", "events": "eventId string, event string, jobId string"}
+
+
+class Stream:
+    """A query that reads a queue into files, a run at a time."""
+
+    def __init__(self, spark: Any, url: str, queue: str, view: str, folder: Path) -> None:
+        self._spark, self._folder, self._columns = spark, folder, COLUMNS[view]
+        self._options = {"url": url, "queue": queue, "view": view, "startingOffsets": "earliest"}
+
+    def start(self, *, available_now: bool = True, **options: Any) -> Any:
+        reader = self._spark.readStream.format("glidemq").options(**self._options | options)
+        writer = reader.schema(self._columns).load().writeStream.format("json")
+        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start(str(self._folder / "out"))
+
+    def run(self, **options: Any) -> list[int]:
+        """Rows of each micro-batch of this run."""
+        query = self.start(**options)
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def rows(self) -> list[Any]:
+        return list(self._spark.read.schema(self._columns).json(str(self._folder / "out")).collect())
+
+
+class Driver:
+    """Calls a reader as Spark does, without Spark: a restarted query for each micro-batch."""
+
+    def __init__(self, url: str, queue: str, view: str) -> None:
+        self._options = {"url": url, "queue": queue, "view": view, "startingOffsets": "earliest", "fetchSize": "7"}
+        self._view = view
+        self.offset: Any = None
+
+    def reader(self, **options: str | None) -> Any:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        names = [column.split()[0] for column in COLUMNS[self._view].split(", ")]
+        given = {name: text for name, text in (self._options | options).items() if text is not None}
+        return make_stream_reader(given, StructType([StructField(name, StringType()) for name in names]))
+
+    async def batch(self, **options: str | None) -> list[dict[str, str]]:
+        """Read one micro-batch, and repeat it by another reader; return its rows."""
+
+        def read() -> list[dict[str, str]]:
+            reader = self.reader(**options)
+            start = self.offset or json.loads(json.dumps(reader.initialOffset()))
+            end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+            found, repeated = (rows_of(each, start, end) for each in (reader, self.reader(**options)))
+            assert found == repeated
+            self.offset = end
+            return found
+
+        return await asyncio.to_thread(read)
+
+    async def ids(self, **options: str | None) -> list[str]:
+        """Read one micro-batch; return the ids of its jobs, sorted; of events, those of the jobs that were added."""
+        rows = await self.batch(**options)
+        if self._view == "jobs":
+            return sorted(row["id"] for row in rows)
+        return sorted(row["jobId"] for row in rows if row["event"] == "added")
+
+
+def rows_of(reader: Any, start: Any, end: Any) -> list[dict[str, str]]:
+    return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+async def add(queue: Queue[Any, Any], count: int = 30, **options: Any) -> list[str]:
+    """Add jobs without keys, and return their ids, sorted."""
+    return sorted([(await queue.add("n", at, **options)).id for at in range(count)])
+
+
+async def drain(queue: Queue[Any, Any], url: str) -> None:
+    async def handle(job: Any) -> Any:
+        await asyncio.sleep(0)
+        return job.data
+
+    async with Worker(queue.name, handle, url, concurrency=10) as worker:
+        await worker.drain()
+
+
+def partitions_of(ids: list[str]) -> set[int]:
+    return {split_partition_id(job_id)[0] for job_id in ids}
+
+
+async def settled(queue: Queue[Any, Any], count: int) -> None:
+    await queue.set_partitions(count)
+    assert (await queue.set_partitions(count)).is_settled
+
+
+# -- with Spark ----------------------------------------------------------------------------------------------
+
+
+async def test_events_are_read_once_across_changes(spark: Any, url: str, queue_name: str, tmp_path: Path):
+    """The query is stopped while the queue gets partitions, and fewer of them."""
+    stream = Stream(spark, url, queue_name, "events", tmp_path)
+    async with Queue(queue_name, url) as queue:
+        wanted = await add(queue, 10)
+        stream.run()
+        for count in (4, 2):
+            await queue.set_partitions(count)
+            found = await add(queue)
+            assert partitions_of(found) == set(range(count))
+            wanted += found
+            stream.run()
+        rows = stream.rows()
+        assert sorted(row.jobId for row in rows if row.event == "added") == sorted(wanted)
+        assert len({row.eventId for row in rows}) == len(rows)
+        assert partitions_of([row.eventId for row in rows]) == set(range(4))
+        assert stream.run() == []
+
+
+async def test_results_are_read_once_while_the_queue_grows(spark: Any, url: str, queue_name: str, tmp_path: Path):
+    stream = Stream(spark, url, queue_name, "jobs", tmp_path)
+    wanted: list[str] = []
+    async with Queue(queue_name, url) as queue:
+        query = stream.start(available_now=False)
+        for count in (1, 4, 2, 6):
+            await queue.set_partitions(count)
+            found = await add(queue)
+            assert partitions_of(found) == set(range(count))
+            wanted += found
+            await drain(queue, url)
+        query.stop()
+        while stream.run():  # what the query had not read yet; with PySpark 4.1, a run ends after a repeated batch
+            pass
+    rows = stream.rows()
+    assert sorted(row.id for row in rows) == sorted(wanted)
+    assert sorted(int(row.returnvalue) for row in rows) == sorted([*range(30)] * 4)
+
+
+# -- without Spark -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(url: str, queue_name: str) -> Callable[[str], Driver]:
+    return lambda view: Driver(url, queue_name, view)
+
+
+Drivers = Callable[[str], Driver]
+VIEWS = pytest.mark.parametrize("view", ["jobs", "events"])
+
+
+async def filled(queue: Queue[Any, Any], url: str, view: str, **options: Any) -> list[str]:
+    """Add entries to all partitions, and return the ids of their jobs, sorted."""
+    found = await add(queue, **options)
+    if view == "jobs":
+        await drain(queue, url)
+    return found
+
+
+@VIEWS
+async def test_starts(driver: Drivers, url: str, queue_name: str, view: str):
+    latest = driver(view)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        before = await filled(queue, url, view)
+        assert await latest.ids(startingOffsets="latest") == []
+        assert partitions_of([row[1] for row in latest.offset["partitions"]]) == {0}
+        after = await filled(queue, url, view)
+        assert await latest.ids() == after
+        assert await driver(view).ids() == sorted(before + after)
+        timed = driver(view).ids(startingOffsets=None, startingTimestamp="1000")
+        assert await timed == sorted(before + after)
+
+
+async def test_numbers_of_results_are_those_of_a_partition(driver: Drivers, url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await queue.count()
+        with pytest.raises(GlideMQValidationError, match="'0': must be earliest or latest in a partitioned queue"):
+            await driver("jobs").batch(startingOffsets="0")
+
+
+@VIEWS
+@pytest.mark.parametrize("most", [2, 12])
+async def test_batches_are_bounded(driver: Drivers, url: str, queue_name: str, view: str, most: int):
+    """Also by fewer than there are partitions."""
+    reading = driver(view)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        assert await reading.ids() == []
+        wanted = await filled(queue, url, view)
+        found: list[str] = []
+        while batch := await reading.ids(maxOffsetsPerTrigger=str(most)):
+            assert len(batch) == min(most, len(wanted) - len(found))
+            found += batch
+        assert sorted(found) == wanted
+
+
+async def test_tasks_are_bounded(driver: Drivers, url: str, queue_name: str):
+    reading = driver("jobs")
+    async with Queue(queue_name, url, partitions=2) as queue:
+        assert await reading.ids() == []
+        await filled(queue, url, "jobs", count=60)
+        for most, tasks in ((1, 2), (4, 4), (100, 10)):
+            reader = reading.reader(numPartitions=str(most))
+            end = await asyncio.to_thread(reader.latestOffset, reading.offset)
+            assert len(await asyncio.to_thread(reader.partitions, reading.offset, end)) == tasks
+
+
+def test_a_limit_is_divided():
+    assert divided({"a": 1, "b": 100, "c": 100}, 21) == {"a": 1, "b": 10, "c": 10}
+    assert divided({"a": 100, "b": 0, "c": 3}, 2) == {"b": 0, "c": 1, "a": 1}
+    assert divided({"a": 5, "b": 5}, 1) == {"a": 1, "b": 0}
+
+
+async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, resp: RespClient):
+    """Jobs that another client has finished, without a number, in one of more partitions than a search looks at."""
+    reading = driver("jobs")
+    async with Queue(queue_name, url, partitions=20) as queue:
+        names = (await queue.get_partitions()).names
+        assert await reading.ids() == []
+        for number, name in enumerate(names):
+            resp.execute("ZADD", f"glide:{{{name}}}:completed", 5, "done")
+            fields = ("id", "done", "name", "n", "state", "completed", "finishedOn", 5, "returnvalue", str(number))
+            resp.execute("HSET", f"glide:{{{name}}}:job:done", *fields)
+        reader, found = reading.reader(), list[str]()
+        for count in (8, 8, 4):
+            reader._next_look = 0.0
+            end = await asyncio.to_thread(reader.latestOffset, reading.offset)
+            rows = await asyncio.to_thread(rows_of, reader, reading.offset, end)
+            assert len(rows) == count
+            found += [row["id"] for row in rows]
+            reading.offset = end
+        assert sorted(found) == sorted(["done", *(f"{number}||done" for number in range(1, 20))])
+
+
+@VIEWS
+async def test_a_run_ends_with_what_exists_when_it_starts(driver: Drivers, url: str, queue_name: str, view: str):
+    """Also if the queue gets partitions meanwhile; the next run reads those from their beginning."""
+    reading = driver(view)
+    async with Queue(queue_name, url, partitions=2) as queue:
+        before = await filled(queue, url, view)
+        reader = reading.reader()
+        start = await asyncio.to_thread(reader.initialOffset)
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        await queue.set_partitions(4)
+        after = await filled(queue, url, view)
+        reader._next_look = 0.0
+        end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
+        rows = await asyncio.to_thread(rows_of, reader, start, end)
+        assert sorted(row["id"] if view == "jobs" else row["jobId"] for row in rows) == before
+        reading.offset = end
+        assert await reading.ids() == after
+        assert partitions_of(after) == {0, 1, 2, 3}
+
+
+async def test_events_of_partitions_that_have_gone_are_read(driver: Drivers, url: str, queue_name: str):
+    """And a query that started while they were gone reads none of their former events when they come back."""
+    reading, later = driver("events"), driver("events")
+    async with Queue(queue_name, url, partitions=4) as queue:
+        assert await reading.ids() == []
+        wanted = await add(queue)
+        await queue.drain()
+        await settled(queue, 1)
+        assert await reading.ids() == wanted
+        assert await reading.batch() == []
+        assert await later.batch(startingOffsets="latest") == []
+        await settled(queue, 4)
+        wanted = await add(queue)
+        assert partitions_of(wanted) == {0, 1, 2, 3}
+        assert await reading.ids() == wanted
+        assert await later.ids() == wanted
+
+
+@pytest.mark.parametrize("before", [1, 2])
+async def test_results_that_a_new_partition_has_deleted_are_counted(
+    driver: Drivers, url: str, queue_name: str, before: int
+):
+    """The sequence of a new partition is on from its beginning, also if no reader is running."""
+    reading = driver("jobs")
+    async with Queue(queue_name, url) as queue:
+        await queue.set_partitions(before)
+        assert await reading.ids() == []
+        await queue.set_partitions(4)
+        found = await filled(queue, url, "jobs", remove_on_complete=True)
+        new = [job_id for job_id in found if split_partition_id(job_id)[0] >= before]
+        with pytest.raises(ResultsLostError):
+            await reading.batch()
+        lost: list[int | None] = []
+        reader = reading.reader(failOnDataLoss="false")
+        reader._lost = lost.append
+        end = await asyncio.to_thread(reader.latestOffset, reading.offset)
+        assert await asyncio.to_thread(rows_of, reader, reading.offset, end) == []
+        assert sum(count or 0 for count in lost) == 30 > len(new) > 0
+
+
+@VIEWS
+async def test_a_layout_that_a_failover_has_lost(
+    driver: Drivers, url: str, queue_name: str, view: str, resp: RespClient
+):
+    """The partitions that the query knows are read on, with their ids, and once."""
+    reading = driver(view)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        first = await filled(queue, url, view)
+        assert await reading.ids() == first
+        second = await filled(queue, url, view)
+    meta = f"glide:{{{queue_name}}}:meta"
+    layout = resp.execute("HGET", meta, "partitions")
+    resp.execute("HDEL", meta, "partitions")
+    assert await reading.ids() == second
+    assert await reading.ids() == []
+    resp.execute("HSET", meta, "partitions", layout)
+    async with Queue(queue_name, url) as queue:
+        assert await reading.ids() == []
+        third = await filled(queue, url, view)
+        assert partitions_of(third) == {0, 1, 2}
+        assert await reading.ids() == third
+
+
+@VIEWS
+@pytest.mark.parametrize("again", [1, 4])
+async def test_a_queue_that_was_deleted(
+    driver: Drivers, url: str, queue_name: str, view: str, again: int, resp: RespClient
+):
+    reading = driver(view)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await filled(queue, url, view)
+        await reading.batch()
+        await queue.obliterate(force=True)
+    async with Queue(queue_name, url, partitions=None if again == 1 else again) as queue:
+        wanted = await filled(queue, url, view)
+        error = ResultsLostError if view == "jobs" else EventsLostError
+        with pytest.raises(error, match=f"queue '{queue_name}': .* deleted"):
+            await reading.batch()
+        assert await reading.ids(failOnDataLoss="false") == wanted
+        later = await filled(queue, url, view)
+        assert await reading.ids(failOnDataLoss="false") == later
+        assert len((await queue.get_partitions()).names) == again
+    names = {key.partition("}")[0] for key in resp.keys(f"glide:{{{queue_name}*")}
+    assert len(names) == again  # nothing is written to partitions that were deleted
