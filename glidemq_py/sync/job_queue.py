@@ -17,7 +17,7 @@ from glidemq_py._client.runtime import iterate_now, run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.log_lines import LogLevel
-from glidemq_py._core.misuse import BlockingOnly, known_arguments
+from glidemq_py._core.misuse import BlockingOnly, known_arguments, known_methods
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -84,6 +84,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
+@known_methods
 class Queue(BlockingOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
