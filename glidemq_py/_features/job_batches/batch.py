@@ -306,7 +306,11 @@ class JobBatch:
             joined = await link.transport.call(calls.batch_join(link.keys.meta, self._own_id, stem, piece))
             if joined.status != "ok":
                 gone = joined.status == "gone"
-                error = JobBatchNotFoundError(self.id) if gone else JobBatchFinishedError(self.id, joined.status)
+                error = (
+                    JobBatchNotFoundError(self.id, self.queue_name)
+                    if gone
+                    else JobBatchFinishedError(self.id, joined.status)
+                )
                 await self._withdraw(stem, ids, new, [error] * len(ids))  # those of earlier pieces
                 raise error
             known = set(joined.known)
@@ -385,7 +389,7 @@ class JobBatch:
     async def _change(self, action: Literal["close", "cancel"]) -> None:
         link = await self._queue._first_connected()
         if await link.transport.call(calls.batch_change(link.keys.meta, self._own_id, action)) == "gone":
-            raise JobBatchNotFoundError(self.id)
+            raise JobBatchNotFoundError(self.id, self.queue_name)
 
     async def get_status(self) -> BatchStatus:
         """Return the counts and times of the batch. One call, whose cost does not depend on the number of jobs.
@@ -396,7 +400,7 @@ class JobBatch:
         link = await self._queue._first_connected()
         found = await link.transport.call(calls.batch_status(link.keys.meta, self._own_id))
         if not found:
-            raise JobBatchNotFoundError(self.id)
+            raise JobBatchNotFoundError(self.id, self.queue_name)
         pending, completed, failed = (found.get(name, 0) for name in ("pending", "completed", "failed"))
         return BatchStatus(
             total=pending + completed + failed, pending=pending, completed=completed, failed=failed,
