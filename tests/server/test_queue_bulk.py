@@ -8,6 +8,7 @@ import pytest
 
 from glidemq_py import (
     AmbiguousResultError,
+    Broadcast,
     BulkAddError,
     GlideMQConnectionError,
     GlideMQValidationError,
@@ -15,9 +16,11 @@ from glidemq_py import (
     JobOptions,
     JobOutcome,
     JobSpec,
+    Producer,
     Queue,
     ServerOutOfMemoryError,
     Worker,
+    chain,
 )
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
@@ -54,6 +57,25 @@ async def test_jobs_as_mappings(url: str, queue_name: str, partitions: int):
         assert [(job.name, job.data) for job in jobs] == [("a", None), ("b", 1), ("b", 2), ("b", 3), ("c", {"x": 1})]
         assert jobs[1].opts["attempts"] == 3
         assert [await job.get_state() for job in jobs[3:]] == ["waiting", "prioritized"]
+
+
+async def test_others_take_jobs_as_mappings(url: str, queue_name: str):
+    given: Any = {"name": "b", "data": 1, "opts": {"attempts": 3}}
+    async with (
+        Queue(queue_name, url) as queue,
+        Producer(queue_name, url) as producer,
+        Broadcast(f"{queue_name}-b", url) as broadcast,
+    ):
+        batch = await queue.create_batch()
+        ids = [(await batch.add_bulk([given]))[0].id, *await producer.add_bulk([given])]
+        ids.append((await chain(queue_name, [given], url)).job.id)
+        for job_id in map(str, ids):
+            job = await queue.get_job(job_id)
+            assert job is not None
+            assert (job.name, job.data, job.opts["attempts"]) == ("b", 1, 3)
+        scheduler = await queue.upsert_job_scheduler("s", every=60_000, template=given)
+        assert (scheduler.job_name, scheduler.data) == ("b", 1)
+        assert len(await broadcast.publish_bulk([given])) == 1
 
 
 @pytest.mark.parametrize(
