@@ -94,8 +94,7 @@ def lint(session: "nox.Session") -> None:
 
 def types(session: "nox.Session") -> None:
     """Run mypy on everything and pyright on the package, both strict (tests need no annotations), with all extras."""
-    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,dashboard,backup,test"
-    session.install("-q", "-e", f".[{extras}]", *_group("types"))
+    session.install("-q", "-e", f".[{','.join(_extras())}]", *_group("types"))
     _run_all(session, ["mypy"], ["pyright"])
 
 
@@ -199,8 +198,8 @@ def docs(session: "nox.Session") -> None:
 
 
 def audit(session: "nox.Session") -> None:
-    """Look for known vulnerabilities of the dependencies, with all extras. Skipped if the service is unreachable."""
-    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,dashboard,backup"
+    """Look for known vulnerabilities of the dependencies, with all extras but `test`. Skipped without the service."""
+    extras = ",".join(name for name in _extras() if name != "test")
     session.install("-q", "--upgrade", "-e", f".[{extras}]", *_group("audit"), "pip")
     try:
         with urllib.request.urlopen(AUDIT_SERVICE, timeout=20):
@@ -236,6 +235,14 @@ def _group(name: str) -> list[str]:
     import nox
 
     return list(nox.project.dependency_groups(nox.project.load_toml(PYPROJECT), name))
+
+
+def _extras() -> list[str]:
+    """Return the names of the package's extras, as in pyproject.toml."""
+    import tomllib  # not at the start: an older Python must get as far as the message of this file
+
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    return list(project["optional-dependencies"])
 
 
 def _python_for_django() -> str | None:

@@ -235,7 +235,7 @@ else:
         ("errors", "telemetry"),
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "JSON_SERIALIZER",

@@ -90,6 +90,8 @@ class Twin:
     """Type and docstring of the attributes that `__init__` sets."""
     init: str = ""
     """Statement of `__init__`; empty if `start` has an `__init__`."""
+    names_unknown: bool = False
+    """True if unknown arguments of its methods raise `UnknownOptionError`, as those of the asynchronous class do."""
 
 
 TWINS = (
@@ -160,6 +162,7 @@ TWINS = (
         start="",
         init="self._core: QueueCore[DataT, ResultT] = QueueCore({})",
         attributes={"name": ("str", "Name of the queue."), "options": ("QueueOptions", "Options of the queue.")},
+        names_unknown=True,
     ),
     Twin(
         source="glidemq_py._features.leases.lease.Lease",
@@ -337,6 +340,9 @@ class _Writer:
         lines += [f'{each} = TypeVar("{each}", default=Any)' for each in held]
         bases = ["BlockingOnly"] if twin.held == "_core" else []
         bases += [f"Generic[{', '.join(held)}]"] if held else []
+        if twin.names_unknown:
+            lines[1:1] = ["from glidemq_py._core.misuse import known_methods"]
+            lines += ["@known_methods"]
         lines += [f"class {name}({', '.join(bases)}):", f'    """{self._class_doc()}"""', twin.start, body]
         if twin.held == "_core":
             lines.append("\n    def __repr__(self) -> str:\n        return repr(self._core)\n")

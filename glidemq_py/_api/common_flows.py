@@ -32,7 +32,7 @@ class FlowProducerOptions(TypedDict, total=False):
 GROUP_NAME: Final = "__group__"
 """Name of the parent job of a group."""
 
-Spec = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]
+Spec = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
 
 
 def _jobs(queue: str, jobs: Sequence[Spec]) -> list[FlowJob]:
@@ -52,7 +52,7 @@ async def chain(
 
     Args:
         queue: Name of the queue.
-        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        jobs: ``(name, data, options)`` tuples, mappings of these, or `JobSpec` objects.
         connection: As for `FlowProducer`.
         **options: As for `FlowProducer`.
 
@@ -76,7 +76,7 @@ async def group(
 
     Args:
         queue: Name of the queue.
-        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        jobs: ``(name, data, options)`` tuples, mappings of these, or `JobSpec` objects.
         connection: As for `FlowProducer`.
         **options: As for `FlowProducer`.
 
@@ -100,7 +100,7 @@ async def chord(
 
     Args:
         queue: Name of the queue.
-        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        jobs: ``(name, data, options)`` tuples, mappings of these, or `JobSpec` objects.
         callback: The callback job, in the same form.
         connection: As for `FlowProducer`.
         **options: As for `FlowProducer`.

@@ -2,7 +2,7 @@
 
 A queue knows whether it has partitions when it has read the layout, at its first call. So the plain method runs first,
 checks its arguments, and asks for the connection. If the queue turns out to be partitioned, the same method of
-`PartitionedQueue` runs instead.
+`PartitionedQueue` runs instead. Unknown keyword arguments raise `UnknownOptionError`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._core.misuse import check_keywords, keywords_of
 from glidemq_py.errors import PartitionedQueueError
 
 __all__ = ["over_partitions"]
@@ -39,8 +40,12 @@ def over_partitions(queue_type: QueueT) -> QueueT:
 
 
 def _awaited(name: str, method: Any) -> Any:
+    known = keywords_of(method)
+
     @wraps(method)
     async def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        if options:
+            check_keywords(options, known)
         await self._check_layout()
         partitions: PartitionedQueue | None = self._partitions
         if partitions is None:
@@ -71,8 +76,12 @@ def _iterated(name: str, method: Any) -> Any:
             async for each in found:
                 yield each
 
+    known = keywords_of(method)
+
     @wraps(method)
     def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        if options:
+            check_keywords(options, known)
         plain = method(self, *args, **options)
         is_plain = self._link is not None and self._partitions is None and not self._layout_is_old
         if is_plain or not hasattr(plain, "__aiter__"):

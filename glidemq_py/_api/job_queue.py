@@ -591,7 +591,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def add_bulk(
         self,
-        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        jobs: Iterable[
+            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+        ],
         *,
         durable: DurableInput = None,
     ) -> list[Job[DataT, ResultT]]:
@@ -600,7 +602,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         All jobs are validated before the first is sent. They are sent in chunks, and each chunk is atomic.
 
         Args:
-            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            jobs: ``(name, data, options)`` tuples (only the name is needed), mappings of these, or `JobSpec` objects.
             durable: As for `Queue`; None means the queue's option. One confirmation serves all jobs.
 
         Returns:

@@ -251,15 +251,16 @@ class PartitionedQueue:
 
     async def _by_id(self, method: str, job_id: object, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         queue, own = await self._locate(job_id)
+        names = (own, queue._partition.id_of(own)) if queue._partition is not None else (own,)
         try:
             return await getattr(queue, method)(own, *args, **options)
         except JobNotFoundError as error:
-            if error.job_id == own:
-                raise JobNotFoundError(str(job_id)) from None
+            if error.job_id in names:
+                raise JobNotFoundError(str(job_id), error.detail) from None
             raise
         except JobStateError as error:
-            if error.job_id == own and error.args[3] is None:
-                raise JobStateError(str(job_id), error.state, error.action) from None
+            if error.job_id in names and error.args[3] is None:
+                raise JobStateError(str(job_id), error.state, error.action, queue=error.queue) from None
             raise
 
     async def _counted(self, method: str, count: int = 0, **options: Any) -> int:

@@ -83,11 +83,11 @@ async def get_batch(self: Partitions, batch: str | BatchRef) -> JobBatch:
     number, own = split_partition_id(validate_existing_id(batch, "batch"))
     found: int | None = number if own != batch else await _existing(self, own)
     if found is None or found >= len(self.queues):
-        raise JobBatchNotFoundError(batch)
+        raise JobBatchNotFoundError(batch, self.home.name)
     try:
         return shown_batch(self, found, await self.queues[found].get_batch(own))
     except JobBatchNotFoundError:
-        raise JobBatchNotFoundError(batch) from None
+        raise JobBatchNotFoundError(batch, self.home.name) from None
 
 
 def shown_batch(self: Partitions, number: int, batch: JobBatch) -> JobBatch:

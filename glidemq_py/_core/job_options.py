@@ -447,8 +447,7 @@ def _same(value: Any) -> Any:
 def _backoff(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    given: dict[str, Any] = {"type": "", **Backoff.from_wire(cast("Mapping[str, Any]", value))}
-    return Backoff(**given)
+    return Backoff.read(cast("Mapping[str, Any]", value))
 
 
 def _retention(value: Any) -> Any:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from glidemq_py._core.checks import nearest_option, reject_unknown, snake_case
 from glidemq_py.errors import ContextManagerError, GlideMQValidationError
@@ -21,12 +21,16 @@ __all__ = [
     "FOREIGN_NAMES",
     "AsyncOnly",
     "BlockingOnly",
+    "check_keywords",
+    "keywords_of",
     "known_arguments",
+    "known_methods",
     "reject_option",
     "reject_positional_options",
 ]
 
 P = ParamSpec("P")
+ClassT = TypeVar("ClassT", bound="type[Any]")
 Place = Literal["job", "queue", "worker"]
 
 _TRIES: Final = "use 'attempts' (the number of tries in all"
@@ -162,6 +166,14 @@ CONNECTION_OPTIONS: Final = frozenset(
 )  # fmt: skip
 """Parameters of `ConnectionOptions`."""
 
+_FOREIGN_ARGUMENTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("cron", "crontab", "cron_expression", "cron_pattern"), "pattern"),
+    "interval": "every",
+    **dict.fromkeys(("timezone", "time_zone"), "tz"),
+    **dict.fromkeys(("data", "opts", "options", "job", "job_name"), "template"),
+    **dict.fromkeys(("max", "count", "size"), "limit"),
+}
+"""Names of other libraries for arguments of methods, and ours; they count for methods that have ours."""
 _SHOWN: Final = 3
 _DEFAULTS: Final = "'default_job_options' of the Queue"
 _OF_JOBS: Final = f"Queue.add or {_DEFAULTS}"
@@ -210,6 +222,56 @@ def known_arguments(place: Place) -> Callable[[Callable[P, None]], Callable[P, N
         return checked
 
     return decorate
+
+
+def keywords_of(method: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names by which arguments can be passed to a method; None if it takes any."""
+    code = getattr(inspect.unwrap(method), "__code__", None)  # much faster than a signature
+    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+        return None
+    names = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+    return frozenset(names) - {"self"}
+
+
+def check_keywords(given: Mapping[str, object], known: frozenset[str] | None) -> None:
+    """Raise `UnknownOptionError` if arguments of a method have names that are not in ``known``; None: any."""
+    if known is None or given.keys() <= known:
+        return
+    name = next(each for each in given if each not in known)
+    value, plain = given[name], snake_case(name).strip("_")
+    own = None if plain in known else _FOREIGN_ARGUMENTS.get(plain)
+    if own in known:
+        reject_unknown(name, value, known, f"unknown option; use {own!r}", own)
+    if "template" in known and nearest_option(name, known) is None:
+        from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
+
+        if plain in JobOptionsDict.__annotations__:
+            problem = f"unknown option; {plain!r} is an option of jobs: use template=(name, data, {{{plain!r}: ...}})"
+            reject_unknown(name, value, known, problem, "template")
+    reject_unknown(name, value, sorted(known))
+
+
+def known_methods(cls: ClassT) -> ClassT:
+    """Let unknown keyword arguments of the public methods of a class raise `UnknownOptionError`, not TypeError.
+
+    The signatures stay as they are, for editors and type checkers.
+    """
+    for name, method in list(vars(cls).items()):
+        if not name.startswith("_") and inspect.isfunction(method) and keywords_of(method) is not None:
+            setattr(cls, name, _with_known_keywords(method))
+    return cls
+
+
+def _with_known_keywords(method: Callable[..., Any]) -> Callable[..., Any]:
+    known = keywords_of(method)
+
+    @functools.wraps(method)
+    def checked(*args: Any, **given: Any) -> Any:
+        if given:
+            check_keywords(given, known)
+        return method(*args, **given)
+
+    return checked
 
 
 def reject_positional_options(given: tuple[object, ...]) -> NoReturn:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice
+from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_mapping
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
@@ -141,7 +141,9 @@ class JobSpec(OptionValue):
 
     @classmethod
     def parse(cls, value: object, option: str = "jobs") -> JobSpec:
-        """Return a `JobSpec`, given one or a tuple or list `(name, data, options)`; only the name is required.
+        """Return a `JobSpec`, given one, a tuple or list `(name, data, options)`, or a mapping of these.
+
+        Only the name is required. A mapping may have the options under ``opts``, as in BullMQ.
 
         Args:
             value: the job specification.
@@ -153,13 +155,21 @@ class JobSpec(OptionValue):
         if isinstance(value, JobSpec):
             return value
         if not isinstance(value, (tuple, list)):
-            raise GlideMQValidationError(
-                option,
-                value,
-                f"must be a JobSpec or a tuple (name, data, options), not {type(value).__name__}",
-            )
+            return cls._of_mapping(value, option)
         parts = cast("Sequence[object]", value)
         if not 1 <= len(parts) <= 3:
             raise GlideMQValidationError(option, parts, "must have one to three parts: (name, data, options)")
         name, data, options = (*parts, None, None)[:3]
         return cls(cast("str", name), data, cast("Mapping[str, Any] | None", options))
+
+    @classmethod
+    def _of_mapping(cls, value: object, option: str) -> JobSpec:
+        if not isinstance(value, Mapping):
+            problem = "must be a JobSpec or a tuple (name, data, options), or a mapping of these"
+            raise GlideMQValidationError(option, value, f"{problem}, not {type(value).__name__}")
+        given = dict(check_mapping(option, cast("object", value), ("name", "data", "options", "opts")))
+        if "opts" in given:
+            if "options" in given:
+                raise GlideMQValidationError(f"{option}.opts", given["opts"], "is another name of 'options': give one")
+            given["options"] = given.pop("opts")
+        return cls(**given)

@@ -6,11 +6,11 @@ lua/core/finish.lua, which calls lua/features/retries/retry.lua).
 
 from __future__ import annotations
 
+import difflib
 import math
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
@@ -19,16 +19,34 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError, JobRevokedError, UnrecoverableError
 
-__all__ = ["Backoff", "BackoffStrategy", "is_retried", "retry_delay"]
+__all__ = ["BACKOFF_TYPES", "Backoff", "BackoffStrategy", "is_retried", "retry_delay"]
 
 _log = get_logger(__name__)
 
 BackoffStrategy = Callable[[int, BaseException], int | timedelta]
 """(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
 
+BACKOFF_TYPES: Final = ("fixed", "exponential")
+"""The types that every worker knows."""
+
 _TYPE_LENGTH: Final = 256
+_MISSPELLED: Final = 0.85
+"""From this similarity on, a type counts as a misspelled one of `BACKOFF_TYPES`."""
 # From this exponent on, every delay above zero exceeds MAX_DURATION_MS: no larger power is computed.
 _MAX_EXPONENT: Final = MAX_DURATION_MS.bit_length()
+
+
+def _check_type(option: str, value: object) -> str:
+    """Return a type of backoff; reject "exponetial" and "Fixed", but not "exponential2", which may be a strategy."""
+    kind = check_text(option, value, maximum=_TYPE_LENGTH)
+    if kind in BACKOFF_TYPES:
+        return kind
+    lower = kind.lower()
+    near = difflib.get_close_matches(lower, BACKOFF_TYPES, 1, cutoff=_MISSPELLED)
+    if near and (lower == near[0] or near[0] not in lower):
+        problem = f"is not a type of backoff; did you mean {near[0]!r}? (a strategy of a worker needs another name)"
+        raise GlideMQValidationError(option, value, problem)
+    return kind
 
 
 def _check_jitter(option: str, value: object) -> float:
@@ -47,7 +65,7 @@ class Backoff(OptionValue, prefix="backoff"):
     """Delay between the attempts of a job.
 
     Args:
-        type: "fixed", "exponential", or the name of a backoff strategy of the worker.
+        type: "fixed", "exponential", or the name of a backoff strategy of the worker; no misspelling of the two.
         delay: base delay, ms or timedelta.
         jitter: 0.0..1.0; up to this fraction of the delay is added at random.
         max_delay: upper bound of the delay, jitter included, ms or timedelta; None = ten years.
@@ -56,7 +74,7 @@ class Backoff(OptionValue, prefix="backoff"):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    type: str = option(partial(check_text, maximum=_TYPE_LENGTH), wire="type")
+    type: str = option(_check_type, wire="type")
     delay: Converted[int, Milliseconds] = option(to_ms, default=0, wire="delay")
     jitter: float = option(_check_jitter, default=0.0, wire="jitter", encode=_jitter_to_wire, kw_only=True)
     # Node peers ignore `maxDelay`, which glide-mq does not have.
@@ -72,9 +90,22 @@ class Backoff(OptionValue, prefix="backoff"):
         if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
             return cls("fixed", to_ms(option, value))
         given: Any = value
-        if isinstance(value, Mapping) and given.get("type") in ("fixed", "exponential") and given.get("delay") is None:
+        if isinstance(value, Mapping) and given.get("type") in BACKOFF_TYPES and given.get("delay") is None:
             raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
         return parse_nested(option, given, cls, ", a duration")
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Backoff:
+        """Return a backoff from stored JSON. Other clients may have written a type that `add` rejects.
+
+        Raises:
+            GlideMQValidationError: another field is invalid, or the type is none at all.
+        """
+        given = cls.from_wire(stored)
+        kind = check_text("backoff.type", given.pop("type", ""), maximum=_TYPE_LENGTH)
+        backoff = cls(BACKOFF_TYPES[0], **given)
+        backoff.__dict__["type"] = kind
+        return backoff
 
     def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
         """Return the delay after ``attempts_made`` failed attempts, in ms.

@@ -14,7 +14,7 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.job_states import check_states
 from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import JobNotFoundError, JobStateError
+from glidemq_py.errors import JobStateError
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
@@ -35,7 +35,7 @@ async def revoke_job(
     reply = await link.transport.call(administration.revoke(link.keys.meta, job_id, check_states(states)))
     outcome = _OUTCOMES.get(reply)
     if outcome is None:
-        raise JobStateError(job_id, reply, "revoke")
+        raise JobStateError(link.shown_id(job_id), reply, "revoke", queue=link.queue_name)
     return outcome
 
 
@@ -62,9 +62,9 @@ async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:
     """Give up the remaining attempts of an active job."""
     reply = await link.transport.call(administration.discard(link.keys.meta, job_id))
     if reply == "gone":
-        raise JobNotFoundError(job_id)
+        raise link.not_found(link.shown_id(job_id))
     if reply != "ok":
-        raise JobStateError(job_id, reply, "discard the attempts of")
+        raise JobStateError(link.shown_id(job_id), reply, "discard the attempts of", queue=link.queue_name)
 
 
 async def revoke(self: Job[Any, Any, Any], *, states: str | Iterable[str] | None = None) -> RevokeOutcome:

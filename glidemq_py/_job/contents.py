@@ -26,7 +26,6 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     GlideMQError,
     JobDataError,
-    JobNotFoundError,
     JobNotLoadedError,
     JobSignal,
     SerializationError,
@@ -271,7 +270,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
 
     def _in_handler(self, what: str) -> Attempt:
         if self._attempt is None or self._attempt.fence == 0:
-            raise GlideMQError(f"{what} may only be called by the handler that runs the job")
+            place = f"job {self.id!r} of queue {self._link.queue_name!r}"
+            raise GlideMQError(f"{what} may only be called by the handler that runs the job ({place})")
         return self._attempt
 
     def _own(self, signal: JobSignal) -> JobSignal:
@@ -288,7 +288,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
 
     def _check_status(self, status: AttemptStatus) -> None:
         if status is AttemptStatus.GONE:
-            raise JobNotFoundError(self.id)
+            raise self._link.not_found(self.id)
         if status is not AttemptStatus.OK:
             raise StaleAttemptError(self.id)
 

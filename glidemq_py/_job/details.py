@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.usage.calls import USAGE_FIELDS
-from glidemq_py.errors import JobNotFoundError
 
 if TYPE_CHECKING:
     from glidemq_py._client.transport import JobTransport
@@ -67,5 +66,5 @@ async def reload(self: ReloadableJob) -> None:
     """
     record = await read_record(self._link, self._stored_id)
     if record is None:
-        raise JobNotFoundError(self.id)
+        raise self._link.not_found(self.id)
     self._apply(record)

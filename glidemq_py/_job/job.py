@@ -42,6 +42,7 @@ from glidemq_py.errors import (
     JobNotFoundError,
     JobNotLoadedError,
     JobStateError,
+    WaitTimeoutError,
 )
 
 __all__ = ["LOG_LINES_KEPT", "Job"]
@@ -201,7 +202,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         """
         answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self._stored_id))
         if answer == "gone":
-            raise JobNotFoundError(self.id)
+            raise self._link.not_found(self.id)
         if answer != "ok":
             raise self._not_requeued(answer, "retry")
 
@@ -219,16 +220,17 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             administration.requeue_job(self._link.keys.meta, self._stored_id, True)
         )
         if answer == "gone":
-            raise JobNotFoundError(self.id)
+            raise self._link.not_found(self.id)
         if answer != "ok":
             raise self._not_requeued(answer, "requeue")
 
     def _not_requeued(self, answer: str, action: str) -> JobStateError:
         if not answer.startswith("owned "):
-            return JobStateError(self.id, answer, action)
+            return JobStateError(self.id, answer, action, queue=self._link.queue_name)
         _, state, owner = answer.split(" ", 2)
         partition = self._link.partition
-        return DeduplicatedError(self.id, state, action, owner if partition is None else partition.id_of(owner))
+        owner = owner if partition is None else partition.id_of(owner)
+        return DeduplicatedError(self.id, state, action, owner, self._link.queue_name)
 
     async def remove(self, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
@@ -256,7 +258,14 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             JobNotFoundError: If the job does not exist.
             WaitTimeoutError: If the job did not end in time.
         """
-        outcome = await self._link.waiter.wait(self._stored_id, to_ms("timeout", timeout, minimum=1))
+        limit = to_ms("timeout", timeout, minimum=1)
+        try:
+            outcome = await self._link.waiter.wait(self._stored_id, limit)
+        except JobNotFoundError:
+            raise self._link.not_found(self.id) from None
+        except WaitTimeoutError:
+            place = f"(queue {self._link.queue_name!r})"
+            raise WaitTimeoutError(f"job {self.id!r} did not end within {limit} ms {place}") from None
         if outcome.state == JobState.FAILED:
             raise JobFailedError(self.id, outcome.failed_reason or "", outcome.failed_type)
         return self._decode_result(outcome.returnvalue or "null")

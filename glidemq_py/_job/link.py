@@ -94,6 +94,14 @@ class QueueLink(Generic[TransportT]):
         """Name of the queue; of a partition, that of the whole queue."""
         return self.keys.name if self.partition is None else self.partition.queue_name
 
+    def shown_id(self, stored_id: str) -> str:
+        """Return the id of a job in the whole queue, given that in this partition."""
+        return stored_id if self.partition is None else self.partition.id_of(stored_id)
+
+    def not_found(self, job_id: str) -> JobNotFoundError:
+        """Return the error for a job that does not exist, which names the queue."""
+        return JobNotFoundError(job_id, f"in queue {self.queue_name!r}")
+
 
 class ConnectedQueue(Protocol):
     """A `Queue` as the methods of its features use it.
@@ -132,6 +140,6 @@ async def change_job(link: QueueLink[JobTransport], job_id: str, call: Call[str]
     """
     reply = await link.transport.call(call)
     if reply == "gone":
-        raise JobNotFoundError(job_id)
+        raise link.not_found(link.shown_id(job_id))
     if reply not in ("ok", "no_op"):
-        raise JobStateError(job_id, _REJECT_REASONS.get(reply, reply), action)
+        raise JobStateError(link.shown_id(job_id), _REJECT_REASONS.get(reply, reply), action, queue=link.queue_name)

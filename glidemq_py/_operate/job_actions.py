@@ -192,7 +192,7 @@ _FAILED_FIRST: Final = (JobState.FAILED, JobState.COMPLETED)
 async def _job(queue: Queue[Any, Any], job: Job[Any, Any] | str) -> Job[Any, Any]:
     found = await queue.get_job(job, exclude_data=True) if isinstance(job, str) else job
     if found is None:
-        raise JobNotFoundError(str(job))
+        raise JobNotFoundError(str(job), f"in queue {queue.name!r}")
     return found
 
 
@@ -240,9 +240,9 @@ class RetryEdited(Action):
         """See `Action`. Raises JobNotFoundError, JobStateError or SerializationError; then nothing has changed."""
         found = await queue.get_job(self.id)
         if found is None:
-            raise JobNotFoundError(self.id)
+            raise JobNotFoundError(self.id, f"in queue {queue.name!r}")
         if found.state is not JobState.FAILED:
-            raise JobStateError(found.id, str(found.state), "retry")
+            raise JobStateError(found.id, str(found.state), "retry", queue=queue.name)
         if encoding_of(found) is not None:
             raise SerializationError("id", found.id, "its data cannot be read here, so it is not replaced")
         await found.update_data(self.data)
@@ -290,9 +290,9 @@ class CancelJobs(JobsAction):
         try:
             outcome = await queue.revoke(job_id, states=_UNFINISHED)
         except JobStateError as error:
-            raise JobStateError(job_id, error.state, "cancel") from None
+            raise JobStateError(job_id, error.state, "cancel", queue=queue.name) from None
         if outcome == "not_found":
-            raise JobNotFoundError(job_id)
+            raise JobNotFoundError(job_id, f"in queue {queue.name!r}")
 
     def states(self) -> tuple[JobState, ...]:
         """See `JobsAction`."""
@@ -345,7 +345,7 @@ class RemoveJobs(JobsAction):
         """See `JobsAction`."""
         job_id = job if isinstance(job, str) else job.id
         if not await queue.remove(job_id):
-            raise JobNotFoundError(job_id)
+            raise JobNotFoundError(job_id, f"in queue {queue.name!r}")
 
 
 def _left(job_id: str) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Literal, TypedDict, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
@@ -239,6 +239,11 @@ class WorkerOptions(CheckedOptions):
     events: bool = option(check_bool, True)
     metrics: bool = option(check_bool, True)
     log_failures: FailureLogOptions | None = option(parse_failure_log, FailureLogOptions(), optional=False)
+
+    @cached_property
+    def unknown_backoffs(self) -> set[str]:
+        """The types of backoff that the worker has logged as unknown; one set for all partitions of its queue."""
+        return set()
 
     @property
     def has_stalled_interval(self) -> bool:

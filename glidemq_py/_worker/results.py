@@ -8,17 +8,17 @@ Its fencing token makes a second report harmless, but the reply to it has less i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.retention import KeepJobs, Retention, kept
-from glidemq_py._features.retries import is_retried, retry_delay
+from glidemq_py._features.retries import BACKOFF_TYPES, Backoff, is_retried, retry_delay
 from glidemq_py._features.signals import signal_row
 from glidemq_py._job.failure_text import reason_of, stacktraces_with
 from glidemq_py._job.link import QueueLink
@@ -45,6 +45,8 @@ _OUTCOMES: Final[dict[int, str]] = {
     AttemptStatus.RELEASED: "released",
 }
 """Names for meters; every other status means that the attempt was not the current one."""
+_MAX_UNKNOWN: Final = 100
+"""Maximum number of unknown types of backoff that a worker logs: they come from users."""
 
 
 def _remove_all_keys(_: str) -> working.Keep:
@@ -131,7 +133,23 @@ class Outcomes:
         return not run.attempt.discarded and is_retried(error, self._options.retry_on, self._options.no_retry_on)
 
     def _backoff(self, run: Run, error: BaseException) -> int:
-        return retry_delay(run.options.backoff, run.job.attempts_made + 1, error, self._options.backoff_strategies)
+        backoff, strategies = run.options.backoff, self._options.backoff_strategies or {}
+        if backoff is not None and backoff.type not in BACKOFF_TYPES and backoff.type not in strategies:
+            self._warn_of_unknown(backoff, run, strategies)
+        return retry_delay(backoff, run.job.attempts_made + 1, error, strategies)
+
+    def _warn_of_unknown(self, backoff: Backoff, run: Run, strategies: Iterable[str]) -> None:
+        """Log a type of backoff that the worker does not know, once."""
+        kind, logged = backoff.type, self._options.unknown_backoffs
+        if kind in logged or len(logged) >= _MAX_UNKNOWN:
+            return
+        logged.add(kind)
+        _log.warning(
+            "queue %r: job %s has the unknown backoff type %r, so its fixed delay of %d ms is used. This worker knows "
+            "%s. Add a strategy to backoff_strategies, or correct the type. This is logged once per type",
+            self._link.queue_name, show_id(run.job.id), kind, backoff.delay,
+            ", ".join(map(repr, (*BACKOFF_TYPES, *strategies))),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

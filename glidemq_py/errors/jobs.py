@@ -47,7 +47,7 @@ class JobNotFoundError(GlideMQError):
 
     Attributes:
         job_id: its id.
-        detail: where it was named, such as "in queue 'emails' (depends_on)"; '' = not stated.
+        detail: its queue, and where it was named, such as "in queue 'emails' (depends_on)"; '' = not stated.
     """
 
     job_id: str
@@ -68,21 +68,28 @@ class JobStateError(GlideMQError):
         job_id: id of the job.
         state: current state of the job.
         action: the rejected action, such as "promote".
+        queue: name of its queue; '' = not stated.
     """
 
     job_id: str
     state: str
     action: str
+    queue: str
 
-    def __init__(self, job_id: str, state: str, action: str, message: str | None = None) -> None:
-        super().__init__(job_id, state, action, message)
+    def __init__(self, job_id: str, state: str, action: str, message: str | None = None, queue: str = "") -> None:
+        super().__init__(job_id, state, action, message, queue)
         self.job_id = job_id
         self.state = state
         self.action = action
+        self.queue = queue
 
     def __str__(self) -> str:
         message: str | None = self.args[3]
-        return message or f"cannot {self.action} job {self.job_id!r}: it is {self.state}"
+        return message or f"cannot {self.action} job {self.job_id!r}: it is {self.state}{self._place}"
+
+    @property
+    def _place(self) -> str:
+        return f" (queue {self.queue!r})" if self.queue else ""
 
 
 class DeduplicatedError(JobStateError):
@@ -94,13 +101,13 @@ class DeduplicatedError(JobStateError):
 
     owner_id: str
 
-    def __init__(self, job_id: str, state: str, action: str, owner_id: str) -> None:
-        super().__init__(job_id, state, action, owner_id)
+    def __init__(self, job_id: str, state: str, action: str, owner_id: str, queue: str = "") -> None:
+        super().__init__(job_id, state, action, owner_id, queue)
         self.owner_id = owner_id
 
     def __str__(self) -> str:
         other = f"job {self.owner_id!r} has its deduplication id and has not ended"
-        return f"cannot {self.action} job {self.job_id!r}: {other}"
+        return f"cannot {self.action} job {self.job_id!r}: {other}{self._place}"
 
 
 class JobBatchNotFoundError(GlideMQError):
@@ -108,16 +115,19 @@ class JobBatchNotFoundError(GlideMQError):
 
     Attributes:
         batch_id: id of the batch.
+        queue: name of its queue; '' = not stated.
     """
 
     batch_id: str
+    queue: str
 
-    def __init__(self, batch_id: str) -> None:
-        super().__init__(batch_id)
+    def __init__(self, batch_id: str, queue: str = "") -> None:
+        super().__init__(batch_id, queue)
         self.batch_id = batch_id
+        self.queue = queue
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id!r} not found"
+        return f"batch {self.batch_id!r} not found" + (f" in queue {self.queue!r}" if self.queue else "")
 
 
 class JobBatchFinishedError(GlideMQError):

@@ -78,7 +78,9 @@ class JobBatch(BlockingOnly):
 
     def add_bulk(
         self,
-        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        jobs: Iterable[
+            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+        ],
         *,
         queue: Any = None,
         durable: DurableInput = None,
@@ -86,7 +88,7 @@ class JobBatch(BlockingOnly):
         """Add many jobs to the batch in few round trips.
 
         Args:
-            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            jobs: ``(name, data, options)`` tuples (only the name is needed), mappings of these, or `JobSpec` objects.
             queue: The `Queue` of the jobs, with the same prefix; None means the queue of the batch.
             durable: As for `Queue`; None means the option of the jobs' queue.
 

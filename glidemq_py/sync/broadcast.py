@@ -107,12 +107,15 @@ class Broadcast(BlockingOnly, Generic[DataT]):
         return run_immediately(self._core.publish(subject, data, *misplaced, **options))
 
     def publish_bulk(
-        self, messages: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+        self,
+        messages: Iterable[
+            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+        ],
     ) -> list[str | None]:
         """Publish several messages, in atomic chunks.
 
         Args:
-            messages: ``(subject, data, options)`` tuples or `JobSpec` objects.
+            messages: ``(subject, data, options)`` tuples, mappings with a ``name``, or `JobSpec` objects.
 
         Returns:
             For each position, what `publish` would have returned.

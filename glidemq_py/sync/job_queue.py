@@ -17,7 +17,7 @@ from glidemq_py._client.runtime import iterate_now, run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.log_lines import LogLevel
-from glidemq_py._core.misuse import BlockingOnly, known_arguments
+from glidemq_py._core.misuse import BlockingOnly, known_arguments, known_methods
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -84,6 +84,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
+@known_methods
 class Queue(BlockingOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
@@ -208,7 +209,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
     def add_bulk(
         self,
-        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        jobs: Iterable[
+            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+        ],
         *,
         durable: DurableInput = None,
     ) -> list[Job[DataT, ResultT]]:
@@ -217,7 +220,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         All jobs are validated before the first is sent. They are sent in chunks, and each chunk is atomic.
 
         Args:
-            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            jobs: ``(name, data, options)`` tuples (only the name is needed), mappings of these, or `JobSpec` objects.
             durable: As for `Queue`; None means the queue's option. One confirmation serves all jobs.
 
         Returns:

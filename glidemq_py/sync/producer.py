@@ -103,14 +103,16 @@ class Producer(BlockingOnly, Generic[DataT]):
 
     def add_bulk(
         self,
-        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        jobs: Iterable[
+            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+        ],
         *,
         durable: DurableInput = None,
     ) -> list[str | None]:
         """Add many jobs in few round trips. They are sent in chunks, and each chunk is atomic.
 
         Args:
-            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            jobs: ``(name, data, options)`` tuples (only the name is needed), mappings of these, or `JobSpec` objects.
             durable: As for `Queue`; None means the producer's option.
 
         Returns:

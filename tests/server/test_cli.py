@@ -414,7 +414,7 @@ def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name:
     assert found["job"]["priority"] == 5
     assert shell("job", "promote", queue_name, "x").out == f"promoted 1 job of queue '{queue_name}'\n"
     again = shell("job", "promote", queue_name, "x")
-    assert (again.code, again.err) == (1, "cannot promote job 'x': it is waiting\n")
+    assert (again.code, again.err) == (1, f"cannot promote job 'x': it is waiting (queue '{queue_name}')\n")
     assert shell("job", "cancel", queue_name, "x", "--yes").code == 0
     assert shell("job", "retry", queue_name, "x").out == f"requeued 1 job of queue '{queue_name}'\n"
     gone = shell("job", "rm", queue_name, "x", "y", "--yes")

@@ -8,15 +8,19 @@ import pytest
 
 from glidemq_py import (
     AmbiguousResultError,
+    Broadcast,
     BulkAddError,
     GlideMQConnectionError,
+    GlideMQValidationError,
     Job,
     JobOptions,
     JobOutcome,
     JobSpec,
+    Producer,
     Queue,
     ServerOutOfMemoryError,
     Worker,
+    chain,
 )
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
@@ -38,6 +42,60 @@ async def test_forms_of_a_row(url: str, queue_name: str, resp: RespClient):
         assert [await job.get_state() for job in jobs[4:]] == ["waiting", "prioritized", "delayed"]
         assert Raw(resp, queue_name).job("3")["maxAttempts"] == "3"
         assert await queue.add_bulk([]) == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_jobs_as_mappings(url: str, queue_name: str, partitions: int):
+    rows: list[Any] = [
+        {"name": "a"}, {"name": "b", "data": 1, "opts": {"attempts": 3}}, {"name": "b", "data": 2, "options": None},
+        ("b", 3), {"name": "c", "options": JobOptions(priority=1), "data": {"x": 1}},
+    ]  # fmt: skip
+    async with Queue(queue_name, url) as queue:
+        if partitions > 1:
+            await queue.set_partitions(partitions)
+        jobs = await queue.add_bulk(rows)
+        assert [(job.name, job.data) for job in jobs] == [("a", None), ("b", 1), ("b", 2), ("b", 3), ("c", {"x": 1})]
+        assert jobs[1].opts["attempts"] == 3
+        assert [await job.get_state() for job in jobs[3:]] == ["waiting", "prioritized"]
+
+
+async def test_others_take_jobs_as_mappings(url: str, queue_name: str):
+    given: Any = {"name": "b", "data": 1, "opts": {"attempts": 3}}
+    async with (
+        Queue(queue_name, url) as queue,
+        Producer(queue_name, url) as producer,
+        Broadcast(f"{queue_name}-b", url) as broadcast,
+    ):
+        batch = await queue.create_batch()
+        ids = [(await batch.add_bulk([given]))[0].id, *await producer.add_bulk([given])]
+        ids.append((await chain(queue_name, [given], url)).job.id)
+        for job_id in map(str, ids):
+            job = await queue.get_job(job_id)
+            assert job is not None
+            assert (job.name, job.data, job.opts["attempts"]) == ("b", 1, 3)
+        scheduler = await queue.upsert_job_scheduler("s", every=60_000, template=given)
+        assert (scheduler.job_name, scheduler.data) == ("b", 1)
+        assert len(await broadcast.publish_bulk([given])) == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "option", "answer"),
+    [
+        ({"name": "a", "dat": 1}, "jobs[1].dat", "did you mean 'jobs[1].data'"),
+        ({"name": "a", "opts": {"atempts": 1}}, "jobs[1].atempts", "did you mean 'attempts'"),
+        ({"data": 1}, "jobs[1].name", "is required"),
+        ({"name": "a", "opts": {}, "options": {}}, "jobs[1].opts", "another name of 'options'"),
+        ({1: 2}, "jobs[1]", "keys must be strings"),
+        ("a", "jobs[1]", "must be a JobSpec or a tuple (name, data, options), or a mapping of these, not str"),
+    ],
+)
+async def test_an_invalid_mapping_is_explained(url: str, queue_name: str, job: Any, option: str, answer: str):
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError) as caught:
+            await queue.add_bulk([("fine", 1), job])
+        assert (await queue.get_job_counts()).total == 0
+    assert caught.value.option == option
+    assert answer in str(caught.value)
 
 
 async def test_duplicates_have_their_position(url: str, queue_name: str, key_leaks: KeyLeaks):

@@ -125,6 +125,30 @@ async def test_unknown_strategy_is_treated_as_fixed(url: str, queue_name: str):
     assert await _delays(url, queue_name, {"type": "elsewhere", "delay": 6}, attempts=2) == [6]
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_an_unknown_strategy_is_logged_once_per_type(
+    url: str, queue_name: str, partitions: int, caplog: pytest.LogCaptureFixture
+):
+    options: Any = {"backoff_strategies": {"mine": lambda failures, error: 1}}
+    async with Queue(queue_name, url) as queue:
+        if partitions > 1:
+            await queue.set_partitions(partitions)
+        async with Worker(queue_name, failing(2), url, **options):
+            jobs = [
+                await queue.add("n", attempts=3, backoff={"type": kind, "delay": 3})
+                for kind in ("mine", "elsewhere", "fixed", *["elsewhere"] * 6, "other")
+            ]
+            for job in jobs:
+                assert await job.wait_until_finished() == 2
+    logged = [each for each in caplog.records if "unknown backoff type" in each.getMessage()]
+    assert [each.levelno for each in logged] == [logging.WARNING, logging.WARNING]
+    by_type = {each.getMessage().partition("backoff type ")[2].split("'")[1]: each.getMessage() for each in logged}
+    assert sorted(by_type) == ["elsewhere", "other"]
+    message = by_type["other"]
+    assert message.startswith(f"queue {queue_name!r}: job {jobs[-1].id} has the unknown backoff type 'other'")
+    assert "its fixed delay of 3 ms is used. This worker knows 'fixed', 'exponential', 'mine'." in message
+
+
 async def _attempts(url: str, name: str, error: Exception, **worker_options: Any) -> int:
     runs = 0
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.retries import Backoff
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
@@ -60,6 +61,29 @@ def test_invalid_backoff_is_rejected(value, option):
     with pytest.raises(GlideMQValidationError) as caught:
         Backoff.parse("backoff", value)
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("kind", "meant"),
+    [("exponetial", "exponential"), ("Exponential", "exponential"), ("fixd", "fixed"), ("FIXED", "fixed")],
+)
+def test_a_misspelled_type_is_rejected_with_its_spelling(kind, meant):
+    with pytest.raises(GlideMQValidationError, match=f"did you mean '{meant}'") as caught:
+        JobOptions.parse({"attempts": 3, "backoff": {"type": kind, "delay": 10}})
+    assert (caught.value.option, caught.value.value) == ("backoff.type", kind)
+    with pytest.raises(GlideMQValidationError, match=f"did you mean '{meant}'"):
+        Backoff(kind, 10)
+
+
+@pytest.mark.parametrize("kind", ["exponential2", "my-exponential", "fixed2", "expo", "linear", "steps"])
+def test_the_name_of_a_strategy_is_accepted(kind):
+    assert Backoff.parse("backoff", {"type": kind}).type == kind
+
+
+def test_a_misspelled_type_that_another_client_has_stored_keeps_its_delay():
+    stored = read_stored_options('{"attempts": 3, "backoff": {"type": "exponetial", "delay": 10}}').backoff
+    assert stored is not None
+    assert (stored.type, stored.delay) == ("exponetial", 10)
 
 
 @pytest.mark.parametrize("name", ["maxDelay", "max_dela", "maxdelay"])

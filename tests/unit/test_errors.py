@@ -129,6 +129,12 @@ def test_a_script_error_begins_with_its_place():
 def test_job_errors_name_the_job():
     assert str(JobNotFoundError("7")) == "job '7' not found"
     assert str(JobStateError("7", "completed", "promote")) == "cannot promote job '7': it is completed"
+    state = JobStateError("7", "completed", "promote", queue="emails")
+    assert str(state) == "cannot promote job '7': it is completed (queue 'emails')"
+    assert state.queue == "emails"
+    owned = errors.DeduplicatedError("7", "failed", "retry", "9", "emails")
+    assert str(owned) == ("cannot retry job '7': job '9' has its deduplication id and has not ended (queue 'emails')")
+    assert str(errors.JobBatchNotFoundError("b", "emails")) == "batch 'b' not found in queue 'emails'"
     assert str(JobFailedError("7", "boom", "KeyError")) == "job '7' failed: KeyError: boom"
     stalled = JobFailedError("7", "job stalled more than maxStalledCount")
     assert str(stalled) == "job '7' failed: stalled more often than max_stalled_count allows"
@@ -144,6 +150,9 @@ SAMPLES = [
     BulkAddError([ValueError("bad")]),
     JobNotFoundError("7"),
     JobStateError("7", "completed", "promote"),
+    JobStateError("7", "completed", "promote", queue="q"),
+    errors.DeduplicatedError("7", "failed", "retry", "9", "q"),
+    errors.JobBatchNotFoundError("b", "q"),
     JobFailedError("7", "boom", "KeyError"),
     StaleAttemptError("7"),
     errors.StagedWriteError("w", "q", "lost"),

@@ -184,6 +184,47 @@ def test_override_keeps_the_other_options() -> None:
         worker.override(concurrency=0)
 
 
+@pytest.mark.parametrize("make", [Queue, sync.Queue])
+@pytest.mark.parametrize(
+    ("method", "given", "name", "suggestion"),
+    [
+        ("upsert_job_scheduler", ("s",), "cron", "pattern"),
+        ("upsert_job_scheduler", ("s",), "patern", "pattern"),
+        ("upsert_job_scheduler", ("s",), "startDate", "start_date"),
+        ("upsert_job_scheduler", ("s",), "data", "template"),
+        ("upsert_job_scheduler", ("s",), "attempts", "template"),
+        ("clean", (0,), "limt", "limit"),
+        ("clean", (0,), "count", "limit"),
+        ("get_jobs", ("failed",), "star", "start"),
+        ("get_jobs", ("failed",), "excludeData", "exclude_data"),
+        ("search_jobs", (), "nam", "name"),
+        ("iter_search_jobs", (), "tag", "tags"),
+        ("set_fair_key_limits", ("k",), "rateLimit", "rate_limit"),
+        ("pause", (), "force", None),
+    ],
+)
+async def test_unknown_arguments_of_methods(
+    make: Any, method: str, given: tuple[Any, ...], name: str, suggestion: str | None
+) -> None:
+    async def call() -> None:
+        result = getattr(make("q"), method)(*given, **{name: 5})
+        if make is Queue:
+            await result
+
+    with pytest.raises(UnknownOptionError) as caught:
+        await call()
+    assert (caught.value.option, caught.value.value, caught.value.suggestion) == (name, 5, suggestion)
+    assert str(caught.value).startswith(f"option {name!r} = 5: unknown option")
+    if suggestion is not None:
+        assert suggestion in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [Queue, sync.Queue])
+def test_signatures_of_methods_are_kept(make: Any) -> None:
+    assert list(inspect.signature(make.clean).parameters) == ["self", "grace", "limit", "state"]
+    assert "pattern" in inspect.signature(make.upsert_job_scheduler).parameters
+
+
 def test_secrets_are_not_shown() -> None:
     with pytest.raises(UnknownOptionError) as caught:
         Queue("q", password="hunter2")  # type: ignore[call-arg]

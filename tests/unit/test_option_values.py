@@ -15,6 +15,7 @@ from glidemq_py import (
     BatchOptions,
     Budget,
     ConnectionOptions,
+    DagNode,
     DeadLetterOptions,
     Deduplication,
     FlowJob,
@@ -29,6 +30,7 @@ from glidemq_py import (
     TokenBucket,
     TokenLimiter,
     UnknownOptionError,
+    validate_dag,
 )
 from glidemq_py._core.checked_options import OptionValue, parse_nested
 from glidemq_py._features.budgets.options import BudgetDict
@@ -113,3 +115,30 @@ def test_secrets_are_hidden():
     with pytest.raises(GlideMQValidationError) as caught:
         ConnectionOptions(passwrd="hidden-text")  # type: ignore[call-arg]
     assert "hidden-text" not in str(caught.value)
+
+
+def _nested(child: Any) -> dict[str, Any]:
+    return {"name": "a", "queue": "q", "children": [{"name": "b", "queue": "q"}, {**_JOB, "children": [child]}]}
+
+
+_JOB: Any = {"name": "c", "queue": "q"}
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value"),
+    [
+        (lambda: FlowJob("x", "q", children=[5]), "children[0]", 5),  # type: ignore[list-item]
+        (lambda: FlowJob("x", "q", children=[_JOB, {"name": "d"}]), "children[1].queue", None),
+        (lambda: FlowJob("x", "q", children=[{**_JOB, "children": [_JOB, 5]}]), "children[0].children[1]", 5),
+        (lambda: FlowJob("x", "q", children="abc"), "children", "abc"),  # type: ignore[arg-type]
+        (lambda: FlowJob.parse(_nested(5), "flow"), "flow.children[1].children[0]", 5),
+        (lambda: FlowJob.parse(_nested({**_JOB, "nam": 1}), "flow"), "flow.children[1].children[0].nam", 1),
+        (lambda: FlowJob.parse(_nested({**_JOB, "children": 3})), "flow.children[1].children[0].children", 3),
+        (lambda: validate_dag([DagNode("a", "q"), 5]), "nodes[1]", 5),  # type: ignore[list-item]
+    ],
+)
+def test_an_invalid_job_of_a_flow_is_named_by_its_place(make: Any, option: str, value: object) -> None:
+    with pytest.raises(GlideMQValidationError) as caught:
+        make()
+    assert (caught.value.option, caught.value.value) == (option, value)
+    assert str(caught.value).startswith(f"option {option!r} = {value!r}: ")

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import glidemq_py
+
 ROOT = Path(__file__).resolve().parents[2]
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 SPARK_FINDS = "pyspark_glidemq.py"
 LUA = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
 
@@ -50,14 +53,14 @@ def test_the_wheel_holds_the_lua_sources_and_nothing_foreign(wheel: Path) -> Non
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules | {SPARK_FINDS}
     assert "glidemq_py/py.typed" in names
-    assert {name.split("/")[0] for name in names} == {"glidemq_py", "glidemq_py-0.1.0.dist-info", SPARK_FINDS}
+    assert {name.split("/")[0] for name in names} == {"glidemq_py", f"glidemq_py-{VERSION}.dist-info", SPARK_FINDS}
 
 
 def test_wheel_lists_its_requirements(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        metadata = archive.read("glidemq_py-0.1.0.dist-info/METADATA").decode()
-        entry_points = archive.read("glidemq_py-0.1.0.dist-info/entry_points.txt").decode()
-        assert "Apache License" in archive.read("glidemq_py-0.1.0.dist-info/licenses/LICENSE").decode()
+        metadata = archive.read(f"glidemq_py-{VERSION}.dist-info/METADATA").decode()
+        entry_points = archive.read(f"glidemq_py-{VERSION}.dist-info/entry_points.txt").decode()
+        assert "Apache License" in archive.read(f"glidemq_py-{VERSION}.dist-info/licenses/LICENSE").decode()
     assert "Name: glidemq-py\n" in metadata
     assert "Requires-Python: >=3.11\n" in metadata
     assert "License-Expression: Apache-2.0\n" in metadata
@@ -66,7 +69,7 @@ def test_wheel_lists_its_requirements(wheel: Path) -> None:
 
 def test_links_of_the_packaged_readme_are_absolute(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        metadata = archive.read("glidemq_py-0.1.0.dist-info/METADATA").decode()
+        metadata = archive.read(f"glidemq_py-{VERSION}.dist-info/METADATA").decode()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     base = f"{project['urls']['Homepage']}/blob/v{project['version']}/"
     assert "Description-Content-Type: text/markdown\n" in metadata
@@ -151,6 +154,26 @@ def test_the_installed_version_is_the_projects() -> None:
         pytest.skip("glidemq-py is not installed in this environment: the tests run from the checkout")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert installed == project["version"]
+
+
+def test_the_version_is_that_of_the_next_release() -> None:
+    """Of a checkout with unreleased changes it is later than the last release, and as late as the features it lists."""
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert glidemq_py.__version__ == VERSION
+    release, _, development = VERSION.partition(".dev")
+    newest = re.findall(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)[0]
+    unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## ")[0].strip()
+    assert (development != "") == (unreleased != "")
+    assert release != newest if development else release == newest
+    features = (ROOT / "lua" / "core" / "known_features.lua").read_text(encoding="utf-8")
+    named = re.findall(r"\['[\w-]+:([\d.]+)'\]", features)
+    assert named
+    assert max(map(_numbers, named)) <= _numbers(release)
+    assert _numbers(newest) <= _numbers(release)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def test_modules_do_not_shadow_the_standard_library() -> None:

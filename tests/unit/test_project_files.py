@@ -1,8 +1,11 @@
 """Workflow, hooks, templates and documents name sessions, commands and versions that exist."""
 
+import importlib.util
 import re
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +63,45 @@ def test_steps_of_the_workflow_are_complete() -> None:
 def test_documents_name_existing_sessions(path: Path) -> None:
     for line in re.findall(r"python3 noxfile\.py ((?:[a-z_]+ ?)+)", path.read_text(encoding="utf-8")):
         assert line.split()[0] in SESSIONS, line
+
+
+class InstalledExtras:
+    """A nox session that records what it installs, and runs nothing."""
+
+    posargs = ()
+
+    def __init__(self) -> None:
+        self.extras: set[str] = set()
+
+    def install(self, *arguments: str) -> None:
+        """Record the extras of the package."""
+        for each in arguments:
+            if found := re.fullmatch(r"\.\[(.*)\]", each):
+                self.extras.update(found[1].split(","))
+
+    def skip(self, *_: object) -> None: ...
+
+    def run(self, *_: object, **__: object) -> None: ...
+
+
+def test_sessions_with_all_extras_have_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    nox: Any = ModuleType("nox")  # the environment of the tests has none
+    nox.options, nox.session = SimpleNamespace(), lambda function: function
+    monkeypatch.setitem(sys.modules, "nox", nox)
+    specification = importlib.util.spec_from_file_location("noxfile_under_test", ROOT / "noxfile.py")
+    assert specification is not None
+    assert specification.loader is not None
+    noxfile: Any = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(noxfile)
+    monkeypatch.setattr(noxfile, "_group", lambda name: [])
+    monkeypatch.setattr(noxfile, "_run_all", lambda session, *commands: None)
+    monkeypatch.setattr(noxfile, "AUDIT_SERVICE", (ROOT / "noxfile.py").as_uri())
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    types, audit = InstalledExtras(), InstalledExtras()
+    noxfile.types(types)
+    noxfile.audit(audit)
+    assert types.extras == extras
+    assert audit.extras == extras - {"test"}
 
 
 def test_hooks_of_pre_commit() -> None:

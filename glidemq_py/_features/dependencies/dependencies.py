@@ -94,7 +94,10 @@ async def check_dependencies(link: QueueLink[Any], each: Iterable[RemoteDependen
 
 
 async def _missing(link: QueueLink[Any], queue: str, job_id: str) -> JobNotFoundError:
-    shown = await shown_ref(link, queue, job_id)
+    return _not_found(await shown_ref(link, queue, job_id))
+
+
+def _not_found(shown: JobRef) -> JobNotFoundError:
     return JobNotFoundError(shown.id, f"in queue {shown.queue!r} (depends_on)")
 
 
@@ -205,15 +208,15 @@ async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: st
         await check_dependencies(link, [{dependency.queue: [dependency.id]}])
     answer = await link.transport.call(flows.add_dependency(link.keys.meta, job._stored_id, member, policy))
     if answer in ("gone", "unknown"):
-        raise JobNotFoundError(job.id if answer == "gone" else shown.id)
+        raise link.not_found(job.id) if answer == "gone" else _not_found(shown)
     if answer != "ok":
-        raise JobStateError(job.id, answer, "add a dependency to")
+        raise JobStateError(job.id, answer, "add a dependency to", queue=link.queue_name)
     if not is_remote:
         return
     (found,) = await _depend(link, dependency.queue, [(link.keys.member(job._stored_id), [dependency.id])])
     if found.how == "gone":  # it was removed since the check
         await link.transport.call(flows.remove_dependency(link.keys.meta, job._stored_id, member))
-        raise JobNotFoundError(shown.id)
+        raise _not_found(shown)
     if found.how != "open":
         outcome = ChildOutcome(job._stored_id, member, found.how, found.text, policy)
         await link.transport.call(flows.children_ended(link.keys.meta, [outcome]))
@@ -280,7 +283,7 @@ async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentIn
     member = QueueKeys(self._link.keys.prefix, ref.queue).member(ref.id)
     answer = await self._link.transport.call(flows.remove_dependency(self._link.keys.meta, self._stored_id, member))
     if answer == "gone":
-        raise JobNotFoundError(self.id)
+        raise self._link.not_found(self.id)
     if answer == "unknown":
         message = f"job {self.id!r} has no dependency {shown.id!r} in queue {shown.queue!r}"
         raise JobStateError(self.id, answer, "remove a dependency of", message)

@@ -54,7 +54,9 @@ def remote_parents(link: QueueLink, options: Iterable[JobOptions]) -> dict[JobRe
 
 def invalid_parent(parent: JobRef, answer: str) -> Exception:
     """Return the error for a deleted or finished parent."""
-    return JobNotFoundError(parent.id) if answer == "gone" else JobStateError(parent.id, answer, "add a child to")
+    if answer == "gone":
+        return JobNotFoundError(parent.id, f"in queue {parent.queue!r} (parent)")
+    return JobStateError(parent.id, answer, "add a child to", queue=parent.queue)
 
 
 async def check_remote_parents(link: QueueLink, parents: Iterable[JobRef]) -> None:

@@ -91,14 +91,14 @@ def too_deep(name: object) -> GlideMQValidationError:
     return GlideMQValidationError("children", name, f"a flow must be at most {MAX_DEPTH} levels deep")
 
 
-def _sequence(_: str, children: object) -> Sequence[object]:
+def _sequence(option: str, children: object) -> Sequence[object]:
     if isinstance(children, (str, Mapping)) or not isinstance(children, Sequence):
-        raise GlideMQValidationError("children", cast("Any", children), "must be a sequence of jobs")
+        raise GlideMQValidationError(option, cast("Any", children), "must be a sequence of jobs")
     return cast("Sequence[object]", children)
 
 
 def _children(option: str, value: object) -> tuple[FlowJob, ...]:
-    return tuple(FlowJob.parse(child) for child in _sequence(option, value))
+    return tuple(FlowJob.parse(child, f"children[{i}]") for i, child in enumerate(_sequence(option, value)))
 
 
 class FlowJob(FlowMember):
@@ -121,20 +121,25 @@ class FlowJob(FlowMember):
         return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
 
     @classmethod
-    def parse(cls, value: object, option: str = "children") -> FlowJob:
+    def parse(cls, value: object, option: str = "flow") -> FlowJob:
         """Return a `FlowJob` built from a `FlowJob` or from a mapping of its fields, nested to any depth."""
         if isinstance(value, FlowJob):
             return value
         frames = [_Frame(value, option)]
         while True:
             frame = frames[-1]
-            for child in frame.rest:
+            for i, child in frame.rest:
                 if isinstance(child, FlowJob):
                     frame.children.append(child)
                     continue
                 if len(frames) > MAX_DEPTH:
                     raise too_deep(frame.fields["name"])
-                frames.append(_Frame(child, "children"))
+                try:
+                    frames.append(_Frame(child, f"children[{i}]"))
+                except GlideMQValidationError as error:
+                    error.option = ".".join([*(each.option for each in frames), error.option])
+                    error.args = (error.option, *error.args[1:])
+                    raise
                 break
             else:
                 made = cls(**frame.fields, children=frame.children)
@@ -147,13 +152,14 @@ class FlowJob(FlowMember):
 class _Frame:
     """A mapping whose children are being parsed: an explicit stack avoids the interpreter's recursion limit."""
 
-    __slots__ = ("children", "fields", "rest")
+    __slots__ = ("children", "fields", "option", "rest")
 
     def __init__(self, value: object, option: str) -> None:
         given = member_fields(value, option, _JOB_KEYS)
-        children = _sequence("children", given.get("children", ()))
+        children = _sequence(f"{option}.children", given.get("children", ()))
+        self.option = option
         self.fields = {key: part for key, part in given.items() if key != "children"}
-        self.rest: Iterator[object] = iter(children)
+        self.rest: Iterator[tuple[int, object]] = enumerate(children)
         self.children: list[FlowJob] = []
 
 
@@ -193,7 +199,7 @@ class DagNode(FlowMember):
 
 
 def _parsed(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
-    return [DagNode.parse(node) for node in check_iterable("nodes", nodes, "nodes")]
+    return [DagNode.parse(node, f"nodes[{i}]") for i, node in enumerate(check_iterable("nodes", nodes, "nodes"))]
 
 
 def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:

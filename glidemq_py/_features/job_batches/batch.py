@@ -222,7 +222,9 @@ class JobBatch:
 
     async def add_bulk(
         self,
-        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        jobs: Iterable[
+            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+        ],
         *,
         queue: Any = None,
         durable: DurableInput = None,
@@ -230,7 +232,7 @@ class JobBatch:
         """Add many jobs to the batch in few round trips.
 
         Args:
-            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            jobs: ``(name, data, options)`` tuples (only the name is needed), mappings of these, or `JobSpec` objects.
             queue: The `Queue` of the jobs, with the same prefix; None means the queue of the batch.
             durable: As for `Queue`; None means the option of the jobs' queue.
 
@@ -304,7 +306,11 @@ class JobBatch:
             joined = await link.transport.call(calls.batch_join(link.keys.meta, self._own_id, stem, piece))
             if joined.status != "ok":
                 gone = joined.status == "gone"
-                error = JobBatchNotFoundError(self.id) if gone else JobBatchFinishedError(self.id, joined.status)
+                error = (
+                    JobBatchNotFoundError(self.id, self.queue_name)
+                    if gone
+                    else JobBatchFinishedError(self.id, joined.status)
+                )
                 await self._withdraw(stem, ids, new, [error] * len(ids))  # those of earlier pieces
                 raise error
             known = set(joined.known)
@@ -383,7 +389,7 @@ class JobBatch:
     async def _change(self, action: Literal["close", "cancel"]) -> None:
         link = await self._queue._first_connected()
         if await link.transport.call(calls.batch_change(link.keys.meta, self._own_id, action)) == "gone":
-            raise JobBatchNotFoundError(self.id)
+            raise JobBatchNotFoundError(self.id, self.queue_name)
 
     async def get_status(self) -> BatchStatus:
         """Return the counts and times of the batch. One call, whose cost does not depend on the number of jobs.
@@ -394,7 +400,7 @@ class JobBatch:
         link = await self._queue._first_connected()
         found = await link.transport.call(calls.batch_status(link.keys.meta, self._own_id))
         if not found:
-            raise JobBatchNotFoundError(self.id)
+            raise JobBatchNotFoundError(self.id, self.queue_name)
         pending, completed, failed = (found.get(name, 0) for name in ("pending", "completed", "failed"))
         return BatchStatus(
             total=pending + completed + failed, pending=pending, completed=completed, failed=failed,

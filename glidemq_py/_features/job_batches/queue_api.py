@@ -25,8 +25,8 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["CallbackInput", "create_batch", "create_within", "get_batch", "iter_batches"]
 
-CallbackInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]
-"""A callback of a batch: a `JobSpec` or a tuple (name, data, options)."""
+CallbackInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+"""A callback of a batch: a `JobSpec`, a tuple (name, data, options), or a mapping of these."""
 
 Callbacks = dict[str, JobSpec]
 """The callbacks of a batch, by the option that gave them."""

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import DATA, encode_row
-from glidemq_py._core.checks import check_bool, check_mapping, check_text
+from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
@@ -310,9 +310,8 @@ def _template(
     has_data = False
     spec = JobSpec(name)
     if isinstance(given, Mapping):
-        mapping = check_mapping("template", given, ("name", "data", "options"))
-        spec = JobSpec(mapping.get("name", name), mapping.get("data"), mapping.get("options"))
-        has_data = "data" in mapping
+        spec = JobSpec.parse({"name": name, **given}, "template")
+        has_data = "data" in given
     elif given is not None:
         spec = JobSpec.parse(given, "template")
         has_data = spec.data is not None

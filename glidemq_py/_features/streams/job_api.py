@@ -11,7 +11,7 @@ from glidemq_py._core.calls import Call, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.payload import PAYLOAD_LIMIT
-from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, PayloadTooLargeError, StaleAttemptError
+from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError, StaleAttemptError
 
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
@@ -61,7 +61,7 @@ async def stream(self: JobContents[Any, Any, Any], chunk: Mapping[str, str | flo
     call = _append(self._link.keys.meta, self._stored_id, self._token, most, fields)
     status, entry = await self._link.transport.call(call)
     if status is AttemptStatus.GONE:
-        raise JobNotFoundError(self.id)
+        raise self._link.not_found(self.id)
     if status is not AttemptStatus.OK:
         raise StaleAttemptError(self.id)
     return entry

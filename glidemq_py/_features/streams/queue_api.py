@@ -21,7 +21,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["ChunkWatch", "StreamChunk", "StreamedQueue", "read_stream", "stream"]
 
@@ -241,7 +241,7 @@ async def _stream(self: StreamedQueue, job_id: str, position: str, page: int) ->
         state = await link.transport.command("HGET", link.keys.job(job_id), "state")
         chunks = await _read(link, job_id, position, page)
         if state is None and not chunks and not known:
-            raise JobNotFoundError(job_id)
+            raise link.not_found(link.shown_id(job_id))
         known = True
         for chunk in chunks:
             position = chunk.id
