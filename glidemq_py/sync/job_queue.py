@@ -754,13 +754,16 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     ) -> list[BackupInfo]:
         """Return the complete backups of this queue in a store, oldest first. The server is not needed.
 
+        A backup whose manifest cannot be used is left out, and a warning names it: one that is damaged, or written by a
+        later release in another format. `verify_backup` and `restore` raise BackupError for it.
+
         Args:
             destination: See `backup`.
             storage_options: See `backup`.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
-            BackupError: If the store fails or a manifest is damaged.
+            BackupError: If the store fails.
         """
         return run_immediately(self._core.get_backups(destination, storage_options=storage_options))
 
