@@ -42,7 +42,7 @@ _MOST_LISTED: Final = 10_000
 _MOST_CHARS: Final = 64 * 1_048_576
 _FIRST_PAGE: Final = 20
 _PAGE_CHARS: Final = 4 * 1_048_576
-_COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53, default=0)
+_COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
 
 async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -64,7 +64,8 @@ async def _drain(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"count": await (await session.state.queue(given["queue"])).promote_jobs(given["count"])}
+    queue, count = await session.state.queue(given["queue"]), given["count"]
+    return {"count": 0 if count == 0 else await queue.promote_jobs(count)}
 
 
 async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -248,7 +249,13 @@ COMMANDS: Final = (
             Field("asc", Kind.FLAG, default=True),
         ),
     ),
-    Command("PromoteJobs", "control", _promote, "Make delayed jobs ready; all without `count`.", (*_QUEUE, _COUNT)),
+    Command(
+        "PromoteJobs",
+        "control",
+        _promote,
+        "Make delayed jobs ready; all without `count`, none if it is 0.",
+        (*_QUEUE, _COUNT),
+    ),
     Command("GetCountsPerPriority", "query", _priorities, "Count the ready jobs by priority.", _QUEUE),
     Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE),
     Command("Count", "query", _count, "Count the jobs that are not finished.", _QUEUE),
