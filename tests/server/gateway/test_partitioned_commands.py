@@ -1,12 +1,14 @@
 """The commands of the protocol on a partitioned queue."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from glidemq_py import Queue
+from glidemq_py import Job, Queue
+from glidemq_py._job.reading import read_jobs
 from glidemq_py.gateway import Gateway, restore_ids
 from glidemq_py.testing import RespClient
 from tests.server.gateway.test_events import next_event
@@ -106,6 +108,56 @@ async def test_jobs_are_changed_and_moved_by_id(wire: Wire, other: Wire, queue: 
     for job_id in cancelled:
         await good(other, "Cancel", id=job_id)
         assert await state_of(wire, job_id) == "unknown"
+
+
+async def test_a_page_of_jobs_reads_the_data_of_no_others(
+    wire: Wire, other: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await push(wire, queue, 1, **({"delay": 60_000} if at % 3 else {})) for at in range(30)]
+    added = [one for (one,) in ids]
+    read: list[str] = []
+    from_record = Job.from_record.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: Any, link: Any, record: Any, *args: Any) -> Any:
+        read.append(record.id)
+        return from_record(cls, link, record, *args)
+
+    monkeypatch.setattr(Job, "from_record", classmethod(counted))
+    for oldest, order in ((True, added), (False, added[::-1])):
+        for offset in (0, 13, 27, 30):
+            read.clear()
+            jobs = (await good(other, "GetJobs", queue=queue.name, offset=offset, limit=5, asc=oldest))["jobs"]
+            assert [job["id"] for job in jobs] == order[offset : offset + 5]
+            assert len(read) == len(jobs)
+
+
+async def test_a_job_that_changes_while_jobs_are_listed(
+    wire: Wire, other: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left out if it is deleted or in no wanted state any more; others are listed."""
+    late = await push(wire, queue, 3, delay=60_000)
+    change: Callable[[], Awaitable[Any]] | None = None
+
+    async def changing(*args: Any, **options: Any) -> Any:
+        nonlocal change
+        if change is not None:
+            now, change = change, None
+            await now()
+        return await read_jobs(*args, **options)
+
+    async def listed(**fields: Any) -> list[tuple[str, str]]:
+        jobs = (await good(wire, "GetJobs", queue=queue.name, **fields))["jobs"]
+        return [(job["id"], job["state"]) for job in jobs]
+
+    monkeypatch.setattr("glidemq_py.gateway.listing.read_jobs", changing)
+    change = partial(good, other, "Promote", id=late[0])
+    assert await listed(state="delayed") == [(late[1], "delayed"), (late[2], "delayed")]
+    change = partial(good, other, "Promote", id=late[1])
+    assert await listed(state=["waiting", "delayed"]) == [
+        (late[0], "waiting"), (late[1], "waiting"), (late[2], "delayed"),
+    ]  # fmt: skip
+    change = partial(good, other, "Cancel", id=late[2])
+    assert await listed() == [(late[0], "waiting"), (late[1], "waiting")]
 
 
 async def test_the_queue_is_paused_drained_cleaned_and_deleted(wire: Wire, other: Wire, queue: Queue) -> None:
