@@ -361,10 +361,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return queue
 
     async def _forget_partitions(self) -> None:
-        """Disconnect after the queue was deleted: its next use finds or creates a layout."""
-        await self._transport.close()
-        self._transport = LoopTransport(f"queue {self.name!r}", self._open_here, self._runtime)
+        """Disconnect after the queue was deleted: its next use finds or creates a layout.
+
+        What has been read from its partitions uses the same transport, and remains usable.
+        """
         self._partitions, self._layout_known, self._link, self._adder = None, False, None, None
+        await self._transport.disconnect()
 
     async def _declare(self, transport: Transport) -> None:
         """Store the options of the queue that apply to all workers."""

@@ -281,6 +281,19 @@ async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_n
         assert (await queue.add("n", job_id=id_in(2, 3))).id == f"2||{id_in(2, 3)}"
 
 
+async def test_objects_of_an_obliterated_queue_stay_usable(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        job = await queue.add("n")
+        part = queue._parts[0]
+        await queue.obliterate()
+        assert await job.get_state() is None
+        assert await part.get_job(job.id) is None
+        again = await queue.add("n")
+        assert await again.get_state() == "waiting"
+        assert (await queue.get_job_counts()).waiting == 1
+        assert queue._parts[0] is not part
+
+
 async def test_obliterate_after_a_shrink_leaves_no_layout(url: str, queue_name: str, resp: RespClient):
     async with Queue(queue_name, url, partitions=4) as queue:
         await queue.count()

@@ -13,7 +13,7 @@ from glidemq_py.gateway import Gateway, restore_ids
 from glidemq_py.testing import RespClient
 from tests.server.gateway.test_events import next_event
 from tests.server.gateway.test_http import Client, Events
-from tests.server.gateway.test_webhooks import LOCAL, Receiver, add, run_one
+from tests.server.gateway.test_webhooks import LOCAL, Received, Receiver, add, run_one
 from tests.server.gateway.wire import Wire, failure, good, state_of
 
 PARTITIONS = 4
@@ -399,6 +399,40 @@ async def test_webhooks_of_all_partitions(url: str, queue_name: str) -> None:
         assert {each.content["queue"] for each in received} == {queue_name}
         for each in ids:
             assert found.index(("job.pushed", each)) < found.index(("job.completed", each))
+
+
+def of_failed(received: list[Received]) -> list[Received]:
+    return [each for each in received if each.content["event"] == "job.failed"]
+
+
+async def test_webhooks_and_events_continue_after_the_queue_was_deleted(
+    url: str, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefix = f"{queue_name}-deleted"
+    options: dict[str, Any] = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_backoff": 1}
+    async with (
+        Queue(queue_name, url, prefix=prefix, partitions=PARTITIONS) as queue, Receiver() as receiver,
+        Gateway(url, port=0, http_port=0, **options) as gateway, Wire(gateway) as wire, Wire(gateway) as subscribed,
+    ):  # fmt: skip
+        await add(wire, receiver, events=["job.failed"], queue=queue_name)
+        await good(subscribed, "SubscribeEvents", queue=queue_name)
+        async with Events(Client(gateway), f"/events/queues/{queue_name}") as events:
+            for deliveries in (1, 2):
+                await push(wire, queue, 1, maxAttempts=1)
+                job_id = await run_one(wire, queue_name, "on purpose")
+                while (event := await next_event(subscribed))["eventType"] != "failed":
+                    pass
+                assert (event["jobId"], event["data"]) == (job_id, 0)
+                assert (await events.next("job:failed"))[1]["jobId"] == job_id
+                received = await receiver.wait_for(lambda found, count=deliveries: len(of_failed(found)) == count)
+                found = of_failed(received)[-1].content
+                assert (found["jobId"], found["data"], found["error"]) == (job_id, 0, "on purpose")
+                await good(wire, "Obliterate", queue=queue_name)
+                # Another webhook of the queue lets its reader prepare the queue again.
+                await add(wire, receiver, events=["job.pushed"], queue=queue_name, url=receiver.url("/late"))
+                await wire.call("RemoveWebhook", webhookId=await add(wire, receiver, events=["job.progress"]))
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert [each for each in said if each.startswith("gateway:")] == []
 
 
 async def test_figures_of_the_whole_queue(wire: Wire, other: Wire, queue: Queue) -> None:
