@@ -319,9 +319,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         at = self._layout_read_at
         return at is not None and time.monotonic() - at >= LAYOUT_S and not self._closed
 
-    async def _check_layout(self) -> None:
-        """Read the layout again if it is old."""
-        if not self._layout_is_old:
+    async def _check_layout(self, *, always: bool = False) -> None:
+        """Read the layout again if it is old, or ``always`` unless it was never read."""
+        if not self._layout_is_old and (not always or self._layout_read_at is None or self._closed):
             return
         with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
             await self._renew_layout()

@@ -281,6 +281,17 @@ async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_n
         assert (await queue.add("n", job_id=id_in(2, 3))).id == f"2||{id_in(2, 3)}"
 
 
+async def test_obliterate_by_a_client_that_does_not_know_the_partitions(url: str, queue_name: str, resp: RespClient):
+    async with Queue(queue_name, url) as queue, Queue(queue_name, url) as other:
+        await queue.connect()
+        assert await queue.count() == 0
+        await other.set_partitions(3)
+        await other.add_bulk([("n", None, {"job_id": id_in(at, 3)}) for at in range(3)])
+        assert await queue.obliterate() == 3
+    for name in partition_names(queue_name, 3):
+        assert resp.keys(f"glide:{{{name}}}:*") == []
+
+
 async def test_objects_of_an_obliterated_queue_stay_usable(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=3) as queue:
         job = await queue.add("n")

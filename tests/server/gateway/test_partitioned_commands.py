@@ -405,6 +405,10 @@ def of_failed(received: list[Received]) -> list[Received]:
     return [each for each in received if each.content["event"] == "job.failed"]
 
 
+def has_failed(count: int, received: list[Received]) -> bool:
+    return len(of_failed(received)) == count
+
+
 async def test_webhooks_and_events_continue_after_the_queue_was_deleted(
     url: str, queue_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -424,7 +428,7 @@ async def test_webhooks_and_events_continue_after_the_queue_was_deleted(
                     pass
                 assert (event["jobId"], event["data"]) == (job_id, 0)
                 assert (await events.next("job:failed"))[1]["jobId"] == job_id
-                received = await receiver.wait_for(lambda found, count=deliveries: len(of_failed(found)) == count)
+                received = await receiver.wait_for(partial(has_failed, deliveries))
                 found = of_failed(received)[-1].content
                 assert (found["jobId"], found["data"], found["error"]) == (job_id, 0, "on purpose")
                 await good(wire, "Obliterate", queue=queue_name)
