@@ -1,7 +1,7 @@
 """`python -m glidemq_py.backup`: create, list, verify and restore backups of queues.
 
     create    write a backup of each queue
-    list      print the complete backups of each queue
+    list      print the complete backups of each queue; exit code 1 if the manifest of one cannot be used
     verify    read a backup completely and verify its checksums
     restore   write a backup into an empty queue
     run       create backups at an interval, until stopped by SIGINT or SIGTERM
@@ -29,6 +29,7 @@ from glidemq_py._core.command_line import ArgumentParser, parse_duration
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.backup.manifest import BackupInfo
+from glidemq_py._features.backup.queue_api import list_backups
 from glidemq_py.errors import BackupError, GlideMQError, GlideMQValidationError
 
 __all__ = ["main"]
@@ -44,12 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not url and given.command not in _WITHOUT_SERVER:
         parser.error(f"no server given: use --url or set {URL_VARIABLE}")
     try:
-        return asyncio.run(_run(given, url))
+        errors = asyncio.run(_run(given, url))
     except GlideMQValidationError as error:
         parser.reject(str(error))
     except GlideMQError as error:
-        sys.stderr.write(f"{parser.prog}: {escape_control(str(error))}\n")
-        return 1
+        errors = [str(error)]
+    for each in errors:
+        sys.stderr.write(f"{parser.prog}: {escape_control(each)}\n")
+    return 1 if errors else 0
 
 
 def _parser() -> ArgumentParser:
@@ -104,8 +107,9 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
-async def _run(given: argparse.Namespace, url: str | None) -> int:
-    storage = dict(given.storage_option) or None
+async def _run(given: argparse.Namespace, url: str | None) -> list[str]:
+    """Run the command. Return an error for each backup that it has found unusable."""
+    storage, errors = dict(given.storage_option) or None, list[str]()
     async with AsyncExitStack() as stack:
         queues: list[Queue[Any, Any]] = [Queue(name, url, prefix=given.prefix) for name in dict.fromkeys(given.queues)]
         for queue in queues if given.command not in _WITHOUT_SERVER else ():
@@ -119,8 +123,8 @@ async def _run(given: argparse.Namespace, url: str | None) -> int:
             )  # fmt: skip
             await _until_stopped(schedule)
         for queue in queues if given.command != "run" else ():
-            await _one(given, queue, storage)
-    return 0
+            errors += await _one(given, queue, storage)
+    return errors
 
 
 async def _check_used(queue: Queue[Any, Any]) -> None:
@@ -134,15 +138,17 @@ async def _check_used(queue: Queue[Any, Any]) -> None:
         )
 
 
-async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[str, str] | None) -> None:
+async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[str, str] | None) -> list[str]:
     destination = given.destination
     if given.command == "create":
         share = given.max_server_cpu
         info = await queue.backup(destination, keep=given.keep, max_server_cpu=share, storage_options=storage)
         _print_backup("created ", info)
     elif given.command == "list":
-        for info in await queue.get_backups(destination, storage_options=storage):
+        found, unusable = await list_backups(queue, destination, storage)
+        for info in found:
             _print_backup("", info)
+        return [f"queue {queue.name!r}: {error}" for error in unusable]
     elif given.command == "verify":
         _print_backup(
             "intact ", await queue.verify_backup(destination, backup_id=given.backup, storage_options=storage)
@@ -153,6 +159,7 @@ async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[
         )  # fmt: skip
         again = " (continued)" if report.resumed else ""
         _print(f"queue {queue.name!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")
+    return []
 
 
 def _print_backup(what: str, info: BackupInfo) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "change_delay",
     "change_priority",
     "change_rank",
+    "checked_count",
     "clean",
     "discard",
     "drain",
@@ -199,7 +200,16 @@ async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, s
     return ids
 
 
-async def promote_jobs(self: ConnectedQueue, count: int = 0, *, name: str | None = None) -> int:
+def checked_count(count: object) -> int:
+    """Return a maximum number of jobs as the server functions know it: 0 = all, which callers write as None.
+
+    Raises:
+        GlideMQValidationError: If it is invalid: 0, too, which a program may have computed.
+    """
+    return 0 if count is None else check_int("count", count, 1, 2**53)
+
+
+async def promote_jobs(self: ConnectedQueue, count: int | None = None, *, name: str | None = None) -> int:
     """Make delayed jobs ready to run, including retries that wait for their backoff.
 
     Jobs without a priority come first, then by priority, each by due time. Order, ordering groups, limits and fair
@@ -207,7 +217,7 @@ async def promote_jobs(self: ConnectedQueue, count: int = 0, *, name: str | None
     not. Messages that wait for a retry of a broadcast subscription are not promoted.
 
     Args:
-        count: Maximum number of jobs; 0 promotes all jobs that are delayed at the time of the call.
+        count: Maximum number of jobs, >= 1; None promotes all jobs that are delayed at the time of the call.
         name: Promote only jobs with this name; None = any. The others are read and kept.
 
     Returns:
@@ -216,7 +226,7 @@ async def promote_jobs(self: ConnectedQueue, count: int = 0, *, name: str | None
     Raises:
         GlideMQValidationError: If an argument is invalid.
     """
-    want = check_int("count", count, 0, 2**53)
+    want = checked_count(count)
     only = "" if name is None else validate_job_name(name)
     link = await self._connected()
     return sum([number async for number, _ in promote_in_pieces(link, only, want=want)])
@@ -236,40 +246,42 @@ async def promote_in_pieces(
             return
 
 
-async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:
+async def retry_jobs(self: ConnectedQueue, count: int | None = None) -> int:
     """Requeue failed jobs with all their attempts, oldest failure first.
 
     A job stays failed while another job that has not ended has its deduplication id.
 
     Args:
-        count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
+        count: Maximum number of jobs, >= 1; None requeues all jobs that are failed at the time of the call.
 
     Returns:
         The number of requeued jobs.
 
     Raises:
+        GlideMQValidationError: If ``count`` is invalid.
         ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
     """
-    want = check_int("count", count, 0, 2**53)
+    want = checked_count(count)
     return await _requeue(await self._connected(), want, completed=False)
 
 
-async def requeue_completed(self: ConnectedQueue, count: int = 0) -> int:
+async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> int:
     """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
     Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
     completed while another job that has not ended has its deduplication id.
 
     Args:
-        count: Maximum number of jobs; 0 requeues all jobs that are completed at the time of the call.
+        count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
 
     Returns:
         The number of requeued jobs.
 
     Raises:
+        GlideMQValidationError: If ``count`` is invalid.
         ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
     """
-    want = check_int("count", count, 0, 2**53)
+    want = checked_count(count)
     return await _requeue(await self._connected(), want, completed=True)
 
 

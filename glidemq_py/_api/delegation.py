@@ -28,6 +28,10 @@ _OWN: Final = frozenset((
 """Methods of `Queue` that know of partitions by themselves."""
 
 
+_OF_ALL: Final = frozenset(("obliterate",))
+"""Methods that read the layout first: they would leave a part of a queue that another client has just partitioned."""
+
+
 def over_partitions(queue_type: QueueT) -> QueueT:
     """Let the public methods of `Queue` be those of `PartitionedQueue` if the queue is partitioned."""
     for name, method in list(vars(queue_type).items()):
@@ -46,7 +50,7 @@ def _awaited(name: str, method: Any) -> Any:
     async def delegating(self: Any, *args: Any, **options: Any) -> Any:
         if options:
             check_keywords(options, known)
-        await self._check_layout()
+        await self._check_layout(always=name in _OF_ALL)
         partitions: PartitionedQueue | None = self._partitions
         if partitions is None:
             try:

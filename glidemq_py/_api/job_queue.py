@@ -319,9 +319,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         at = self._layout_read_at
         return at is not None and time.monotonic() - at >= LAYOUT_S and not self._closed
 
-    async def _check_layout(self) -> None:
-        """Read the layout again if it is old."""
-        if not self._layout_is_old:
+    async def _check_layout(self, *, always: bool = False) -> None:
+        """Read the layout again if it is old, or ``always`` unless it was never read."""
+        if not self._layout_is_old and (not always or self._layout_read_at is None or self._closed):
             return
         with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
             await self._renew_layout()
@@ -361,10 +361,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return queue
 
     async def _forget_partitions(self) -> None:
-        """Disconnect after the queue was deleted: its next use finds or creates a layout."""
-        await self._transport.close()
-        self._transport = LoopTransport(f"queue {self.name!r}", self._open_here, self._runtime)
+        """Disconnect after the queue was deleted: its next use finds or creates a layout.
+
+        What has been read from its partitions uses the same transport, and remains usable.
+        """
         self._partitions, self._layout_known, self._link, self._adder = None, False, None, None
+        await self._transport.disconnect()
 
     async def _declare(self, transport: Transport) -> None:
         """Store the options of the queue that apply to all workers."""

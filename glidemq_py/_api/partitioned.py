@@ -15,6 +15,7 @@ from glidemq_py._api import partitioned_leases as leases
 from glidemq_py._api import partitioned_limits as limits
 from glidemq_py._api import partitioned_schedulers as schedulers
 from glidemq_py._api import partitioned_vectors as vectors
+from glidemq_py._api.administration import checked_count
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
@@ -66,7 +67,7 @@ _OF_FIRST: Final = (
 _SUMMED: Final = ("count", "purge_failures", "retry_failures", "drain")
 """Methods that return a number of jobs."""
 _COUNTED: Final = ("promote_jobs", "requeue_completed", "retry_jobs")
-"""Methods whose first argument is the maximum number of jobs, 0 = all, and which return a number of jobs."""
+"""Methods whose first argument is the maximum number of jobs, None = all, and which return a number of jobs."""
 _IN_TURN: Final = (
     "iter_batches",
     "iter_dead_letter_jobs",
@@ -263,11 +264,11 @@ class PartitionedQueue:
                 raise JobStateError(str(job_id), error.state, error.action, queue=error.queue) from None
             raise
 
-    async def _counted(self, method: str, count: int = 0, **options: Any) -> int:
-        want = check_int("count", count, 0, 2**53)
+    async def _counted(self, method: str, count: int | None = None, **options: Any) -> int:
+        want = checked_count(count)
         done = 0
         for queue in self.queues:
-            done += await getattr(queue, method)(want and want - done, **options)
+            done += await getattr(queue, method)(want - done if want else None, **options)
             if want and done >= want:
                 break
         return done

@@ -234,11 +234,9 @@ class LoopTransport:
         async with connection.opening:
             if connection.transport is None:
                 await self._open(connection)
-        try:
-            self._check_open()  # it may have been closed while connecting
-        except ClosedError:
+        if self._connections.get(loop) is not connection:  # it was closed while connecting
             await connection.close()
-            raise
+            return await self._connect()
         self._last = connection
         return connection
 
@@ -318,10 +316,15 @@ class LoopTransport:
         closed immediately: a task still waiting in such a loop gets ClosedError when the loop runs again.
         """
         self._closed = True
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Close the connections as `close`, but let the next call in a loop open one again."""
         self._last = None
         here = self._current_loop()
-        while self._connections:
-            loop, connection = self._connections.popitem()
+        closing, self._connections = self._connections, {}
+        while closing:
+            loop, connection = closing.popitem()
             if loop is here:
                 await connection.close()
             elif isinstance(loop, asyncio.AbstractEventLoop) and loop.is_running():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -46,8 +46,11 @@ _FAILED_WAKES: Final = 2
 class _Line:
     """One connection whose blocking read serves several readers."""
 
-    def __init__(self, transport: Transport, reservation: Reservation, kind: tuple[object, ...]) -> None:
+    def __init__(
+        self, transport: Transport, reservation: Reservation, kind: tuple[object, ...], forget: Callable[[_Line], None]
+    ) -> None:
         self.kind = kind
+        self._forget = forget
         self.readers: set[SharedReader] = set()
         self._transport = transport
         self._reservation = reservation
@@ -196,17 +199,20 @@ class _Line:
     async def close(self) -> None:
         """Close the connection."""
         if not self.is_closed:
-            self.is_closed = True
-            self._reservation.release()
+            self._close()
             await self._transport.close()
 
     def abandon(self, reader: SharedReader) -> None:
         """Remove a reader from outside the event loop; the last one closes the connection."""
         self.readers.discard(reader)
         if not self.readers and not self.is_closed:
-            self.is_closed = True
-            self._reservation.release()
+            self._close()
             self._transport.abandon()
+
+    def _close(self) -> None:
+        self.is_closed = True
+        self._reservation.release()
+        self._forget(self)
 
 
 def _latest(reads: Sequence[StreamRead]) -> dict[str, str]:
@@ -251,13 +257,16 @@ class _Reads:
         if reservation is None:
             return None
         try:
-            line = _Line(await transport.dedicated(), reservation, kind)
+            line = _Line(await transport.dedicated(), reservation, kind, self._forget)
         except BaseException:
             reservation.release()
             raise
-        self._lines = [each for each in self._lines if not each.is_closed]
         self._lines.append(line)
         return line
+
+    def _forget(self, line: _Line) -> None:
+        """Keep no closed line: its connection refers to the client, which would be kept with it."""
+        self._lines = [each for each in self._lines if each is not line]
 
 
 _of_client: WeakKeyDictionary[Any, _Reads] = WeakKeyDictionary()

@@ -30,7 +30,9 @@ __all__ = [
     "iterate",
     "listable",
     "listed_states",
+    "read_jobs",
     "read_page",
+    "read_places",
 ]
 
 _RowT = TypeVar("_RowT")
@@ -147,6 +149,25 @@ async def read_page(
     """
     rows, following = await _rows(link, state, cursor, count, name, bare, also, where)
     return [job for job, _ in rows], following
+
+
+async def read_places(link: QueueLink, state: JobState, cursor: str, count: int) -> tuple[list[JobRecord], str]:
+    """Return a page as `read_page`, but of each job only its id, its stored state and when it was added."""
+    found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, ("state", "timestamp")))
+    records: list[JobRecord] = []
+    for job_id, _, (stored, added) in found.rows:
+        fields = {"state": stored or None, "timestamp": added or None}
+        records.append(JobRecord.parse(job_id, cast("dict[str, str | None]", fields)))
+    return records, found.cursor
+
+
+async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...] = ()) -> list[Job[Any, Any]]:
+    """Return the existing jobs among these ids, at most `ROWS_A_CALL`; see `iterate` for ``also``."""
+    wanted = (*also, *LISTED_FIELDS)
+    rows = await link.transport.call(reading.records(link.keys.meta, ids, wanted))
+    usage_at = wanted.index(HAS_USAGE)
+    usages = await _usages(link, [job_id for job_id, values in rows if values[usage_at]])
+    return [_listed(link, job_id, wanted, values, usages.get(job_id)) for job_id, values in rows]
 
 
 async def _rows(

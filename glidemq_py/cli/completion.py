@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["complete_queue", "complete_schedule", "complete_worker", "words"]
 
 _ANSWER_S: Final = 2.0
+_THREAD: Final = "glidemq-completion"
+_NEEDED: Final = (
+    "glidemq_py._client.async_client",
+    "glidemq_py._client.shared_clients",
+    "glidemq_py._operate.operating",
+)
+"""Modules that a call to the server imports, with GLIDE: a third of a second or more."""
 _SHOWN: Final = 200
 """Queues of a long list that are completed; a further letter shortens it."""
 
@@ -73,7 +80,8 @@ def _ask_about_queue(
 
 def _ask(context: typer.Context, read: Callable[[Operator], Awaitable[list[str]]], incomplete: str) -> list[str]:
     url, prefix = _setting(context, "url"), _setting(context, "prefix")
-    import_module("glidemq_py._client.async_client")  # imports GLIDE, whose time is not the server's
+    for module in _NEEDED:  # their time is not the server's
+        import_module(module)
     names: list[str] = []
 
     def ask() -> None:
@@ -81,7 +89,7 @@ def _ask(context: typer.Context, read: Callable[[Operator], Awaitable[list[str]]
             names.extend(asyncio.run(_read(url, prefix, read)))
 
     # GLIDE cannot be interrupted while it connects.
-    asking = threading.Thread(target=ask, daemon=True)
+    asking = threading.Thread(target=ask, name=_THREAD, daemon=True)
     with _silence():
         asking.start()
         asking.join(_ANSWER_S)

@@ -165,7 +165,7 @@ async def drain(queue: OpenQueue, body: given.Drain = {}) -> Response:  # noqa: 
 
 @router.post("/retry", summary="Requeue failed jobs", response_model=Requeued, openapi_extra=with_example(count=100))
 async def retry(queue: OpenQueue, body: given.RetryJobs) -> Response:
-    return answer({"retried": await queue.retry_jobs(body["count"])})
+    return answer({"retried": await queue.retry_jobs(body["count"] or None)})
 
 
 @router.delete(

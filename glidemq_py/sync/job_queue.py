@@ -471,7 +471,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.clean(grace, limit, state))
 
-    def promote_jobs(self, count: int = 0, *, name: str | None = None) -> int:
+    def promote_jobs(self, count: int | None = None, *, name: str | None = None) -> int:
         """Make delayed jobs ready to run, including retries that wait for their backoff.
 
         Jobs without a priority come first, then by priority, each by due time. Order, ordering groups, limits and fair
@@ -479,7 +479,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         not. Messages that wait for a retry of a broadcast subscription are not promoted.
 
         Args:
-            count: Maximum number of jobs; 0 promotes all jobs that are delayed at the time of the call.
+            count: Maximum number of jobs, >= 1; None promotes all jobs that are delayed at the time of the call.
             name: Promote only jobs with this name; None = any. The others are read and kept.
 
         Returns:
@@ -490,35 +490,37 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.promote_jobs(count, name=name))
 
-    def retry_jobs(self, count: int = 0) -> int:
+    def retry_jobs(self, count: int | None = None) -> int:
         """Requeue failed jobs with all their attempts, oldest failure first.
 
         A job stays failed while another job that has not ended has its deduplication id.
 
         Args:
-            count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
+            count: Maximum number of jobs, >= 1; None requeues all jobs that are failed at the time of the call.
 
         Returns:
             The number of requeued jobs.
 
         Raises:
+            GlideMQValidationError: If ``count`` is invalid.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
         """
         return run_immediately(self._core.retry_jobs(count))
 
-    def requeue_completed(self, count: int = 0) -> int:
+    def requeue_completed(self, count: int | None = None) -> int:
         """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
         Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
         completed while another job that has not ended has its deduplication id.
 
         Args:
-            count: Maximum number of jobs; 0 requeues all jobs that are completed at the time of the call.
+            count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
 
         Returns:
             The number of requeued jobs.
 
         Raises:
+            GlideMQValidationError: If ``count`` is invalid.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
         """
         return run_immediately(self._core.requeue_completed(count))
@@ -757,13 +759,16 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     ) -> list[BackupInfo]:
         """Return the complete backups of this queue in a store, oldest first. The server is not needed.
 
+        A backup whose manifest cannot be used is left out, and a warning names it: one that is damaged, or written by a
+        later release in another format. `verify_backup` and `restore` raise BackupError for it.
+
         Args:
             destination: See `backup`.
             storage_options: See `backup`.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
-            BackupError: If the store fails or a manifest is damaged.
+            BackupError: If the store fails.
         """
         return run_immediately(self._core.get_backups(destination, storage_options=storage_options))
 

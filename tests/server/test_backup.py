@@ -26,6 +26,7 @@ from glidemq_py import (
 )
 from glidemq_py import backup as command
 from glidemq_py._features.backup import calls, creating, records
+from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import MemoryServer, RespClient
 from tests.server.worker_support import Raw, until, with_timeout
@@ -724,6 +725,47 @@ async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path:
     assert (await queue.verify_backup(tmp_path, backup_id=made[2].id)) == made[2]
     with pytest.raises(BackupError, match=rf"backup '{made[0].id}' of queue .* does not exist in .*; the newest are"):
         await queue.verify_backup(tmp_path, backup_id=made[0].id)
+
+
+async def test_damaged_manifests_do_not_hide_other_backups(
+    queue: Queue, copy: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, damaged, later, last = [await queue.backup(tmp_path) for _ in range(4)]
+    manifests = {each.id: tmp_path / queue.name / each.id / "manifest.json" for each in (first, damaged, later, last)}
+    wrong_id = damaged.id[:-1] + ("0" if damaged.id[-1] != "0" else "1")
+    manifests[damaged.id].write_text(manifests[damaged.id].read_text().replace(damaged.id, wrong_id))
+    manifests[later.id].write_text(manifests[later.id].read_text().replace('"format": 1', '"format": 3'))
+    reasons = {
+        damaged.id: f"the manifest of backup {damaged.id!r} is damaged: its checksum differs",
+        later.id: f"backup {later.id!r} has format 3; this release reads formats 1 and 2",
+    }
+    assert await queue.get_backups(tmp_path) == [first, last]
+    logged = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert logged == [f"queue {queue.name!r}: {reason}" for reason in reasons.values()]
+    for backup_id, reason in reasons.items():
+        with pytest.raises(BackupError, match=reason):
+            await queue.verify_backup(tmp_path, backup_id=backup_id)
+        with pytest.raises(BackupError, match=reason):
+            await copy.restore(tmp_path, backup_id=backup_id, source=queue.name)
+    assert await asyncio.to_thread(command.main, ["list", str(tmp_path), queue.name, copy.name]) == 1
+    printed = capsys.readouterr()
+    assert [line.split()[2].rstrip(",") for line in printed.out.splitlines()] == [first.id, last.id]
+    assert printed.err.splitlines() == [
+        f"python -m glidemq_py.backup: queue {queue.name!r}: {reason}" for reason in reasons.values()
+    ]
+
+
+async def test_a_store_that_fails_lists_no_part_of_the_backups(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.backup(tmp_path)
+
+    async def fail(_: Any, path: str) -> bytes:
+        raise BackupError(f"cannot read {path!r}")
+
+    monkeypatch.setattr(BackupStore, "get", fail)
+    with pytest.raises(BackupError, match="cannot read"):
+        await queue.get_backups(tmp_path)
 
 
 async def test_empty_backups_do_not_replace_the_last_one_with_jobs(

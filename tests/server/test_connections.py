@@ -26,6 +26,7 @@ from glidemq_py import (
     QueueEvents,
     Worker,
 )
+from glidemq_py._client import shared_reads
 from glidemq_py._client.async_transport import AsyncTransport, SharedClient
 from glidemq_py._client.connect import open_transport
 from glidemq_py._client.glide_config import config_of
@@ -263,3 +264,13 @@ async def test_busy_poll_is_a_connection_option(server, query: str, wanted: bool
     finally:
         for opened in (transport, shared):
             await opened.close()
+
+
+async def test_closed_lines_of_readers_are_forgotten(url: str, queue_name: str) -> None:
+    """A line refers to its client, whose lines are kept as long as the client is."""
+    async with QueueEvents(queue_name, url) as events:
+        await events.wait_until_ready()
+        assert await events._read() == []  # it waits on a connection of its own
+        (reads,) = (found for client, found in shared_reads._of_client.items() if not client.is_closed)
+        assert len(reads._lines) == 1
+    assert reads._lines == []

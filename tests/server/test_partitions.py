@@ -263,6 +263,9 @@ async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_n
         assert len(await queue.get_failures(limit=7)) == 7
         failures = [failure async for failure in queue.iter_failures()]
         assert sorted(failure.error for failure in failures) == sorted(failure.job_id for failure in failures)
+        for change in (queue.retry_jobs, queue.requeue_completed, queue.promote_jobs):
+            with pytest.raises(GlideMQValidationError, match="option 'count' = 0: must be an integer from 1"):
+                await change(0)
         assert await queue.retry_jobs(5) == 5
         assert await queue.retry_jobs() == 7
         assert await queue.drain() == 12
@@ -276,6 +279,30 @@ async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_n
         assert [key for key in resp.execute("KEYS", f"glide:{{{queue_name}*") if b":stream" not in key] == []
         # It is a new queue now, and gets its partitions again.
         assert (await queue.add("n", job_id=id_in(2, 3))).id == f"2||{id_in(2, 3)}"
+
+
+async def test_obliterate_by_a_client_that_does_not_know_the_partitions(url: str, queue_name: str, resp: RespClient):
+    async with Queue(queue_name, url) as queue, Queue(queue_name, url) as other:
+        await queue.connect()
+        assert await queue.count() == 0
+        await other.set_partitions(3)
+        await other.add_bulk([("n", None, {"job_id": id_in(at, 3)}) for at in range(3)])
+        assert await queue.obliterate() == 3
+    for name in partition_names(queue_name, 3):
+        assert resp.keys(f"glide:{{{name}}}:*") == []
+
+
+async def test_objects_of_an_obliterated_queue_stay_usable(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        job = await queue.add("n")
+        part = queue._parts[0]
+        await queue.obliterate()
+        assert await job.get_state() is None
+        assert await part.get_job(job.id) is None
+        again = await queue.add("n")
+        assert await again.get_state() == "waiting"
+        assert (await queue.get_job_counts()).waiting == 1
+        assert queue._parts[0] is not part
 
 
 async def test_obliterate_after_a_shrink_leaves_no_layout(url: str, queue_name: str, resp: RespClient):

@@ -396,8 +396,9 @@ async def test_completed_jobs_are_requeued(url: str, queue_name: str) -> None:
             assert [await job.wait_until_finished() for job in jobs] == [4, 5, 6]
         assert runs == [0, 1, 2, 0, 1, 2]
         assert (await queue.check()).ok
-        with pytest.raises(GlideMQValidationError, match="count"):
-            await queue.requeue_completed(-1)
+        for wrong in (0, -1):
+            with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be an integer from 1"):
+                await queue.requeue_completed(wrong)
 
 
 async def test_job_is_requeued_if_it_has_ended(url: str, queue_name: str) -> None:

@@ -184,7 +184,7 @@ class FeatureWork:
             self._acknowledge(job_id)
 
         async def requeue() -> None:
-            failovers, count = self._ledger.failovers, await queue.requeue_completed(pick.randint(0, 2))
+            failovers, count = self._ledger.failovers, await queue.requeue_completed(pick.randint(0, 2) or None)
             if self._ledger.failovers == failovers:
                 self._ledger.requeues.append((self._loop.now, count))
 

@@ -130,21 +130,19 @@ def parse_manifest(text: bytes, backup: str = "") -> BackupInfo:
 
     Args:
         text: The manifest.
-        backup: Id of the backup, for errors.
+        backup: Id of the backup, for errors: that in a damaged manifest may be wrong.
 
     Raises:
         BackupError: If it is damaged, or written by a later release in another format.
     """
     try:
         content: dict[str, Any] = json.loads(text)
-        found = content.pop("sha256")
+        found, name = content.pop("sha256"), backup or content.get("id")
         if content["format"] not in (FORMAT, PARTITIONED):
             known = f"formats {FORMAT} and {PARTITIONED}"
-            raise BackupError(
-                f"backup {content.get('id')!r} has format {content['format']!r}; this release reads {known}"
-            )
+            raise BackupError(f"backup {name!r} has format {content['format']!r}; this release reads {known}")
         if found != _checksum(content):
-            raise BackupError(f"the manifest of backup {content.get('id')!r} is damaged: its checksum differs")
+            raise BackupError(f"the manifest of backup {name!r} is damaged: its checksum differs")
         del content["format"]
         parts = tuple(BackupPart(**part) for part in content.pop("parts"))
         partitions: list[dict[str, Any]] = content.pop("partitions", [])

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._features.backup.creating import apply_retention, create_backup
 from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, time_of
@@ -16,9 +17,11 @@ from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, fi
 from glidemq_py._features.backup.store import BackupStore, Destination, manifest_path
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import BackupError, GlideMQValidationError
 
-__all__ = ["MAX_SERVER_CPU", "backup", "check_share", "get_backups", "restore", "verify_backup"]
+__all__ = ["MAX_SERVER_CPU", "backup", "check_share", "get_backups", "list_backups", "restore", "verify_backup"]
+
+_log = get_logger(__name__)
 
 MAX_SERVER_CPU: Final = 0.1
 _LEAST_CPU: Final = 0.001
@@ -97,18 +100,38 @@ async def get_backups(
 ) -> list[BackupInfo]:
     """Return the complete backups of this queue in a store, oldest first. The server is not needed.
 
+    A backup whose manifest cannot be used is left out, and a warning names it: one that is damaged, or written by a
+    later release in another format. `verify_backup` and `restore` raise BackupError for it.
+
     Args:
         destination: See `backup`.
         storage_options: See `backup`.
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
-        BackupError: If the store fails or a manifest is damaged.
+        BackupError: If the store fails.
     """
-    store = BackupStore(destination, storage_options, self._runtime)
-    ids = [each for each in await store.backups(self.name) if time_of(each) is not None]
-    complete = [each for each in ids if await store.is_complete(self.name, each)]
-    return [parse_manifest(await store.get(manifest_path(self.name, each)), each) for each in complete]
+    found, unusable = await list_backups(self, destination, storage_options)
+    for error in unusable:
+        _log.warning("queue %r: %s", self.name, error)
+    return found
+
+
+async def list_backups(
+    queue: QueueWithBackups, destination: Destination, storage_options: Mapping[str, str] | None
+) -> tuple[list[BackupInfo], list[BackupError]]:
+    """Return the complete backups as `get_backups`, and an error for each whose manifest cannot be used."""
+    store = BackupStore(destination, storage_options, queue._runtime)
+    found, unusable = list[BackupInfo](), list[BackupError]()
+    for backup in await store.backups(queue.name):
+        if time_of(backup) is None or not await store.is_complete(queue.name, backup):
+            continue
+        manifest = await store.get(manifest_path(queue.name, backup))
+        try:
+            found.append(parse_manifest(manifest, backup))
+        except BackupError as error:
+            unusable.append(error)
+    return found, unusable
 
 
 async def verify_backup(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobCounts, JobState
 from glidemq_py._core.times import MAX_DURATION_MS
-from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_page
 from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
+from glidemq_py.gateway.listing import jobs_in_order
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
@@ -19,7 +19,6 @@ from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
-    from glidemq_py._job.job import Job
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "wire_counts"]
@@ -37,12 +36,8 @@ _LISTED: Final[Mapping[str, tuple[JobState, ...]]] = {
 """Our states by those of the protocol."""
 _CLEANED: Final = {name: states for name, states in _LISTED.items() if name != "active"}
 _READY_AND_DELAYED: Final = (*_LISTED["waiting"], *_LISTED["prioritized"], JobState.DELAYED)
-_ALSO_READ: Final = ("progressMessage",)
 _MOST_LISTED: Final = 10_000
-_MOST_CHARS: Final = 64 * 1_048_576
-_FIRST_PAGE: Final = 20
-_PAGE_CHARS: Final = 4 * 1_048_576
-_COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53, default=0)
+_COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
 
 async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -64,7 +59,8 @@ async def _drain(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"count": await (await session.state.queue(given["queue"])).promote_jobs(given["count"])}
+    queue, count = await session.state.queue(given["queue"]), given["count"]
+    return {"count": 0 if count == 0 else await queue.promote_jobs(count)}
 
 
 async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -145,9 +141,9 @@ async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
     if offset + limit > _MOST_LISTED:
         raise CommandError(f"offset + limit must be at most {_MOST_LISTED:,}")
     states = await _listed_states(queue, given["state"])
-    found = await _first_jobs(queue, states, offset + limit, oldest=given["asc"]) if limit else []
+    found = await jobs_in_order(queue, states, offset, limit, oldest=given["asc"]) if limit else []
     jobs: list[Any] = []
-    for job in found[offset:]:
+    for job in found:
         with contextlib.suppress(JobDataError, SerializationError):
             jobs.append(full_job_object(job, await session.state.ids.on_wire(queue.name, job.id)))
     return {"jobs": jobs}
@@ -161,52 +157,6 @@ async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[JobState]:
     if "paused" in names and await queue.is_paused():
         wanted.update(dict.fromkeys((*_LISTED["waiting"], *_LISTED["prioritized"])))
     return list(wanted)
-
-
-async def _first_jobs(
-    queue: Queue[Any, Any], states: Sequence[JobState], count: int, *, oldest: bool
-) -> list[Job[Any, Any]]:
-    """Return at most ``count`` jobs in the states, in the order in which they were added or its reverse."""
-    await queue._plain_link()
-    found: list[Job[Any, Any]] = []
-    for part in queue._parts:
-        await _add_first_jobs(found, part, states, count, oldest=oldest)
-    found.sort(key=_added_order)
-    return found[:count] if oldest else found[::-1][:count]
-
-
-def _added_order(job: Job[Any, Any]) -> tuple[int, int, str]:
-    return job.timestamp, len(job._stored_id), job._stored_id  # ids ascend too
-
-
-async def _add_first_jobs(
-    found: list[Job[Any, Any]], part: Queue[Any, Any], states: Sequence[JobState], count: int, *, oldest: bool
-) -> None:
-    """Add the jobs of a queue without partitions, or of one partition, to those found before."""
-    size = sum(map(_size, found))
-    counts = None if oldest else await part.get_job_counts()
-    link = await part._connected()
-    for state in states:
-        first = 0 if counts is None else max(0, getattr(counts, state.name.lower()) - count)
-        cursor = await cursor_at(link, state, first) if first else ""
-        seen: set[str] = set()
-        page = _FIRST_PAGE
-        while cursor is not None and len(seen) < count:
-            jobs, cursor = await read_page(link, state, cursor, min(page, count - len(seen)), also=_ALSO_READ)
-            of_page = sum(map(_size, jobs))
-            size += of_page
-            if size > _MOST_CHARS:
-                raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
-            # The size of the next reply is limited too.
-            if jobs:
-                page = max(1, min(ROWS_A_CALL, _PAGE_CHARS * len(jobs) // max(1, of_page)))
-            found += [job for job in jobs if job.id not in seen]
-            seen.update(job.id for job in jobs)
-            cursor = cursor or None
-
-
-def _size(job: Job[Any, Any]) -> int:
-    return len(job._data_text or "") + len(job._result_text or "")
 
 
 COMMANDS: Final = (
@@ -248,7 +198,13 @@ COMMANDS: Final = (
             Field("asc", Kind.FLAG, default=True),
         ),
     ),
-    Command("PromoteJobs", "control", _promote, "Make delayed jobs ready; all without `count`.", (*_QUEUE, _COUNT)),
+    Command(
+        "PromoteJobs",
+        "control",
+        _promote,
+        "Make delayed jobs ready; all without `count`, none if it is 0.",
+        (*_QUEUE, _COUNT),
+    ),
     Command("GetCountsPerPriority", "query", _priorities, "Count the ready jobs by priority.", _QUEUE),
     Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE),
     Command("Count", "query", _count, "Count the jobs that are not finished.", _QUEUE),

@@ -138,7 +138,7 @@ async def _retry(session: Session, given: Mapping[str, Any]) -> Answer:
     if given["jobId"] is not None:
         return {"count": await _retry_one(session, queue, given["jobId"], JobState.FAILED)}
     if not given["filter"]:
-        return {"count": await queue.retry_jobs(given["count"] or 0)}
+        return {"count": await queue.retry_jobs(given["count"])}
     wanted = _filter(given)
     most = min(each for each in (given["count"], wanted["limit"], _MOST) if each is not None)
     retried = 0
@@ -178,7 +178,7 @@ async def _retry_completed(session: Session, given: Mapping[str, Any]) -> Answer
     queue = await session.state.queue(given["queue"])
     if given["id"] is not None:
         return {"count": await _retry_one(session, queue, given["id"], JobState.COMPLETED)}
-    return {"count": await queue.requeue_completed(given["count"] or 0)}
+    return {"count": await queue.requeue_completed(given["count"])}
 
 
 async def _purge(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -1,7 +1,8 @@
 """Fuzzed frames against a gateway: `python -m tests.server.gateway.fuzz --frames 1000000`.
 
 Every frame must be answered by one with `ok`, the memory of the gateway must stay flat, and the calls of another client
-must not take longer than beside as many good frames. Phases of good and fuzzed frames alternate.
+must not take longer than beside as many good frames. Phases of good and fuzzed frames alternate. A third of the frames
+names a partitioned queue, its jobs, or one of its partitions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import msgpack
 
+from glidemq_py import Queue
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.testing import ServerProcess, server_binary
 from tests.server.gateway.command_frames import good_fields, random_command
@@ -34,6 +36,7 @@ WINDOW: Final = 10
 NEW_JOBS: Final = 2_000
 """Frames of a connection after which its jobs are replaced."""
 PHASES: Final = 4
+PARTITIONS: Final = 3
 _SLOW: Final = frozenset({"WaitJob", "SubscribeEvents", "UnsubscribeEvents", "Auth"})
 _COMMANDS: Final = tuple(command for name, command in COMMANDS.items() if name not in _SLOW)
 _HUGE: Final = (67_108_865).to_bytes(4, "big")
@@ -77,20 +80,21 @@ class Findings:
 class Fuzzer:
     """One connection that sends frames, opened again if the gateway closes it."""
 
-    def __init__(self, port: int, seed: int, findings: Findings) -> None:
-        self._port, self._random, self._findings = port, random.Random(seed), findings
+    def __init__(self, url: str, port: int, seed: int, findings: Findings) -> None:
+        self._url, self._port, self._random, self._findings = url, port, random.Random(seed), findings
         self._queue = f"fuzz-{seed}"
+        self._plain: dict[str, Any] = {}
+        self._partitioned: dict[str, Any] = {}
+        self._partitions: list[str] = []
 
     async def run(self, frames: int, *, is_fuzzed: bool) -> None:
         """Send so many frames, and wait for their answers."""
         left = frames
         while left > 0:
             async with Wire(self._port) as wire:
-                queue = f"{self._queue}-{self._random.randrange(5)}"
-                await wire.call("Obliterate", queue=queue)  # a fuzzed frame may have paused it
-                values = await prepared(wire, queue)
+                await self._prepare(wire)
                 some = min(left, NEW_JOBS)
-                await self._send(wire, some, values, is_fuzzed=is_fuzzed)
+                await self._send(wire, some, is_fuzzed=is_fuzzed)
                 left -= some
                 if is_fuzzed:
                     await self._end_badly(wire)
@@ -101,13 +105,35 @@ class Fuzzer:
                     if queue.startswith(self._queue) or not queue.startswith(("fuzz-", "other", "gateway@")):
                         await wire.call("Obliterate", queue=queue)
 
-    async def _send(self, wire: Wire, frames: int, values: dict[str, Any], *, is_fuzzed: bool) -> None:
+    async def _prepare(self, wire: Wire) -> None:
+        """Fill a queue without partitions, and a partitioned one."""
+        plain = f"{self._queue}-{self._random.randrange(5)}"
+        partitioned = f"{self._queue}-p{self._random.randrange(3)}"
+        for name in (plain, partitioned):
+            await wire.call("Obliterate", queue=name)  # a fuzzed frame may have paused it
+        async with Queue[Any, Any](partitioned, self._url, partitions=PARTITIONS) as queue:
+            self._partitions = [part.name for part in queue._parts[1:]]
+        self._plain, self._partitioned = await prepared(wire, plain), await prepared(wire, partitioned)
+
+    def _values(self, *, is_fuzzed: bool) -> dict[str, Any]:
+        """Return the queue and jobs that a frame names; a fuzzed one may mix those of both queues."""
+        chance = self._random.random()
+        if chance < 0.66:
+            return self._plain
+        if chance < 0.92 or not is_fuzzed:
+            return self._partitioned
+        if chance < 0.95:
+            return {**self._partitioned, "queue": self._random.choice(self._partitions)}
+        return {name: self._random.choice((each, self._plain[name])) for name, each in self._partitioned.items()}
+
+    async def _send(self, wire: Wire, frames: int, *, is_fuzzed: bool) -> None:
         window = asyncio.Semaphore(WINDOW)
         reading = asyncio.create_task(self._receive(wire, frames, window, is_fuzzed=is_fuzzed))
         for _ in range(frames):
             await window.acquire()
             if reading.done():
                 break
+            values = self._values(is_fuzzed=is_fuzzed)
             data = framed(self._payload(values) if is_fuzzed else self._good(values))
             if is_fuzzed and self._random.random() < 0.1:  # in pieces
                 cut = self._random.randrange(len(data))
@@ -239,7 +265,7 @@ async def fuzz(url: str, frames: int, seed: int) -> Findings:
     """Send fuzzed frames to a new gateway on a server."""
     findings = Findings()
     async with gateway_process(url) as (port, pid):
-        fuzzers = [Fuzzer(port, seed * 1_000 + number, findings) for number in range(CONNECTIONS)]
+        fuzzers = [Fuzzer(url, port, seed * 1_000 + number, findings) for number in range(CONNECTIONS)]
         each = max(1, frames // PHASES // CONNECTIONS)
         for _ in range(PHASES):
             for load, count in (("none", 0), ("good", min(each, 1_000)), ("fuzzed", each)):

@@ -28,7 +28,7 @@ async def prepared(wire: Wire, queue: str) -> dict[str, Any]:
         return made
 
     async def start() -> tuple[str, str]:
-        pulled = await good(wire, "PULL", queue=queue, owner="w")
+        pulled = await good(wire, "PULL", queue=queue, owner="w", timeout=60_000)
         return pulled["job"]["id"], pulled["token"]
 
     await add(maxAttempts=1)

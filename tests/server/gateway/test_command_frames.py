@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from glidemq_py import Queue
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
 from tests.server.gateway.command_frames import EXTREMES, bad_frames, good_fields, named_in
 from tests.server.gateway.states import prepared
@@ -14,12 +15,14 @@ COMMAND_NAMES = [name for group in PROTOCOL.values() for name in group]
 
 
 @pytest.mark.slow
-async def test_good_frames_are_executed(wire: Wire, queue_name: str) -> None:
+@pytest.mark.parametrize("partitions", [None, 3])
+async def test_good_frames_are_executed(wire: Wire, url: str, queue_name: str, partitions: int | None) -> None:
     failures: list[Any] = []
     for number, name in enumerate(COMMAND_NAMES):
         if name == "Auth":  # there are no tokens
             continue
-        values = await prepared(wire, f"{queue_name}-{number}")
+        async with Queue(f"{queue_name}-{number}", url, partitions=partitions) as queue:
+            values = await prepared(wire, queue.name)
         answer = await wire.call(name, **good_fields(COMMANDS[name], values))
         while answer.get("type") == "event":
             answer = await wire.receive()

@@ -1,17 +1,19 @@
 """The commands of the protocol on a partitioned queue."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from glidemq_py import Queue
+from glidemq_py import Job, Queue
+from glidemq_py._job.reading import read_jobs
 from glidemq_py.gateway import Gateway, restore_ids
 from glidemq_py.testing import RespClient
 from tests.server.gateway.test_events import next_event
 from tests.server.gateway.test_http import Client, Events
-from tests.server.gateway.test_webhooks import LOCAL, Receiver, add, run_one
+from tests.server.gateway.test_webhooks import LOCAL, Received, Receiver, add, run_one
 from tests.server.gateway.wire import Wire, failure, good, state_of
 
 PARTITIONS = 4
@@ -106,6 +108,56 @@ async def test_jobs_are_changed_and_moved_by_id(wire: Wire, other: Wire, queue: 
     for job_id in cancelled:
         await good(other, "Cancel", id=job_id)
         assert await state_of(wire, job_id) == "unknown"
+
+
+async def test_a_page_of_jobs_reads_the_data_of_no_others(
+    wire: Wire, other: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await push(wire, queue, 1, **({"delay": 60_000} if at % 3 else {})) for at in range(30)]
+    added = [one for (one,) in ids]
+    read: list[str] = []
+    from_record = Job.from_record.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: Any, link: Any, record: Any, *args: Any) -> Any:
+        read.append(record.id)
+        return from_record(cls, link, record, *args)
+
+    monkeypatch.setattr(Job, "from_record", classmethod(counted))
+    for oldest, order in ((True, added), (False, added[::-1])):
+        for offset in (0, 13, 27, 30):
+            read.clear()
+            jobs = (await good(other, "GetJobs", queue=queue.name, offset=offset, limit=5, asc=oldest))["jobs"]
+            assert [job["id"] for job in jobs] == order[offset : offset + 5]
+            assert len(read) == len(jobs)
+
+
+async def test_a_job_that_changes_while_jobs_are_listed(
+    wire: Wire, other: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left out if it is deleted or in no wanted state any more; others are listed."""
+    late = await push(wire, queue, 3, delay=60_000)
+    change: Callable[[], Awaitable[Any]] | None = None
+
+    async def changing(*args: Any, **options: Any) -> Any:
+        nonlocal change
+        if change is not None:
+            now, change = change, None
+            await now()
+        return await read_jobs(*args, **options)
+
+    async def listed(**fields: Any) -> list[tuple[str, str]]:
+        jobs = (await good(wire, "GetJobs", queue=queue.name, **fields))["jobs"]
+        return [(job["id"], job["state"]) for job in jobs]
+
+    monkeypatch.setattr("glidemq_py.gateway.listing.read_jobs", changing)
+    change = partial(good, other, "Promote", id=late[0])
+    assert await listed(state="delayed") == [(late[1], "delayed"), (late[2], "delayed")]
+    change = partial(good, other, "Promote", id=late[1])
+    assert await listed(state=["waiting", "delayed"]) == [
+        (late[0], "waiting"), (late[1], "waiting"), (late[2], "delayed"),
+    ]  # fmt: skip
+    change = partial(good, other, "Cancel", id=late[2])
+    assert await listed() == [(late[0], "waiting"), (late[1], "waiting")]
 
 
 async def test_the_queue_is_paused_drained_cleaned_and_deleted(wire: Wire, other: Wire, queue: Queue) -> None:
@@ -347,6 +399,44 @@ async def test_webhooks_of_all_partitions(url: str, queue_name: str) -> None:
         assert {each.content["queue"] for each in received} == {queue_name}
         for each in ids:
             assert found.index(("job.pushed", each)) < found.index(("job.completed", each))
+
+
+def of_failed(received: list[Received]) -> list[Received]:
+    return [each for each in received if each.content["event"] == "job.failed"]
+
+
+def has_failed(count: int, received: list[Received]) -> bool:
+    return len(of_failed(received)) == count
+
+
+async def test_webhooks_and_events_continue_after_the_queue_was_deleted(
+    url: str, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefix = f"{queue_name}-deleted"
+    options: dict[str, Any] = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_backoff": 1}
+    async with (
+        Queue(queue_name, url, prefix=prefix, partitions=PARTITIONS) as queue, Receiver() as receiver,
+        Gateway(url, port=0, http_port=0, **options) as gateway, Wire(gateway) as wire, Wire(gateway) as subscribed,
+    ):  # fmt: skip
+        await add(wire, receiver, events=["job.failed"], queue=queue_name)
+        await good(subscribed, "SubscribeEvents", queue=queue_name)
+        async with Events(Client(gateway), f"/events/queues/{queue_name}") as events:
+            for deliveries in (1, 2):
+                await push(wire, queue, 1, maxAttempts=1)
+                job_id = await run_one(wire, queue_name, "on purpose")
+                while (event := await next_event(subscribed))["eventType"] != "failed":
+                    pass
+                assert (event["jobId"], event["data"]) == (job_id, 0)
+                assert (await events.next("job:failed"))[1]["jobId"] == job_id
+                received = await receiver.wait_for(partial(has_failed, deliveries))
+                found = of_failed(received)[-1].content
+                assert (found["jobId"], found["data"], found["error"]) == (job_id, 0, "on purpose")
+                await good(wire, "Obliterate", queue=queue_name)
+                # Another webhook of the queue lets its reader prepare the queue again.
+                await add(wire, receiver, events=["job.pushed"], queue=queue_name, url=receiver.url("/late"))
+                await wire.call("RemoveWebhook", webhookId=await add(wire, receiver, events=["job.progress"]))
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert [each for each in said if each.startswith("gateway:")] == []
 
 
 async def test_figures_of_the_whole_queue(wire: Wire, other: Wire, queue: Queue) -> None:

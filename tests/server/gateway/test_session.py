@@ -256,6 +256,7 @@ async def test_priorities_and_promotion(wire: Wire, url: str, queue_name: str) -
         answer = await wire.call("GetCountsPerPriority", queue=queue_name)
         assert (answer["queue"], answer["counts"]) == (queue_name, {"5": 2, "-2": 1})
         assert (await wire.call("PromoteJobs", queue=queue_name, count=1))["count"] == 1
+        assert (await wire.call("PromoteJobs", queue=queue_name, count=0))["count"] == 0  # as in bunqueue
         assert (await wire.call("PromoteJobs", queue=queue_name))["count"] == 2
         assert (await wire.call("PromoteJobs", queue=queue_name, count=-1))["error"] == "count must be at least 0"
         assert (await queue.get_job_counts()).waiting == 3

@@ -148,7 +148,9 @@ async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue) -> No
         await good(wire, "PUSH", queue=queue.name, data="x" * (10 * MIB - 2), maxAttempts=1)
     error = await failure(wire, "GetJobs", queue=queue.name, state="waiting")
     assert error == "data and results exceed 67,108,864 characters; use a smaller limit"
-    assert len((await good(wire, "GetJobs", queue=queue.name, state="waiting", limit=2))["jobs"]) == 2
+    for offset in (0, 5):
+        jobs = (await good(wire, "GetJobs", queue=queue.name, state="waiting", limit=2, offset=offset))["jobs"]
+        assert len(jobs) == 2
 
 
 async def test_webhook_about_a_value_without_json(url: str, queue: Queue) -> None:

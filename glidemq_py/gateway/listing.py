@@ -1,0 +1,125 @@
+"""Jobs of several states, and of all partitions, by their position in the order in which they were added.
+
+Ids and times of addition decide which jobs these are; then their records are read, and no others. So data is read and
+kept of the jobs of the answer only, however many are before them and in however many partitions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_jobs, read_places
+from glidemq_py.gateway.table import CommandError
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._job.job import Job
+    from glidemq_py._job.link import QueueLink
+
+__all__ = ["jobs_in_order"]
+
+_ALSO_READ: Final = ("progressMessage",)
+_MOST_CHARS: Final = 64 * 1_048_576
+_FIRST_PAGE: Final = 20
+_PAGE_CHARS: Final = 4 * 1_048_576
+
+
+class _Place(NamedTuple):
+    """A job and its place; sorted as jobs were added."""
+
+    added: int
+    digits: int
+    id: str
+    """Its id in the partition; ids ascend too."""
+    part: int
+    state: JobState
+    """State in which it was listed."""
+    stored: JobState | None
+    """State in its record."""
+
+
+async def jobs_in_order(
+    queue: Queue[Any, Any], states: Sequence[JobState], offset: int, limit: int, *, oldest: bool
+) -> list[Job[Any, Any]]:
+    """Return at most ``limit`` jobs in these states from a position on.
+
+    A job that leaves the states during the call is left out.
+
+    Args:
+        queue: The queue.
+        states: The states.
+        offset: Position of the first job.
+        limit: Number of jobs.
+        oldest: If True, in the order in which they were added, else in its reverse.
+
+    Raises:
+        CommandError: If their data and results are too large.
+        GlideMQError: If the server cannot be reached or rejects a call.
+    """
+    await queue._plain_link()
+    links = [await part._connected() for part in queue._parts]
+    count, choose = offset + limit, heapq.nsmallest if oldest else heapq.nlargest
+    first: list[_Place] = []
+    for number, part in enumerate(queue._parts):
+        counts = None if oldest else await part.get_job_counts()
+        for state in states:
+            skipped = 0 if counts is None else max(0, getattr(counts, state.name.lower()) - count)
+            found = await _places(links[number], number, state, skipped, count)
+            # A job that changed its state meanwhile may be in both.
+            unique = {(place.part, place.id): place for place in (*first, *found)}
+            first = choose(count, unique.values())
+    return await _read(links, first[offset:], states)
+
+
+async def _places(link: QueueLink, part: int, state: JobState, skipped: int, count: int) -> list[_Place]:
+    """Return the first ``count`` jobs in a state, in its own order, after the skipped ones."""
+    cursor = await cursor_at(link, state, skipped) if skipped else ""
+    found: dict[str, _Place] = {}
+    while cursor is not None and len(found) < count:
+        records, cursor = await read_places(link, state, cursor, min(ROWS_A_CALL, count - len(found)))
+        for each in records:
+            place = _Place(each.timestamp or 0, len(each.id), each.id, part, state, each.state)
+            found.setdefault(each.id, place)
+        cursor = cursor or None
+    return list(found.values())
+
+
+async def _read(
+    links: Sequence[QueueLink], places: Sequence[_Place], states: Sequence[JobState]
+) -> list[Job[Any, Any]]:
+    """Return the jobs at these places, in this order, which are still in one of the states."""
+    by_part: defaultdict[int, list[_Place]] = defaultdict(list)
+    for place in places:
+        by_part[place.part].append(place)
+    found: dict[tuple[int, str], Job[Any, Any]] = {}
+    size = 0
+    for number, mine in by_part.items():
+        page, start = _FIRST_PAGE, 0
+        while start < len(mine):
+            some = {place.id: place for place in mine[start : start + page]}
+            start += page
+            jobs = await read_jobs(links[number], list(some), also=_ALSO_READ)
+            of_page = sum(map(_size, jobs))
+            size += of_page
+            if size > _MOST_CHARS:
+                raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
+            # The size of the next reply is limited too.
+            if jobs:
+                page = max(1, min(ROWS_A_CALL, _PAGE_CHARS * len(jobs) // max(1, of_page)))
+            for job in jobs:
+                place = some[job._stored_id]
+                if job.state is place.stored:
+                    if place.state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
+                        job._state = place.state  # it is due; its record changes when a worker fetches it
+                elif job.state not in states:
+                    continue
+                found[number, place.id] = job
+    return [found[key] for place in places if (key := (place.part, place.id)) in found]
+
+
+def _size(job: Job[Any, Any]) -> int:
+    return len(job._data_text or "") + len(job._result_text or "")

@@ -1,0 +1,67 @@
+"""A transport with a connection per event loop, over connections that only count."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
+from glidemq_py._client.transport import Transport
+from glidemq_py.errors import ClosedError
+
+
+class Opened:
+    """A connection."""
+
+    is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Opener:
+    """Opens connections when they may be."""
+
+    def __init__(self) -> None:
+        self.opened: list[Opened] = []
+        self.is_opening, self.may_open = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, connection: LoopConnection) -> None:
+        self.is_opening.set()
+        await self.may_open.wait()
+        self.opened.append(Opened())
+        connection.transport = cast("Transport", self.opened[-1])
+
+
+async def test_a_disconnected_transport_connects_again() -> None:
+    opener = Opener()
+    opener.may_open.set()
+    transport = LoopTransport("queue 'a'", opener)
+    first = await transport.here()
+    await transport.disconnect()
+    await transport.disconnect()
+    second: Any = await transport.here()
+    assert second is not first
+    assert [each.is_closed for each in opener.opened] == [True, False]
+    await transport.close()
+    assert second.is_closed
+    with pytest.raises(ClosedError, match="queue 'a' is closed"):
+        await transport.here()
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+async def test_a_connection_that_opens_too_late_is_closed(is_final: bool) -> None:
+    opener = Opener()
+    transport = LoopTransport("queue 'a'", opener)
+    connecting = [asyncio.create_task(transport.here()) for _ in range(2)]
+    await opener.is_opening.wait()
+    await (transport.close() if is_final else transport.disconnect())
+    opener.may_open.set()
+    found: list[Any] = await asyncio.gather(*connecting, return_exceptions=True)
+    if is_final:
+        assert [type(each) for each in found] == [ClosedError, ClosedError]
+        assert [each.is_closed for each in opener.opened] == [True]
+    else:
+        assert found == [opener.opened[-1]] * 2
+        assert [each.is_closed for each in opener.opened] == [True, False]
+        await transport.close()
