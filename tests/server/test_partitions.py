@@ -51,6 +51,38 @@ async def test_the_layout_is_stored_once_and_found_by_others(url: str, resp: Res
         assert resp.execute("XLEN", f"glide:{{{name}}}:stream") == 1
 
 
+async def test_an_empty_queue_keeps_its_settings(url: str, resp: RespClient, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.pause()
+        await queue.set_result_retention(500)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        for part in queue._parts:
+            async with Queue(part.name, url) as single:
+                assert await single.is_paused()
+                assert await single.get_result_retention() == 500
+        await queue.resume()
+        assert not await queue.is_paused()
+
+
+async def test_new_partitions_are_not_those_of_a_deleted_queue(url: str, resp: RespClient, queue_name: str):
+    """A late command for the name of a partition may have created its meta key again."""
+    *_, last = partition_names(queue_name, 3)
+    resp.execute("HSET", f"glide:{{{last}}}:meta", "paused", "1", "globalConcurrency", "1")
+    async with Queue(queue_name, url, partitions=3):
+        assert resp.execute("HMGET", f"glide:{{{last}}}:meta", "paused", "globalConcurrency") == [None, None]
+
+
+@pytest.mark.parametrize("limit", ["set_global_concurrency", "set_fair_key_limits", "set_group_limits"])
+async def test_limits_are_divided_by_set_partitions_only(url: str, queue_name: str, limit: str):
+    arguments = {"set_global_concurrency": (6,), "set_fair_key_limits": ("k",), "set_group_limits": ("k",)}[limit]
+    options = {} if limit == "set_global_concurrency" else {"concurrency": 6}
+    async with Queue(queue_name, url) as queue:
+        await getattr(queue, limit)(*arguments, **options)
+        with pytest.raises(GlideMQValidationError, match=r"has jobs or limits .*; call Queue.set_partitions\(3\)"):
+            await Queue(queue_name, url, partitions=3).connect()
+        await queue.set_partitions(3)
+
+
 async def test_a_wrong_number_of_partitions_is_rejected(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=3):
         pass

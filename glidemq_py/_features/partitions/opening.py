@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._features import results
+from glidemq_py._features.partitions.changing import copy_settings, settings_page
 from glidemq_py._features.partitions.layout import Layout, number_after, partition_names
 from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.stored import create_partitions, read_layout
@@ -14,13 +18,15 @@ from glidemq_py.errors import GlideMQValidationError
 __all__ = ["open_layout"]
 
 _OPTION: Final = "partitions"
+_NEVER_USED: Final = 1
+"""As `used_from`: the partition never had a layout."""
 
 
 async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | None) -> Layout | None:
     """Return the layout of the queue's partitions, after creating them if ``partitions`` is at least 2.
 
     Raises:
-        GlideMQValidationError: The queue has another number of partitions, or has jobs and no partitions.
+        GlideMQValidationError: The queue has another number of partitions, or has jobs or limits, and no partitions.
         GlideMQError: The stored layout is damaged.
     """
     found = await read_layout(transport, keys)
@@ -36,9 +42,34 @@ async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | N
 async def _create(transport: Transport, keys: QueueKeys, partitions: int) -> Layout | None:
     names = partition_names(keys.name, partitions)
     restored = await agreed_layout(transport, keys, names)  # a failover may have lost it
-    if restored is None and not await transport.call(
-        create_partitions(keys.meta, Layout(number_after(0), (partitions,), names))
-    ):
-        problem = f"queue {keys.name!r} has jobs and is not partitioned; call Queue.set_partitions({partitions})"
-        raise GlideMQValidationError(_OPTION, partitions, problem)
-    return restored or await agreed_layout(transport, keys)
+    if restored is not None:
+        return restored
+    try:
+        has_limits = await _copy_settings(transport, keys, names[1:])
+    except LayoutChangedError:  # another client was faster
+        return await agreed_layout(transport, keys)
+    layout = Layout(number_after(0), (partitions,), names)
+    if has_limits or not await transport.call(create_partitions(keys.meta, layout)):
+        problem = f"queue {keys.name!r} has jobs or limits and is not partitioned"
+        raise GlideMQValidationError(_OPTION, partitions, f"{problem}; call Queue.set_partitions({partitions})")
+    return await agreed_layout(transport, keys)
+
+
+async def _copy_settings(transport: Transport, keys: QueueKeys, names: Sequence[str]) -> bool:
+    """Give new partitions the settings of the queue, instead of those that a deleted queue may have left in them.
+
+    Returns True, and changes nothing, if keys of the queue have limits: these must be divided.
+    """
+    page, cursor = None, ""
+    while page is None or cursor:
+        found = await transport.call(settings_page(keys.meta, cursor))
+        if found.limits or found.groups:
+            return True
+        page, cursor = page or found, found.cursor
+    kept = await transport.command("HGET", keys.meta, "resultsKept")
+    for name in names:
+        meta = QueueKeys(keys.prefix, name).meta
+        await transport.call(copy_settings(meta, page.settings, [], [], used_from=_NEVER_USED))
+        if kept:
+            await transport.call(results.set_retention(meta, int(kept)))
+    return False
