@@ -108,14 +108,19 @@ class ResultsReader(QueueStreamReader):
         if not now.id or now.id != start["sequence"]:
             start = _position(self._range(part).id, 0)
             now = transport_of(self._options.place).call(self._range_call(part, start, most))
-        if now.stop == start["number"] and not _renumbered(start, now):
-            return start
+        if not _renumbered(start, now):
+            target = self._target(part, start)
+            if now.stop == start["number"] or (target is not None and target <= start["number"] <= now.last):
+                return start
         return _position(now.id, now.stop, now.stop_job)
 
     def _range_call(self, part: Part, start: Position, most: int) -> Call[results.Range]:
+        return results.range_of(part.keys.meta, start["number"], most, self._target(part, start) or 0)
+
+    def _target(self, part: Part, start: Position) -> int | None:
+        """Return the number where to stop in the sequence of a position; None = at its end."""
         target = self._targets.get(part.keys.name)
-        stop = target["number"] if target is not None and target["sequence"] == start["sequence"] else 0
-        return results.range_of(part.keys.meta, start["number"], most, stop)
+        return int(target["number"]) if target is not None and target["sequence"] == start["sequence"] else None
 
     def _range(self, part: Part, start: int = 0) -> results.Range:
         return transport_of(self._options.place, check=True).call(results.range_of(part.keys.meta, start))

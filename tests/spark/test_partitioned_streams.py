@@ -220,6 +220,22 @@ def test_a_limit_is_divided():
     assert divided({"a": 1, "b": 100, "c": 100}, 21) == {"a": 1, "b": 10, "c": 10}
     assert divided({"a": 100, "b": 0, "c": 3}, 2) == {"b": 0, "c": 1, "a": 1}
     assert divided({"a": 5, "b": 5}, 1) == {"a": 1, "b": 0}
+    assert divided({"a": 1, "b": 0, "c": 9, "d": 8}, 2) == {"a": 0, "b": 0, "c": 1, "d": 1}
+
+
+async def test_a_small_limit_starves_no_partition(driver: Drivers, url: str, queue_name: str):
+    """Also while more events are added than are read."""
+    reading = driver("events")
+    async with Queue(queue_name, url, partitions=4) as queue:
+        assert await reading.ids() == []
+        full = split_partition_id((await queue.add("n", ordering={"key": "k"})).id)[0]
+        for _ in range(10):
+            await queue.add("n", ordering={"key": "k"})
+        for _ in range(5):
+            await add(queue, 8)
+            rows = await reading.batch(maxOffsetsPerTrigger="2")
+            assert len(rows) == 2
+            assert full in partitions_of([row["eventId"] for row in rows])
 
 
 async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, resp: RespClient):
@@ -241,6 +257,26 @@ async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, r
             found += [row["id"] for row in rows]
             reading.offset = end
         assert sorted(found) == sorted(["done", *(f"{number}||done" for number in range(1, 20))])
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+async def test_a_run_reads_nothing_of_a_partition_that_was_empty(
+    driver: Drivers, url: str, queue_name: str, partitions: int
+):
+    reading = driver("jobs")
+    async with Queue(queue_name, url, partitions=None if partitions == 1 else partitions) as queue:
+        wanted = await filled(queue, url, "jobs", count=2) if partitions > 1 else []
+        reader = reading.reader(maxOffsetsPerTrigger="100")
+        start = await asyncio.to_thread(reader.initialOffset)
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        found: list[str] = []
+        for _ in range(3):
+            wanted_later = await filled(queue, url, "jobs")
+            assert partitions_of(wanted_later) == set(range(partitions))
+            end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
+            found += [row["id"] for row in await asyncio.to_thread(rows_of, reader, start, end)]
+            start = end
+        assert sorted(found) == wanted
 
 
 @VIEWS
