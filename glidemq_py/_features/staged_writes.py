@@ -530,8 +530,8 @@ def overwrite(
 ) -> Steps[bool]:
     """Delete the waiting jobs of the write's queues, then commit the write; arguments and result as for `decide_write`.
 
-    ``emptied`` returns the names of further queues whose waiting jobs are deleted: the partitions of the queues that get
-    no rows. It is called before and after each deletion, and may raise an error instead: the jobs are deleted by then.
+    ``emptied`` returns the names of further queues whose waiting jobs are deleted: the partitions of the queues that
+    get no rows. It is called before and after each deletion, and may raise an error: jobs may be deleted by then.
 
     Other writes count as one step each: one that is committed before this one is published first, so that all of its
     waiting jobs are deleted; if one is committed while jobs are deleted, the deletion starts again. So of several

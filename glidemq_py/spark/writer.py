@@ -278,11 +278,8 @@ def _end(
 def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], overwrite: bool) -> bool:
     transport = transport_of(options.place)
     if not any(message is not None and message.over for message in messages):
-        check, winners, facts = (
-            partial(_check_layouts, options, write, messages),
-            _winners(messages),
-            facts_of(messages),
-        )
+        check = partial(_check_layouts, options, write, messages)
+        winners, facts = _winners(messages), facts_of(messages)
         if overwrite:
             return run_blocking(transport, staging.overwrite(write, winners, facts, check))
         check()
