@@ -523,11 +523,15 @@ def _name_winners(step: Callable[..., Call[StageReply]], winners: Sequence[Winne
 
 
 def overwrite(
-    write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "", emptied: Collection[str] = ()
+    write: WriteId,
+    winners: Mapping[str, Sequence[Winner]],
+    facts: str = "",
+    emptied: Callable[[], Collection[str]] = tuple,
 ) -> Steps[bool]:
     """Delete the waiting jobs of the write's queues, then commit the write; arguments and result as for `decide_write`.
 
-    ``emptied`` names further queues whose waiting jobs are deleted: the partitions of the queues that get no rows.
+    ``emptied`` returns the names of further queues whose waiting jobs are deleted: the partitions of the queues that
+    get no rows. It is called before and after each deletion, and may raise an error: jobs may be deleted by then.
 
     Other writes count as one step each: one that is committed before this one is published first, so that all of its
     waiting jobs are deleted; if one is committed while jobs are deleted, the deletion starts again. So of several
@@ -537,7 +541,7 @@ def overwrite(
     for tries in range(_TRIES):
         if tries:
             yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
-        last_commits = yield from _drain_all(write, {*winners, *emptied})
+        last_commits = yield from _drain_all(write, winners, emptied)
         if last_commits is None:
             continue
         try:
@@ -548,14 +552,18 @@ def overwrite(
     raise StagedWriteError(write.id, write.home.name, "changed")
 
 
-def _drain_all(write: WriteId, queues: Collection[str]) -> Steps[dict[str, int] | None]:
-    """Delete the waiting jobs; return the last commit in each queue, or None if another write was committed.
+def _drain_all(
+    write: WriteId, winners: Collection[str], emptied: Callable[[], Collection[str]]
+) -> Steps[dict[str, int] | None]:
+    """Delete the waiting jobs; return the last commit in each queue.
+
+    None: another write was committed, or there are further queues, meanwhile.
 
     The home comes first: another write with this home, which is committed there while a queue without winners is
     drained, is found by the commit.
     """
     home = write.home.name
-    found = {home: -1} | dict.fromkeys(sorted(queues), -1)
+    found = {home: -1} | dict.fromkeys(sorted({*winners, *emptied()}), -1)
     for queue in found:
         keys, cursor, deleted = _beside(write.home, queue), "", 0
         last_commit: int = (yield drain_queue(keys)).last_commit
@@ -570,7 +578,7 @@ def _drain_all(write: WriteId, queues: Collection[str]) -> Steps[dict[str, int] 
             if not cursor:
                 break
         found[queue] = last_commit
-    return found
+    return found if found.keys() >= {*emptied()} else None
 
 
 def publish_write(write: WriteId) -> Steps[Published]:

@@ -291,7 +291,7 @@ class EventsLostError(GlideMQError):
 
     Attributes:
         queue: name of the queue.
-        count: number of lost events, or None if the queue was deleted and created again.
+        count: number of lost events, or None if the queue was deleted and created again, or a failover has lost some.
     """
 
     queue: str
@@ -303,7 +303,10 @@ class EventsLostError(GlideMQError):
         self.count = count
 
     def __str__(self) -> str:
-        what = "the queue was deleted" if self.count is None else f"{self.count} events were trimmed"
+        if self.count is None:
+            what = "the queue was deleted, or a failover has lost some of its events,"
+        else:
+            what = f"{self.count} events were trimmed"
         return f"queue {self.queue!r}: {what} before all events were read; set failOnDataLoss=false to continue"
 
 

@@ -62,13 +62,15 @@ class EventsReader(QueueStreamReader):
             after = f"{self._options.starting_at - 1}-{_LAST}" if self._options.starting_at else _FIRST
         else:  # ids are times, so one is good for all partitions
             after = starting if "-" in starting else f"{starting}-0"
-        # The number of an event follows from the number of later events.
-        behind, at, page = 0, after, self._page(part, after, _PAGE)
+        return _position(after, self._number_of(part, after))
+
+    def _number_of(self, part: Part, event_id: str) -> int:
+        """Return the number of an event: it follows from the number of later events."""
+        behind, page = 0, self._page(part, event_id, _PAGE, ids_only=True)
         while page.entries:
             behind += len(page.entries)
-            at, _ = page.entries[-1]
-            page = self._page(part, at, _PAGE)
-        return _position(after, page.added - behind)
+            page = self._page(part, page.entries[-1][0], _PAGE, ids_only=True)
+        return page.added - behind
 
     def _newest(self, parts: Sequence[Part]) -> list[Position]:
         calls = [event_slice(part.keys.meta, _FIRST, 0) for part in parts]
@@ -88,13 +90,16 @@ class EventsReader(QueueStreamReader):
             number = max(number, page.added - page.kept) + len(page.entries)
             after, _ = page.entries[-1]
             left -= len(page.entries)
-        return _position(after, number)
+        target = self._targets.get(part.keys.name)
+        return _position(after, number) if target is None or _key(after) < _key(target["id"]) else target
 
     def _pieces(self, part: Part, start: Position, end: Position, most: int) -> list[InputPartition]:
         """Return one slice: events are read in order."""
         if end["number"] < start["number"]:
-            self._lost(None)  # the queue was deleted and created again
-            start = self._BEGINNING
+            # The queue was deleted and created again, or a failover has lost events. Ids are times, so what is left
+            # after the start was not read.
+            self._lost(None)
+            start = _position(start["id"], self._number_of(part, start["id"]))
         return [
             Slice(
                 part=part, after=start["id"], after_number=start["number"], until=end["id"], until_number=end["number"]
@@ -126,7 +131,7 @@ class EventsReader(QueueStreamReader):
             self._lost(partition.until_number - number)
 
     def _lost(self, count: int | None) -> None:
-        """Report lost events; None or a negative count: the queue was deleted and created again."""
+        """Report lost events; None or a negative count: the queue was deleted, or a failover has lost some."""
         self._report(EventsLostError(self._options.keys.name, count if count is None or count > 0 else None))
 
     def _batch(self, part: Part, frame: Frame, entries: list[tuple[str, list[str]]]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from glidemq_py._core.checks import check_choice
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.options import Given, Place
 
@@ -58,6 +59,8 @@ class ReadOptions:
                 "view", view, "is read as a stream (readStream, with availableNow for the existing entries)"
             )
         starting = given.text("startingOffsets", "latest").strip().lower()
+        if view == "events":
+            _, starting = split_partition_id(starting)  # the column eventId has the partition
         if starting not in ("earliest", "latest") and _STREAM_ID.fullmatch(starting) is None:
             what = "an event's id" if view == "events" else "the number of a finished job"
             raise GlideMQValidationError("startingOffsets", starting, f"must be earliest, latest or {what}")

@@ -16,6 +16,7 @@ from glidemq_py.errors import GlideMQValidationError, ResultsLostError
 from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Columns, Frame, column_batch, ours
 from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.partitioned import layout_of
 from glidemq_py.spark.read_options import ReadOptions
 from glidemq_py.spark.stream_reader import Part, Position, QueueStreamReader
 
@@ -102,20 +103,36 @@ class ResultsReader(QueueStreamReader):
 
     def _end(self, part: Part, start: Position, most: int, now: results.Range) -> Position:
         if not now.id:
-            if part.keys.name not in self._parts:  # a partition that has left the layout, and was deleted
+            if self._is_gone(part):
                 return start
             self._search_all(part)  # a new partition, or the queue was deleted
-        if not now.id or now.id != start["sequence"]:
-            start = _position(self._range(part).id, 0)
             now = transport_of(self._options.place).call(self._range_call(part, start, most))
-        if now.stop == start["number"] and not _renumbered(start, now):
-            return start
+        if now.id != start["sequence"]:
+            asked, start = start, _position(now.id, 0)
+            if asked["number"] or part.keys.name in self._targets:
+                now = transport_of(self._options.place).call(self._range_call(part, start, most))
+        if not _renumbered(start, now):
+            target = self._target(part, start)
+            if now.stop == start["number"] or (target is not None and target <= start["number"] <= now.last):
+                return start
         return _position(now.id, now.stop, now.stop_job)
 
+    def _is_gone(self, part: Part) -> bool:
+        """Return whether a partition has left the layout. Nothing is written to it then: its keys would come back."""
+        if part.keys.name not in self._parts:
+            return True
+        if part.home is None:
+            return False
+        layout = layout_of(transport_of(self._options.place), self._options.keys)
+        return layout is None or part.keys.name not in layout.names
+
     def _range_call(self, part: Part, start: Position, most: int) -> Call[results.Range]:
+        return results.range_of(part.keys.meta, start["number"], most, self._target(part, start) or 0)
+
+    def _target(self, part: Part, start: Position) -> int | None:
+        """Return the number where to stop in the sequence of a position; None = at its end."""
         target = self._targets.get(part.keys.name)
-        stop = target["number"] if target is not None and target["sequence"] == start["sequence"] else 0
-        return results.range_of(part.keys.meta, start["number"], most, stop)
+        return int(target["number"]) if target is not None and target["sequence"] == start["sequence"] else None
 
     def _range(self, part: Part, start: int = 0) -> results.Range:
         return transport_of(self._options.place, check=True).call(results.range_of(part.keys.meta, start))
@@ -172,11 +189,14 @@ class ResultsReader(QueueStreamReader):
         Raises:
             ResultsLostError: if results are missing.
         """
+        now, number = self._range(part, start["number"]), int(start["number"])
+        if now.id != end["sequence"]:  # its numbers are those of other jobs now, which the next batch reads
+            self._lost(None)
+            return int(end["number"])
         if start["sequence"] not in ("", end["sequence"]):
             self._lost(None)
             return 0
-        now, number = self._range(part, start["number"]), int(start["number"])
-        if now.id != end["sequence"] or number > end["number"] or _renumbered(start, now):
+        if number > end["number"] or _renumbered(start, now):
             self._lost(None)
         elif number < now.first - 1:
             lost = min(now.first - 1, int(end["number"])) - number

@@ -220,7 +220,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def divided(counts: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return how many of each are read, together at most ``most``: equal shares, and the rest of those with few."""
+    """Return how many of each are read, together at most ``most``: equal shares, and the rest of those with few.
+
+    If not all can be read, those with the most are, so that none waits for ever.
+    """
+    if most < sum(count > 0 for count in counts.values()):
+        fullest = sorted(counts, key=lambda each: -counts[each])[:most]
+        return {name: int(name in fullest) for name in counts}
     found: dict[str, int] = {}
     for left, name in enumerate(sorted(counts, key=lambda each: counts[each])):
         found[name] = min(counts[name], -(-most // (len(counts) - left)))

@@ -278,9 +278,12 @@ def _end(
 def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], overwrite: bool) -> bool:
     transport = transport_of(options.place)
     if not any(message is not None and message.over for message in messages):
-        names, winners, facts = _check_layouts(options, write, messages), _winners(messages), facts_of(messages)
-        steps = staging.overwrite(write, winners, facts, names) if overwrite else decide_write(write, winners, facts)
-        return run_blocking(transport, steps)
+        check = partial(_check_layouts, options, write, messages)
+        winners, facts = _winners(messages), facts_of(messages)
+        if overwrite:
+            return run_blocking(transport, staging.overwrite(write, winners, facts, check))
+        check()
+        return run_blocking(transport, decide_write(write, winners, facts))
     state = transport.call(staging.open_write(write, create=False)).state
     if state not in ENDED:
         raise StagedWriteError(write.id, write.home.name, state)

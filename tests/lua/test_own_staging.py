@@ -519,7 +519,7 @@ def test_commit_after_an_overwrite_has_emptied_a_queue_without_rows(place: Place
     place.stage("a", 0, "1", write=other)
     place.open(write)
     place.stage("a", 0, "2", write=write, beside=True)
-    steps = staging.overwrite(write, {place.beside_keys.name: [("a", 1)]}, emptied=[place.keys.name])
+    steps = staging.overwrite(write, {place.beside_keys.name: [("a", 1)]}, emptied=lambda: [place.keys.name])
     reply, drains, restarts = None, 0, 0
     while (call := next_step(steps, reply)) is not None:
         if isinstance(call, staging.Pause):

@@ -14,6 +14,7 @@ from glidemq_py import Queue, Worker
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features import staged_writes
 from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
 from glidemq_py._features.staged_writes import WriteId, open_write, run_blocking, stage, undo_write
 from glidemq_py.errors import GlideMQError, PartitionedQueueError, StagedWriteError
@@ -256,6 +257,51 @@ async def test_an_overwrite_after_a_change_deletes_nothing(url: str, queue_name:
             await asyncio.to_thread(save.commit, [message])
         await asyncio.to_thread(save.abort, [message])
         assert await queue.count() == 10
+
+
+async def test_a_change_while_an_overwrite_deletes_is_found(
+    url: str, queue_name: str, writer_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    loop, drain_queue = asyncio.get_running_loop(), staged_writes.drain_queue
+    async with Queue(queue_name, url, partitions=2) as queue:
+        await queue.add_bulk([("old", at) for at in range(10)])
+        save = writer_of(overwrite="drain", writeId="w")
+        save._overwrite = True
+        message = await asyncio.to_thread(save.write, iter([rows(0)]))
+
+        def change(*args: Any) -> Any:
+            monkeypatch.setattr(staged_writes, "drain_queue", drain_queue)
+            asyncio.run_coroutine_threadsafe(queue.set_partitions(4), loop).result(30)
+            return drain_queue(*args)
+
+        monkeypatch.setattr(staged_writes, "drain_queue", change)
+        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
+            await asyncio.to_thread(save.commit, [message])
+        await asyncio.to_thread(save.abort, [message])
+        assert await queue.count() == 0
+
+
+async def test_an_overwrite_without_rows_deletes_the_jobs_of_new_partitions(
+    url: str, queue_name: str, writer_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    loop, drain_queue = asyncio.get_running_loop(), staged_writes.drain_queue
+    async with Queue(queue_name, url, partitions=2) as queue:
+        await queue.count()
+        save = writer_of(overwrite="drain")
+        save._overwrite = True
+
+        async def grow() -> None:
+            await queue.set_partitions(4)
+            await queue.add_bulk([("old", at, {"job_id": f"old-{at}"}) for at in range(40)])
+
+        def change(*args: Any) -> Any:
+            monkeypatch.setattr(staged_writes, "drain_queue", drain_queue)
+            asyncio.run_coroutine_threadsafe(grow(), loop).result(30)
+            return drain_queue(*args)
+
+        monkeypatch.setattr(staged_writes, "drain_queue", change)
+        await asyncio.to_thread(save.commit, [None])
+        assert await queue.count() == 0
 
 
 async def test_a_queue_that_gets_partitions_before_the_commit_is_found(

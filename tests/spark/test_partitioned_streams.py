@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from glidemq_py import EventsLostError, GlideMQValidationError, Queue, ResultsLostError, Worker
+from glidemq_py._features import results
 from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py.spark import results_reader
 from glidemq_py.spark.source import make_stream_reader
 from glidemq_py.spark.stream_reader import divided
 from glidemq_py.testing import RespClient
@@ -101,6 +104,11 @@ async def drain(queue: Queue[Any, Any], url: str) -> None:
 
 def partitions_of(ids: list[str]) -> set[int]:
     return {split_partition_id(job_id)[0] for job_id in ids}
+
+
+def time_of(event_id: str) -> tuple[int, int]:
+    ms, _, number = split_partition_id(event_id)[1].partition("-")
+    return int(ms), int(number)
 
 
 async def settled(queue: Queue[Any, Any], count: int) -> None:
@@ -220,6 +228,22 @@ def test_a_limit_is_divided():
     assert divided({"a": 1, "b": 100, "c": 100}, 21) == {"a": 1, "b": 10, "c": 10}
     assert divided({"a": 100, "b": 0, "c": 3}, 2) == {"b": 0, "c": 1, "a": 1}
     assert divided({"a": 5, "b": 5}, 1) == {"a": 1, "b": 0}
+    assert divided({"a": 1, "b": 0, "c": 9, "d": 8}, 2) == {"a": 0, "b": 0, "c": 1, "d": 1}
+
+
+async def test_a_small_limit_starves_no_partition(driver: Drivers, url: str, queue_name: str):
+    """Also while more events are added than are read."""
+    reading = driver("events")
+    async with Queue(queue_name, url, partitions=4) as queue:
+        assert await reading.ids() == []
+        full = split_partition_id((await queue.add("n", ordering={"key": "k"})).id)[0]
+        for _ in range(10):
+            await queue.add("n", ordering={"key": "k"})
+        for _ in range(5):
+            await add(queue, 8)
+            rows = await reading.batch(maxOffsetsPerTrigger="2")
+            assert len(rows) == 2
+            assert full in partitions_of([row["eventId"] for row in rows])
 
 
 async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, resp: RespClient):
@@ -241,6 +265,26 @@ async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, r
             found += [row["id"] for row in rows]
             reading.offset = end
         assert sorted(found) == sorted(["done", *(f"{number}||done" for number in range(1, 20))])
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+async def test_a_run_reads_nothing_of_a_partition_that_was_empty(
+    driver: Drivers, url: str, queue_name: str, partitions: int
+):
+    reading = driver("jobs")
+    async with Queue(queue_name, url, partitions=None if partitions == 1 else partitions) as queue:
+        wanted = await filled(queue, url, "jobs", count=2) if partitions > 1 else []
+        reader = reading.reader(maxOffsetsPerTrigger="100")
+        start = await asyncio.to_thread(reader.initialOffset)
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        found: list[str] = []
+        for _ in range(3):
+            wanted_later = await filled(queue, url, "jobs")
+            assert partitions_of(wanted_later) == set(range(partitions))
+            end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
+            found += [row["id"] for row in await asyncio.to_thread(rows_of, reader, start, end)]
+            start = end
+        assert sorted(found) == wanted
 
 
 @VIEWS
@@ -324,6 +368,147 @@ async def test_a_layout_that_a_failover_has_lost(
         third = await filled(queue, url, view)
         assert partitions_of(third) == {0, 1, 2}
         assert await reading.ids() == third
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_a_batch_of_results_that_is_repeated_after_the_queue_was_deleted(
+    driver: Drivers, url: str, queue_name: str, partitions: int
+):
+    """It reads none of the new results: the next batch reads all of them."""
+    reading, other = driver("jobs"), driver("jobs")
+    count = None if partitions == 1 else partitions
+    async with Queue(queue_name, url, partitions=count) as queue:
+        assert await reading.ids() == []
+        start = reading.offset
+        await filled(queue, url, "jobs", count=10)
+        await reading.batch()
+        await queue.obliterate(force=True)
+    async with Queue(queue_name, url, partitions=count) as queue:
+        assert await other.ids() == []
+        wanted = await filled(queue, url, "jobs")
+        reader = reading.reader(failOnDataLoss="false")
+        lost: list[int | None] = []
+        reader._lost = lost.append
+        assert await asyncio.to_thread(rows_of, reader, start, reading.offset) == []
+        assert lost == [None] * partitions
+        with pytest.raises(ResultsLostError):
+            await asyncio.to_thread(reading.reader().partitions, start, reading.offset)
+        assert await reading.ids(failOnDataLoss="false") == wanted
+
+
+@pytest.mark.parametrize("more", [0, 1, 5])
+async def test_events_that_a_failover_has_lost(driver: Drivers, url: str, queue_name: str, resp: RespClient, more: int):
+    """The events that are left were read, and are not read again."""
+    reading = driver("events")
+    async with Queue(queue_name, url, partitions=2) as queue:
+        assert await reading.ids() == []
+        await add(queue)
+        await reading.batch()
+        name = (await queue.get_partitions()).names[1]
+    key = f"glide:{{{name}}}:events"
+    events = resp.execute("XRANGE", key, "-", "+")
+    resp.execute("DEL", key)
+    for entry, fields in events[:-2]:
+        resp.execute("XADD", key, entry, *fields)
+    run, start = reading.reader(), reading.offset
+    await asyncio.to_thread(run.prepareForTriggerAvailableNow)
+    for number in range(more):
+        resp.execute("XADD", key, "*", "event", "added", "jobId", f"new-{number}")
+    end = await asyncio.to_thread(run.latestOffset, start, run.getDefaultReadLimit())
+    with pytest.raises(EventsLostError):  # though the end of the run is before its start
+        await asyncio.to_thread(rows_of, run, start, end)
+    with pytest.raises(EventsLostError, match="a failover has lost some of its events"):
+        await reading.batch()
+    reader, lost = reading.reader(failOnDataLoss="false"), list[int | None]()
+    reader._lost = lost.append
+    end = await asyncio.to_thread(reader.latestOffset, start)
+    rows = await asyncio.to_thread(rows_of, reader, start, end)
+    assert [row["jobId"] for row in rows] == [f"1||new-{number}" for number in range(more)]
+    assert lost == [-2 if more > 2 else None]  # a negative count is reported as none
+    reading.offset = end
+    resp.execute("XADD", key, "*", "event", "added", "jobId", "last")
+    assert await reading.ids() == ["1||last"]
+
+
+async def test_events_that_were_trimmed_beyond_the_end_of_a_run(
+    driver: Drivers, url: str, queue_name: str, resp: RespClient
+):
+    """Those that came later are read by the next run, once."""
+    reading, options = driver("events"), {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "80"}
+    key = f"glide:{{{queue_name}}}:events"
+
+    def emit(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            resp.execute("XADD", key, "*", "event", "added", "jobId", number)
+
+    async with Queue(queue_name, url) as queue:
+        await queue.count()
+        emit(0, 10)
+        await reading.batch()
+        emit(10, 150)
+        reader, start = reading.reader(**options), reading.offset
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        emit(160, 130)
+        resp.execute("XTRIM", key, "MAXLEN", "=", 100)
+        lost: list[int | None] = []
+        reader._lost = lost.append
+        while True:
+            end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
+            if end == start:
+                break
+            assert await asyncio.to_thread(rows_of, reader, start, end) == []
+            start = end
+        assert lost == [150]
+        reading.offset = start
+        with pytest.raises(EventsLostError, match="30 events were trimmed"):
+            await reading.batch()
+        assert sorted(map(int, await reading.ids(failOnDataLoss="false"))) == [*range(190, 290)]
+
+
+async def test_a_queue_that_is_deleted_while_it_is_read_is_not_created_again(
+    driver: Drivers, url: str, queue_name: str, resp: RespClient
+):
+    reading = driver("jobs")
+    async with Queue(queue_name, url, partitions=4) as queue:
+        await filled(queue, url, "jobs")
+        reader = reading.reader()
+        start = await asyncio.to_thread(reader.initialOffset)
+        await asyncio.to_thread(reader.latestOffset, start)
+        reader._next_look = float("inf")
+        await queue.obliterate(force=True)
+        assert await asyncio.to_thread(reader.latestOffset, start) == start
+        assert resp.keys(f"glide:{{{queue_name}*") == []
+
+
+async def test_a_poll_without_a_start_asks_each_partition_once(
+    driver: Drivers, url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """That of PySpark 4.1."""
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await filled(queue, url, "jobs")
+        reader = driver("jobs").reader()
+        start = await asyncio.to_thread(reader.initialOffset)
+        end = await asyncio.to_thread(reader.latestOffset, start)
+        asked: list[str] = []
+
+        def range_of(meta: str, *args: int) -> Any:
+            asked.append(meta)
+            return results.range_of(meta, *args)
+
+        monkeypatch.setattr(results_reader, "results", SimpleNamespace(**vars(results) | {"range_of": range_of}))
+        reader._next_look = float("inf")
+        assert await asyncio.to_thread(reader.latestOffset) == end
+        assert len(asked) == len(set(asked)) == 3
+
+
+async def test_events_start_after_an_id_with_its_partition(driver: Drivers, url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await add(queue)
+        ids = [row["eventId"] for row in await driver("events").batch()]
+        times = sorted(time_of(event_id) for event_id in ids)
+        at = "{}-{}".format(*times[9])
+        found = await driver("events").batch(startingOffsets=f"1||{at}")
+        assert {row["eventId"] for row in found} == {each for each in ids if time_of(each) > times[9]}
 
 
 @VIEWS

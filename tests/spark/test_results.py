@@ -19,6 +19,7 @@ class Finished:
 
     def __init__(self, resp: RespClient, queue: str) -> None:
         self._resp = resp
+        self.queue = queue
         self.base = f"glide:{{{queue}}}:"
         self.jobs: list[str] = []
 
@@ -188,15 +189,36 @@ def test_deleted_sequence_is_reported(driver: Driver, finished: Finished, resp: 
     assert driver.batch() == []
 
 
+def lose_the_last_five(finished: Finished, resp: RespClient) -> None:
+    """Put the queue into the state after a failover to a server without them."""
+    entries = finished.run("XRANGE", "results", "-", "+")[:-5]
+    resp.execute("UNLINK", finished.base + "results")
+    for entry, fields in entries:
+        finished.run("XADD", "results", entry, *fields)
+
+
+@pytest.mark.parametrize("more", [0, 4, 5, 20])
+def test_failover_before_a_run_is_reported(driver: Driver, finished: Finished, resp: RespClient, more: int):
+    """Though the end of the run is before its start, also if other jobs have got the numbers meanwhile."""
+    lost = finished.finish(10)[5:]
+    driver.batch()
+    lose_the_last_five(finished, resp)
+    for job in lost:
+        finished.remove(job)
+    reader = driver.reader()
+    reader.prepareForTriggerAvailableNow()
+    assert reader._targets[finished.queue]["number"] == 5
+    finished.finish(more)
+    with pytest.raises(ResultsLostError):
+        driver.batch(reader)
+
+
 @pytest.mark.parametrize("more", [4, 5, 20])
 def test_failover_that_lost_numbers_is_reported(driver: Driver, finished: Finished, resp: RespClient, more: int):
     """The new primary lacks the last five entries, and has given their numbers to other jobs."""
     finished.finish(10)
     driver.batch()
-    entries = finished.run("XRANGE", "results", "-", "+")[:5]
-    resp.execute("UNLINK", finished.base + "results")
-    for entry, fields in entries:
-        finished.run("XADD", "results", entry, *fields)
+    lose_the_last_five(finished, resp)
     finished.finish(more)
     with pytest.raises(ResultsLostError) as caught:
         driver.batch()
