@@ -234,10 +234,11 @@ class LoopTransport:
         async with connection.opening:
             if connection.transport is None:
                 await self._open(connection)
+        self._last = connection
         if self._connections.get(loop) is not connection:  # it was closed while connecting
+            self._last = None
             await connection.close()
             return await self._connect()
-        self._last = connection
         return connection
 
     def _check_open(self) -> None:
@@ -320,17 +321,21 @@ class LoopTransport:
 
     async def disconnect(self) -> None:
         """Close the connections as `close`, but let the next call in a loop open one again."""
-        self._last = None
         here = self._current_loop()
         closing, self._connections = self._connections, {}
-        while closing:
-            loop, connection = closing.popitem()
-            if loop is here:
-                await connection.close()
-            elif isinstance(loop, asyncio.AbstractEventLoop) and loop.is_running():
-                await self._close_in(loop, connection)
-            else:
-                connection.abandon()
+        self._last = None  # after that: another thread may set it until its connection is taken away
+        try:
+            while closing:
+                loop, connection = closing.popitem()
+                if loop is here:
+                    await connection.close()
+                elif isinstance(loop, asyncio.AbstractEventLoop) and loop.is_running():
+                    await self._close_in(loop, connection)
+                else:
+                    connection.abandon()
+        finally:  # if it was cancelled, the next call closes the others
+            for loop, connection in closing.items():
+                self._connections.setdefault(loop, connection)
 
     async def _close_in(self, loop: asyncio.AbstractEventLoop, connection: LoopConnection) -> None:
         closing = connection.close()

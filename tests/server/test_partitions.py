@@ -67,9 +67,10 @@ async def test_an_empty_queue_keeps_its_settings(url: str, resp: RespClient, que
 async def test_new_partitions_are_not_those_of_a_deleted_queue(url: str, resp: RespClient, queue_name: str):
     """A late command for the name of a partition may have created its meta key again."""
     *_, last = partition_names(queue_name, 3)
-    resp.execute("HSET", f"glide:{{{last}}}:meta", "paused", "1", "globalConcurrency", "1")
+    fields = ("paused", "globalConcurrency", "resultsKept")
+    resp.execute("HSET", f"glide:{{{last}}}:meta", *(word for field in fields for word in (field, "1")))
     async with Queue(queue_name, url, partitions=3):
-        assert resp.execute("HMGET", f"glide:{{{last}}}:meta", "paused", "globalConcurrency") == [None, None]
+        assert resp.execute("HMGET", f"glide:{{{last}}}:meta", *fields) == [None] * 3
 
 
 @pytest.mark.parametrize("limit", ["set_global_concurrency", "set_fair_key_limits", "set_group_limits"])
@@ -81,6 +82,25 @@ async def test_limits_are_divided_by_set_partitions_only(url: str, queue_name: s
         with pytest.raises(GlideMQValidationError, match=r"has jobs or limits .*; call Queue.set_partitions\(3\)"):
             await Queue(queue_name, url, partitions=3).connect()
         await queue.set_partitions(3)
+
+
+async def test_limits_that_have_ended_are_none(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_concurrency(6, ttl=1)
+        async with asyncio.timeout(60):
+            while await queue.get_global_concurrency():
+                pass  # nothing tells that a limit has ended, but its time to live is 1 ms
+    async with Queue(queue_name, url, partitions=3) as queue:
+        assert (await queue.get_partitions()).count == 3
+
+
+async def test_a_rejected_number_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.pause()
+        await queue.add("n")
+    with pytest.raises(GlideMQValidationError, match="has jobs"):
+        await Queue(queue_name, url, partitions=3).connect()
+    assert not any(resp.execute("EXISTS", f"glide:{{{name}}}:meta") for name in partition_names(queue_name, 3)[1:])
 
 
 async def test_a_wrong_number_of_partitions_is_rejected(url: str, queue_name: str):

@@ -65,3 +65,32 @@ async def test_a_connection_that_opens_too_late_is_closed(is_final: bool) -> Non
         assert found == [opener.opened[-1]] * 2
         assert [each.is_closed for each in opener.opened] == [True, False]
         await transport.close()
+
+
+async def test_a_cancelled_close_leaves_the_others_to_the_next_one() -> None:
+    """Connections of other loops, here of one that has not started yet, are closed by the next call."""
+    opener, other_loop = Opener(), asyncio.new_event_loop()
+    opener.may_open.set()
+    transport = LoopTransport("queue 'a'", opener)
+    here: Any = await transport.here()
+    other = LoopConnection(other_loop, transport._runtime)
+    other.transport = cast("Transport", Opened())
+    # Taken last first: this loop's connection is closed before that of the other loop.
+    transport._connections = {other_loop: other, **transport._connections}
+    started, never = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        started.set()
+        await never.wait()
+
+    here.close = close
+    closing = asyncio.create_task(transport.close())
+    await started.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert list(transport._connections) == [other_loop]
+    other.abandon = transport._connections.clear  # type: ignore[method-assign]
+    await transport.close()
+    assert not transport._connections
+    other_loop.close()

@@ -150,7 +150,7 @@ def parse_manifest(text: bytes, backup: str = "") -> BackupInfo:
             each["parts"] = tuple(each["parts"])
         info = BackupInfo(**content, parts=parts, partitions=tuple(BackedUpPartition(**each) for each in partitions))
         return replace(info, counts=tuple(info.counts))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise BackupError(f"the manifest of backup {backup!r} is damaged: {reason}") from error
 

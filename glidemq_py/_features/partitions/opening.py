@@ -12,7 +12,7 @@ from glidemq_py._features import results
 from glidemq_py._features.partitions.changing import copy_settings, settings_page
 from glidemq_py._features.partitions.layout import Layout, number_after, partition_names
 from glidemq_py._features.partitions.repairing import agreed_layout
-from glidemq_py._features.partitions.stored import create_partitions, read_layout
+from glidemq_py._features.partitions.stored import create_partitions, may_create_partitions, read_layout
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["open_layout"]
@@ -44,32 +44,36 @@ async def _create(transport: Transport, keys: QueueKeys, partitions: int) -> Lay
     restored = await agreed_layout(transport, keys, names)  # a failover may have lost it
     if restored is not None:
         return restored
-    try:
-        has_limits = await _copy_settings(transport, keys, names[1:])
-    except LayoutChangedError:  # another client was faster
-        return await agreed_layout(transport, keys)
     layout = Layout(number_after(0), (partitions,), names)
-    if has_limits or not await transport.call(create_partitions(keys.meta, layout)):
+    try:
+        is_created = (
+            bool(await transport.call(may_create_partitions(keys.meta)))
+            and await _copy_settings(transport, keys, names[1:])
+            and bool(await transport.call(create_partitions(keys.meta, layout)))
+        )
+    except LayoutChangedError:  # another client was faster
+        is_created = False
+    found = await agreed_layout(transport, keys)
+    if found is None and not is_created:
         problem = f"queue {keys.name!r} has jobs or limits and is not partitioned"
         raise GlideMQValidationError(_OPTION, partitions, f"{problem}; call Queue.set_partitions({partitions})")
-    return await agreed_layout(transport, keys)
+    return found
 
 
 async def _copy_settings(transport: Transport, keys: QueueKeys, names: Sequence[str]) -> bool:
     """Give new partitions the settings of the queue, instead of those that a deleted queue may have left in them.
 
-    Returns True, and changes nothing, if keys of the queue have limits: these must be divided.
+    Returns False, and changes nothing, if keys of the queue have limits: these must be divided.
     """
     page, cursor = None, ""
     while page is None or cursor:
         found = await transport.call(settings_page(keys.meta, cursor))
         if found.limits or found.groups:
-            return True
+            return False
         page, cursor = page or found, found.cursor
     kept = await transport.command("HGET", keys.meta, "resultsKept")
     for name in names:
         meta = QueueKeys(keys.prefix, name).meta
         await transport.call(copy_settings(meta, page.settings, [], [], used_from=_NEVER_USED))
-        if kept:
-            await transport.call(results.set_retention(meta, int(kept)))
-    return False
+        await transport.call(results.set_retention(meta, int(kept or 0)))
+    return True

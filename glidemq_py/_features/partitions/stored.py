@@ -24,6 +24,7 @@ __all__ = [
     "create_partitions",
     "layout_in",
     "layout_text",
+    "may_create_partitions",
     "parse_layout",
     "read_layout",
     "read_layout_and",
@@ -78,8 +79,14 @@ def _are_counts(counts: object, most: int) -> bool:
 
 
 def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
-    """Store the layout of an empty queue. Returns the layout that applies; empty if the queue has jobs."""
+    """Store the layout of an empty queue. Returns the layout that applies; empty if the queue has jobs or limits."""
     request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number)
+    return Call("create_partitions", meta, request, bytes, repeatable=True)
+
+
+def may_create_partitions(meta: str) -> Call[bytes]:
+    """Return the layout of a queue, "" if it has jobs or limits, or "empty" if `create_partitions` may follow."""
+    request = requests.create_partitions(layout="", epoch=0)
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 

@@ -2,11 +2,11 @@
 --   KEYS 1 meta (of the queue itself, which is its partition 0)   ARGV 1 packed {layout, epoch}   -> the layout of the queue
 -- layout: text for clients (_features/partitions/stored.py), which is stored as it is. epoch: its number. A queue that
 -- already has a layout keeps it. The reply is '' if the queue has jobs, which would not be found by their routing keys, or
--- limits, which would have to be divided; nothing was changed.
+-- limits, which would have to be divided; nothing was changed. Without a layout, the reply says whether it could be created:
+-- 'empty' = yes.
 -- Bound: constant.
 
 local M = G.moving
-local DIVIDED = { 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'temporaryLimits' }
 
 local function has_jobs(q)
   if redis.call('EXISTS', q.scheduled, q.completed, q.failed, q.priority, q.lifo, q.list_active, q.suspended,
@@ -18,17 +18,18 @@ local function has_jobs(q)
 end
 
 local function has_limits(q)
-  local found = redis.call('HMGET', q.meta, unpack(DIVIDED))
-  for i = 1, #DIVIDED do
-    if found[i] and found[i] ~= '0' and found[i] ~= '' then return true end
-  end
-  return redis.call('EXISTS', q.fair_limits) == 1
+  local temporary = G.limit_ttl.read(redis.call('HGET', q.meta, 'temporaryLimits'))
+  if temporary then G.limit_ttl.expire(q, temporary, G.now(q)) end
+  local concurrency, max = G.limit_ttl.effective(q, G.now(q))
+  return concurrency > 0 or max > 0 or redis.call('HEXISTS', q.meta, 'temporaryLimits') == 1
+    or redis.call('EXISTS', q.fair_limits) == 1
 end
 
 G.export('create_partitions', {}, function(q, r)
   local layout = redis.call('HGET', q.meta, 'partitions')
   if layout then return layout end
   if has_jobs(q) or has_limits(q) then return '' end
+  if r.layout == '' then return 'empty' end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
@@ -81,6 +82,7 @@ local COPIED = {
   'features', 'paused', 'deadLetterQueueName', 'deadLetterOn', 'stalledInterval', 'maxStalledCount', 'stalledGrace',
   'attemptHistory', 'failurePolicy', 'metricsByName', 'timeline', 'tellsStarts', 'maxLenEvents',
 }
+local DIVIDED = { 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'temporaryLimits' }
 local OF_GROUP = { 'limitsKept', 'maxConcurrency', 'rateMax', 'rateDuration', 'tbCapacity', 'tbRefillRate' }
 local SCAN, GROUP = G.rows.scan, G.rows.group_settings
 local PAGE = 200
