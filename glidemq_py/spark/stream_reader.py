@@ -203,8 +203,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if all(part.home is None for part in parts.values()):
             (position,) = positions.values()
             return position
-        rows = [[part.home and part.home.number, name, positions[name]] for name, part in parts.items()]
-        return {"partitions": sorted(rows, key=lambda row: (row[0] or 0, row[1]))}
+        numbers = {name: 0 if part.home is None else part.home.number for name, part in parts.items()}
+        in_order = sorted(parts, key=lambda name: (numbers[name], name))
+        return {"partitions": [[parts[name].home and numbers[name], name, positions[name]] for name in in_order]}
 
     def _most(self, limit: Any) -> int | None:
         """Return how many entries Spark's limit allows, or None for all."""

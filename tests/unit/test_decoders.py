@@ -429,6 +429,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "spark.columns:read_columns",
     },
     "part of a decoder above": {
+        "_features.retries:Backoff.read",
         "_features.schedulers.cron:_read",
         "_features.schedulers.cron:_read_token",
         "_features.leases.lease:Lease.from_token",

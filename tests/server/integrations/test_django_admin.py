@@ -18,6 +18,8 @@ from django.test.utils import override_settings
 
 from glidemq_py.integrations.django import close_queues
 
+pytestmark = pytest.mark.slow  # all: they share a database
+
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -82,7 +84,6 @@ async def states(url: str, name: str) -> tuple[int, int]:
         return counts.failed, counts.waiting
 
 
-@pytest.mark.slow
 def test_queues_and_failed_jobs_are_listed(users: dict[str, Any], failed: str) -> None:
     client = client_of(users["root"])
     assert "/admin/glidemq/queue/" in client.get("/admin/").content.decode()
@@ -97,7 +98,6 @@ def test_queues_and_failed_jobs_are_listed(users: dict[str, Any], failed: str) -
     assert client.get("/admin/glidemq/queue/none/failed/").status_code == 404
 
 
-@pytest.mark.slow
 def test_jobs_are_retried_and_deleted(users: dict[str, Any], failed: str, url: str) -> None:
     client = client_of(users["root"])
     assert "1 failed job to be retried." in post(client, failed, action="retry", id=["job0"])
@@ -150,7 +150,6 @@ def test_server_that_is_gone_is_reported(users: dict[str, Any], django_project: 
     close_queues()
 
 
-@pytest.mark.slow
 def test_no_table_is_created(users: dict[str, Any]) -> None:
     from django.db import connection
 
