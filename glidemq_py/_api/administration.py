@@ -21,7 +21,7 @@ from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQError, JobStateError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError
 
 __all__ = [
     "change_delay",
@@ -204,8 +204,10 @@ def checked_count(count: object) -> int:
     """Return a maximum number of jobs as the server functions know it: 0 = all, which callers write as None.
 
     Raises:
-        GlideMQValidationError: If it is invalid: 0, too, which a program may have computed.
+        GlideMQValidationError: If it is neither None nor a positive number. 0 may be a mistake of the program.
     """
+    if count == 0:
+        raise GlideMQValidationError("count", 0, "must be at least 1; leave it out for all jobs")
     return 0 if count is None else check_int("count", count, 1, 2**53)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._client.connect import Connection
-from glidemq_py._core.queue_options import Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._core.queue_options import Compression, JobInput, JobSpec, Serializer, SerializerName
 from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.reading import JobNode
@@ -32,10 +32,8 @@ class FlowProducerOptions(TypedDict, total=False):
 GROUP_NAME: Final = "__group__"
 """Name of the parent job of a group."""
 
-Spec = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
 
-
-def _jobs(queue: str, jobs: Sequence[Spec]) -> list[FlowJob]:
+def _jobs(queue: str, jobs: Sequence[JobInput]) -> list[FlowJob]:
     specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(jobs)]
     if not specs:
         raise GlideMQValidationError("jobs", jobs, "must name at least one job")
@@ -43,7 +41,7 @@ def _jobs(queue: str, jobs: Sequence[Spec]) -> list[FlowJob]:
 
 
 async def chain(
-    queue: str, jobs: Sequence[Spec], connection: Connection = None, **options: Unpack[FlowProducerOptions]
+    queue: str, jobs: Sequence[JobInput], connection: Connection = None, **options: Unpack[FlowProducerOptions]
 ) -> JobNode:
     """Add jobs that run one after the other: the **last** of the list runs first, as in glide-mq for Node.
 
@@ -67,7 +65,7 @@ async def chain(
 
 
 async def group(
-    queue: str, jobs: Sequence[Spec], connection: Connection = None, **options: Unpack[FlowProducerOptions]
+    queue: str, jobs: Sequence[JobInput], connection: Connection = None, **options: Unpack[FlowProducerOptions]
 ) -> JobNode:
     """Add jobs that run in parallel, and a parent job that waits for all of them.
 
@@ -89,8 +87,8 @@ async def group(
 
 async def chord(
     queue: str,
-    jobs: Sequence[Spec],
-    callback: Spec,
+    jobs: Sequence[JobInput],
+    callback: JobInput,
     connection: Connection = None,
     **options: Unpack[FlowProducerOptions],
 ) -> JobNode:

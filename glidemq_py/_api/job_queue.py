@@ -37,6 +37,7 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
+    JobInput,
     JobSpec,
     QueueOptions,
     Serializer,
@@ -593,9 +594,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def add_bulk(
         self,
-        jobs: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
+        jobs: Iterable[JobInput],
         *,
         durable: DurableInput = None,
     ) -> list[Job[DataT, ResultT]]:

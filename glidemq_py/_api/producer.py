@@ -25,7 +25,7 @@ from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
-    JobSpec,
+    JobInput,
     QueueOptions,
     Serializer,
     SerializerName,
@@ -126,9 +126,7 @@ class Producer(AsyncOnly, Generic[DataT]):
 
     async def add_bulk(
         self,
-        jobs: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
+        jobs: Iterable[JobInput],
         *,
         durable: DurableInput = None,
     ) -> list[str | None]:

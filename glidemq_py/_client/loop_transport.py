@@ -323,7 +323,7 @@ class LoopTransport:
         """Close the connections as `close`, but let the next call in a loop open one again."""
         here = self._current_loop()
         closing, self._connections = self._connections, {}
-        self._last = None  # after that: another thread may set it until its connection is taken away
+        self._last = None  # last: before the swap, another thread may set it again
         try:
             while closing:
                 loop, connection = closing.popitem()

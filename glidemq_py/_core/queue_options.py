@@ -173,3 +173,7 @@ class JobSpec(OptionValue):
                 raise GlideMQValidationError(f"{option}.opts", given["opts"], "is another name of 'options': give one")
             given["options"] = given.pop("opts")
         return cls(**given)
+
+
+JobInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+"""A job to add: a `JobSpec`, a tuple (name, data, options), of which only the name is needed, or a mapping of these."""

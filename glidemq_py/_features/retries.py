@@ -65,7 +65,8 @@ class Backoff(OptionValue, prefix="backoff"):
     """Delay between the attempts of a job.
 
     Args:
-        type: "fixed", "exponential", or the name of a backoff strategy of the worker; no misspelling of the two.
+        type: "fixed", "exponential", or the name of a backoff strategy of the worker. A misspelling of the first two
+            is rejected.
         delay: base delay, ms or timedelta.
         jitter: 0.0..1.0; up to this fraction of the delay is added at random.
         max_delay: upper bound of the delay, jitter included, ms or timedelta; None = ten years.

@@ -14,7 +14,7 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobInput, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.broadcast import Delivery, Subscription
 from glidemq_py._features.broadcast.options import PublishOptionsDict
@@ -106,12 +106,7 @@ class Broadcast(BlockingOnly, Generic[DataT]):
         """
         return run_immediately(self._core.publish(subject, data, *misplaced, **options))
 
-    def publish_bulk(
-        self,
-        messages: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
-    ) -> list[str | None]:
+    def publish_bulk(self, messages: Iterable[JobInput]) -> list[str | None]:
         """Publish several messages, in atomic chunks.
 
         Args:

@@ -21,7 +21,7 @@ from glidemq_py._core.misuse import BlockingOnly, known_arguments, known_methods
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
-    JobSpec,
+    JobInput,
     QueueOptions,
     Serializer,
     SerializerName,
@@ -40,7 +40,6 @@ from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo, NameLimits
 from glidemq_py._features.job_batches.batch_ref import BatchRef
-from glidemq_py._features.job_batches.queue_api import CallbackInput
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket
@@ -55,7 +54,6 @@ from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire, Overlap
-from glidemq_py._features.schedulers.queue_api import TemplateInput
 from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
@@ -207,14 +205,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return twin_of(run_immediately(self._core.add(name, data, *misplaced, durable=durable, **options)))
 
-    def add_bulk(
-        self,
-        jobs: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
-        *,
-        durable: DurableInput = None,
-    ) -> list[Job[DataT, ResultT]]:
+    def add_bulk(self, jobs: Iterable[JobInput], *, durable: DurableInput = None) -> list[Job[DataT, ResultT]]:
         """Add many jobs in few round trips.
 
         All jobs are validated before the first is sent. They are sent in chunks, and each chunk is atomic.
@@ -1068,9 +1059,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def create_batch(
         self,
         *,
-        on_complete: CallbackInput | None = None,
-        on_success: CallbackInput | None = None,
-        on_failure: CallbackInput | None = None,
+        on_complete: JobInput | None = None,
+        on_success: JobInput | None = None,
+        on_failure: JobInput | None = None,
         batch_id: str | None = None,
         keep: Milliseconds = DAY_MS,
     ) -> JobBatch:
@@ -1729,7 +1720,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         day_match: DayMatch = "and",
         overlap: Overlap = "allow",
         skip_without_worker: bool = False,
-        template: TemplateInput | None = None,
+        template: JobInput | None = None,
     ) -> JobScheduler:
         """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
 

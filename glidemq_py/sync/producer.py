@@ -14,7 +14,7 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobInput, Serializer, SerializerName
 from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py.sync.driving import ProducerCore
@@ -101,14 +101,7 @@ class Producer(BlockingOnly, Generic[DataT]):
         """
         return run_immediately(self._core.add(name, data, *misplaced, durable=durable, **options))
 
-    def add_bulk(
-        self,
-        jobs: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
-        *,
-        durable: DurableInput = None,
-    ) -> list[str | None]:
+    def add_bulk(self, jobs: Iterable[JobInput], *, durable: DurableInput = None) -> list[str | None]:
         """Add many jobs in few round trips. They are sent in chunks, and each chunk is atomic.
 
         Args:

@@ -243,7 +243,7 @@ async def test_retry_jobs_while_a_worker_fails_them_again(url: str, queue_name: 
         await recorded.wait("failed", 800)
         assert (await queue.get_job_counts()).failed == 400
         for wrong in (0, -1):  # 0 may have been computed, and would be taken for all
-            with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be an integer from 1"):
+            with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be .* 1"):
                 await queue.retry_jobs(wrong)
         assert (await queue.get_job_counts()).failed == 400
 

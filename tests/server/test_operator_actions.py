@@ -81,7 +81,7 @@ async def test_promotion_by_name_and_count(queue: Queue[Any, Any], raw: Raw) -> 
     assert await queue.promote_jobs() == 0
     assert raw.run("EXISTS", "scheduled") == 0
     for wrong in (0, -1, True, 1.5):
-        with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be an integer from 1"):
+        with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be .* 1"):
             await queue.promote_jobs(wrong)  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError, match="name"):
         await queue.promote_jobs(name="")

@@ -316,7 +316,9 @@ async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_n
         failures = [failure async for failure in queue.iter_failures()]
         assert sorted(failure.error for failure in failures) == sorted(failure.job_id for failure in failures)
         for change in (queue.retry_jobs, queue.requeue_completed, queue.promote_jobs):
-            with pytest.raises(GlideMQValidationError, match="option 'count' = 0: must be an integer from 1"):
+            with pytest.raises(
+                GlideMQValidationError, match="option 'count' = 0: must be at least 1; leave it out for all"
+            ):
                 await change(0)
         assert await queue.retry_jobs(5) == 5
         assert await queue.retry_jobs() == 7

@@ -397,7 +397,7 @@ async def test_completed_jobs_are_requeued(url: str, queue_name: str) -> None:
         assert runs == [0, 1, 2, 0, 1, 2]
         assert (await queue.check()).ok
         for wrong in (0, -1):
-            with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be an integer from 1"):
+            with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be .* 1"):
                 await queue.requeue_completed(wrong)
 
 

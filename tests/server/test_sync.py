@@ -110,7 +110,9 @@ def test_steering(url: str, queue_name: str, key_leaks: KeyLeaks) -> None:
         assert late.get_state() == "delayed"
         assert queue.revoke(late.id) == "revoked"
         for change in (queue.retry_jobs, queue.requeue_completed, queue.promote_jobs):
-            with pytest.raises(GlideMQValidationError, match="option 'count' = 0: must be an integer from 1"):
+            with pytest.raises(
+                GlideMQValidationError, match="option 'count' = 0: must be at least 1; leave it out for all"
+            ):
                 change(0)
         assert queue.retry_jobs() == 1
         queue.set_result_retention(5_000)

@@ -130,7 +130,7 @@ def parse_manifest(text: bytes, backup: str = "") -> BackupInfo:
 
     Args:
         text: The manifest.
-        backup: Id of the backup, for errors: that in a damaged manifest may be wrong.
+        backup: Id of the backup, for error messages: a damaged manifest may contain a wrong one.
 
     Raises:
         BackupError: If it is damaged, or written by a later release in another format.

@@ -21,7 +21,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobInput, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast import dead_letters
@@ -230,9 +230,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
     async def publish_bulk(
         self,
-        messages: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
+        messages: Iterable[JobInput],
     ) -> list[str | None]:
         """Publish several messages, in atomic chunks.
 

@@ -17,7 +17,7 @@ from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import reject_positional_options
-from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._core.queue_options import JobInput, JobSpec
 from glidemq_py._features.durability.options import DurableInput, parse_durable
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
@@ -222,9 +222,7 @@ class JobBatch:
 
     async def add_bulk(
         self,
-        jobs: Iterable[
-            JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-        ],
+        jobs: Iterable[JobInput],
         *,
         queue: Any = None,
         durable: DurableInput = None,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py._core.calls.adding import Row, encode_row
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import validate_job_id
-from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._core.queue_options import JobInput, JobSpec
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch, JobQueue, reject_unusable
@@ -23,10 +23,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.spans import carry_context
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["CallbackInput", "create_batch", "create_within", "get_batch", "iter_batches"]
-
-CallbackInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
-"""A callback of a batch: a `JobSpec`, a tuple (name, data, options), or a mapping of these."""
+__all__ = ["JobInput", "create_batch", "create_within", "get_batch", "iter_batches"]
 
 Callbacks = dict[str, JobSpec]
 """The callbacks of a batch, by the option that gave them."""
@@ -39,9 +36,9 @@ _NOT_OF_CALLBACKS: Final = ("job_id", "parent", "depends_on", "deduplication", "
 async def create_batch(
     self: JobQueue,
     *,
-    on_complete: CallbackInput | None = None,
-    on_success: CallbackInput | None = None,
-    on_failure: CallbackInput | None = None,
+    on_complete: JobInput | None = None,
+    on_success: JobInput | None = None,
+    on_failure: JobInput | None = None,
     batch_id: str | None = None,
     keep: Milliseconds = DAY_MS,
 ) -> JobBatch:
@@ -101,7 +98,7 @@ async def create_batch(
 async def create_within(
     queue: JobQueue,
     runtime: Runtime,
-    given: Mapping[str, CallbackInput | None],
+    given: Mapping[str, JobInput | None],
     create: Callable[[Callbacks], Awaitable[JobBatch]],
 ) -> JobBatch:
     """Create a batch within the queue's middleware, which may change the data and headers of its callbacks.

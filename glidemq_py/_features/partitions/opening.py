@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -45,16 +46,12 @@ async def _create(transport: Transport, keys: QueueKeys, partitions: int) -> Lay
     if restored is not None:
         return restored
     layout = Layout(number_after(0), (partitions,), names)
-    try:
-        is_created = (
-            bool(await transport.call(may_create_partitions(keys.meta)))
-            and await _copy_settings(transport, keys, names[1:])
-            and bool(await transport.call(create_partitions(keys.meta, layout)))
-        )
-    except LayoutChangedError:  # another client was faster
-        is_created = False
+    with contextlib.suppress(LayoutChangedError):  # another client was faster
+        may_follow = await transport.call(may_create_partitions(keys.meta))
+        if may_follow and await _copy_settings(transport, keys, names[1:]):
+            await transport.call(create_partitions(keys.meta, layout))
     found = await agreed_layout(transport, keys)
-    if found is None and not is_created:
+    if found is None:
         problem = f"queue {keys.name!r} has jobs or limits and is not partitioned"
         raise GlideMQValidationError(_OPTION, partitions, f"{problem}; call Queue.set_partitions({partitions})")
     return found

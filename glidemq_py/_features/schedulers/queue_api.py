@@ -13,7 +13,7 @@ from glidemq_py._core.calls.adding import DATA, encode_row
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
-from glidemq_py._core.queue_options import JobSpec, QueueOptions
+from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.schedulers.cron import DayMatch
@@ -32,7 +32,7 @@ from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
 
 __all__ = [
-    "TemplateInput",
+    "JobInput",
     "get_job_scheduler",
     "get_job_schedulers",
     "get_repeatable_jobs",
@@ -44,7 +44,6 @@ __all__ = [
     "upsert_job_scheduler",
 ]
 
-TemplateInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
 """A job as `add_bulk` takes it, or a mapping of ``name``, ``data`` and ``options``."""
 
 NAME_LENGTH: Final = 256
@@ -68,7 +67,7 @@ async def upsert_job_scheduler(
     day_match: DayMatch = "and",
     overlap: Overlap = "allow",
     skip_without_worker: bool = False,
-    template: TemplateInput | None = None,
+    template: JobInput | None = None,
 ) -> JobScheduler:
     """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
 
@@ -303,7 +302,7 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
 
 
 def _template(
-    link: QueueLink, given: TemplateInput | None, options: QueueOptions, name: str
+    link: QueueLink, given: JobInput | None, options: QueueOptions, name: str
 ) -> tuple[JobOptions, dict[str, Any]]:
     """Return the options of the jobs, and the template in its stored form."""
     stored: dict[str, Any] = {}
