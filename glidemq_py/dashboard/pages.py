@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -214,12 +215,18 @@ def _percent(progress: Any) -> float | None:
 
 def _history(details: JobDetails) -> list[tuple[int, TimelineEntry | None, FailedAttempt | None]]:
     """Return the changes of state and the failed attempts of a job by time; a requeue is neither."""
-    found: list[tuple[int, TimelineEntry | None, FailedAttempt | None]] = [
-        *((entry.at, entry, None) for entry in details.timeline),
-        *((attempt.failed_at, None, attempt) for attempt in details.attempts),
-    ]
-    # An attempt has failed before the state that follows from it.
-    found.sort(key=lambda each: (each[0], each[1] is not None))
+    found: list[tuple[int, TimelineEntry | None, FailedAttempt | None]] = []
+    attempts = deque(details.attempts)
+    # An attempt fails after the job became active, and before the state that follows, all perhaps in one millisecond.
+    is_active = False
+    for entry in details.timeline:
+        follows = is_active or entry.state in (JobState.COMPLETED, JobState.FAILED)
+        while attempts and (attempts[0].failed_at < entry.at or (follows and attempts[0].failed_at == entry.at)):
+            found.append((attempts[0].failed_at, None, attempts.popleft()))
+            follows = False
+        found.append((entry.at, entry, None))
+        is_active = entry.state is JobState.ACTIVE
+    found += ((attempt.failed_at, None, attempt) for attempt in attempts)
     job = details.job
     # From the last one on, so that the places of the others remain.
     for index in sorted(requeues(job.state, job.attempts_made, details.attempts), reverse=True):

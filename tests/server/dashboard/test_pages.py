@@ -8,6 +8,8 @@ import html
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -18,7 +20,8 @@ from starlette.routing import Mount
 
 import glidemq_py.dashboard
 from glidemq_py import FlowJob, FlowProducer, Job, JobState, Queue, Worker
-from glidemq_py._features.failures.attempts import FailureReason
+from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
+from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.snapshots import FlowNode
 from glidemq_py.dashboard import Dashboard, pages
@@ -191,6 +194,23 @@ async def test_requeue_follows_the_end_of_the_job_in_its_timeline(url: str, queu
     run = ["waiting", "active", "attempt", "failed"]
     assert re.findall(r'<li class="\w+">(\w+)', text) == [*run, "requeued", *run]
     assert "set_timeline" not in text
+
+
+def test_a_history_within_one_millisecond_is_in_order() -> None:
+    states = (JobState.WAITING, JobState.ACTIVE, JobState.WAITING, JobState.ACTIVE, JobState.FAILED)
+    timeline = [TimelineEntry(state, 5, "") for state in states]
+    first, second = attempts = [
+        FailedAttempt(
+            number=number, started_at=5, failed_at=5, worker="w", reason=FailureReason.EXPLICIT_FAIL, error="error"
+        )
+        for number in (1, 2)
+    ]
+    job = SimpleNamespace(state=JobState.FAILED, attempts_made=2)
+    history = pages._history(cast("Any", SimpleNamespace(timeline=timeline, attempts=attempts, job=job)))
+    waiting, active, waiting_again, active_again, failed = timeline
+    assert [entry or attempt for _, entry, attempt in history] == [
+        waiting, active, first, waiting_again, active_again, second, failed,
+    ]  # fmt: skip
 
 
 async def test_overview_shows_each_queue_and_what_it_lacks(url: str, queue_name: str) -> None:
