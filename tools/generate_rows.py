@@ -203,7 +203,7 @@ def _python_request(call: CallLayout) -> str:
 
 
 _OPTIONAL = {
-    "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing", "channel", "by_name", "preferred"),
+    "exchange": ("held", "leasing", "channel", "idle", "limiter", "tokens", "charges", "by_name", "preferred"),
     "broadcast_exchange": ("limiter", "idle", "tokens"),
     "page": ("name", "where"),
     "schedulers_read": ("name", "cursor", "count"),

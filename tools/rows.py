@@ -219,7 +219,7 @@ CALLS: tuple[CallLayout, ...] = (
     # -- working
     _call(
         "exchange",
-        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing channel by_name preferred",
+        "consumer want finished quiet no_metrics held leasing channel idle limiter tokens charges by_name preferred",
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),

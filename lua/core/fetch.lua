@@ -28,11 +28,13 @@ local NO_PLACES, STREAM_ONLY = { 'groups', 'fair', 'stream', 'fair_rest', 'group
 
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
--- The state of one fetch: fetched jobs, dropped jobs, entries to acknowledge.
+-- The state of one fetch: fetched jobs, dropped jobs, entries to acknowledge. Fields that callers set are named here so
+-- that the table need not grow.
 G.fetching = function(_, now, consumer, quiet)
   return { call = redis.call, pcall = redis.pcall, now = now, now_text = G.time_text(now), consumer = consumer,
     quiet = quiet, jobs = {}, dropped = {},
-    acked = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
+    acked = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {},
+    settings = false, channel = false, lease = false, timeline = false }
 end
 
 -- Drop an entry: acknowledge it and report the reason to the worker.

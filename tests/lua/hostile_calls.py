@@ -133,6 +133,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "drain": packed(lambda s: [True, s.random.choice(("", "due:", "groups:", "scheduled:", "lifo:")), 50, 0]),
         "event_slice": packed(lambda _: ["0-0", 50, 0]),
         "exchange": packed(lambda s: ["py-1", s.random.choice((0, 5)), finished(s, s.fetched, 7), False, False,
+                                      False, False, False, False,
                                       s.random.choice((False, [5, 1000])), [5, 1000, [1] * len(s.fetched)]]),
         "flow_nodes": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "child_outcomes": packed(lambda s: list(s.ids)),

@@ -12,6 +12,11 @@ from tests.lua.own_support import BAND, START, OwnQueue
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def calls(q: OwnQueue, command: str) -> int:
+    """Return how often the server has run a command."""
+    return int(q.resp.info("commandstats").get(f"cmdstat_{command}", "calls=0").split(",")[0].removeprefix("calls="))
+
+
 def test_a_plain_job(q: OwnQueue) -> None:
     assert q.add(row("welcome", '{"to":"a"}', '{"attempts":3}', attempts=3)) == ["1"]
     (entry,) = q.redis("XRANGE", "stream", "-", "+")
@@ -60,6 +65,55 @@ def test_custom_id_is_unique(q: OwnQueue) -> None:
     ]
     assert q.job("x")["name"] == "a"
     assert q.counts()["waiting"] == 2
+
+
+def test_chosen_ids_of_a_bulk_are_looked_up_together(q: OwnQueue) -> None:
+    before = calls(q, "exists")
+    q.add(*[row("a", "1", "{}", f"id-{n}", attempts=n % 3) for n in range(600)])
+    # One call per 500 ids; none if another node of the cluster counts them.
+    assert calls(q, "exists") - before in (2, 0)
+    lone = q.add_job("a", data="1", job_id="lone", attempts=2)
+    fields = [field for field in q.job(lone) if field not in ("id", "eid")]
+    for n in (2, 599):
+        assert {f: q.job(f"id-{n}")[f] for f in fields} == {f: q.job(lone)[f] for f in fields}
+    ids = [entry["jobId"] for entry in q.entries()]
+    assert ids == [*(f"id-{n}" for n in range(600)), "lone"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "chosen", "expected"),
+    [
+        ("b", ["a", "b", "c"], ["a", ["duplicate", "b"], "c"]),
+        (None, ["a", "a", "c"], ["a", ["duplicate", "a"], "c"]),
+        (None, ["a", "1", "2"], ["a", "1", "2"]),
+        ("2", ["1", "2", "3"], ["1", ["duplicate", "2"], "3"]),
+    ],
+)
+def test_chosen_id_is_added_once_in_a_bulk(
+    q: OwnQueue, taken: str | None, chosen: list[str], expected: list[Any]
+) -> None:
+    if taken is not None:
+        q.add_job(data="before", job_id=taken)
+    assert q.add(*[row("a", "new", "{}", each) for each in chosen]) == expected
+    data = [q.job(each)["data"] for each in dict.fromkeys(chosen)]
+    assert data == ["before" if each == taken else "new" for each in dict.fromkeys(chosen)]
+
+
+def test_issued_id_is_not_that_of_a_later_row(q: OwnQueue) -> None:
+    assert q.add(row("a", "1", "{}"), row("b", "2", "{}", "1"), row("c", "3", "{}", "x")) == [
+        "1", ["duplicate", "1"], "x",
+    ]  # fmt: skip
+    assert q.job("1")["name"] == "a"
+
+
+@pytest.mark.parametrize("options", [{"delay": 5}, {"priority": 2}, {"lifo": True}, {"ttl": 5}, {"fair_key": "k"}])
+def test_options_of_a_bulk_with_chosen_ids_count(q: OwnQueue, options: dict[str, Any]) -> None:
+    q.add(row("a", "1", "{}", "lone", **options))
+    q.add(*[row("a", "1", "{}", f"id-{n}", **options) for n in range(2)])
+    own = ("id", "eid")
+    assert {k: v for k, v in q.job("id-1").items() if k not in own} == {
+        k: v for k, v in q.job("lone").items() if k not in own
+    }
 
 
 def test_a_digit_id_moves_the_counter(q: OwnQueue) -> None:

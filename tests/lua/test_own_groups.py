@@ -6,6 +6,7 @@ from typing import Any
 
 from glidemq_py._core.calls import Call, administration, pack, unpack, working
 from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.working import ExchangeRequest
 from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import Fetched, OwnQueue
 
@@ -21,8 +22,8 @@ def member(key: str, concurrency: int = 1, *, rate: tuple[int, int] = (0, 0), bu
 
 
 def fetch(q: OwnQueue, want: int, *finished: Any, limiter: Any = False) -> tuple[list[Fetched], Any]:
-    request = ("py-1", want, finished, False, False, limiter)
-    reply = q.run(Call("exchange", q.meta, (pack(request),), unpack))
+    request = ExchangeRequest("py-1", want, finished, False, False, limiter=limiter)
+    reply = q.run(Call("exchange", q.meta, (request.packed(),), unpack))
     return [Fetched(job, reply[0]) for job in reply[2]], reply
 
 

@@ -43,6 +43,13 @@ def test_exchange_that_gets_all_it_requested_registers_nothing(own: OwnQueue) ->
     assert channels(own) == []
 
 
+def test_only_a_worker_without_a_channel_waits_in_the_streams(own: OwnQueue) -> None:
+    wait(own)
+    assert own.redis("EXISTS", "wake") == 0
+    own.exchange(1)
+    assert [group[1] for group in own.redis_groups("wake")] == ["wakers"]
+
+
 def test_exchange_without_a_channel_registers_nothing(own: OwnQueue) -> None:
     own.exchange(1)
     assert channels(own) == []

@@ -187,15 +187,22 @@ class ExchangeRequest(NamedTuple):
     finished: Sequence[Any]
     quiet: bool
     no_metrics: bool
-    limiter: object = False
-    tokens: object = False
-    idle: object = False
-    charges: object = False
     held: object = False
     leasing: object = False
     channel: object = False
+    idle: object = False
+    limiter: object = False
+    tokens: object = False
+    charges: object = False
     by_name: object = False
     preferred: object = False
+
+    def packed(self) -> bytes:
+        """Return the argument without its last fields that are not given: the server reads it twice per lone job."""
+        end = len(self)
+        while self[end - 1] is False:
+            end -= 1
+        return pack(self[:end])
 
 
 @declared("exchange_reply")
@@ -511,7 +518,7 @@ def exchange(
         charges=charges or False, held=held or False, leasing=leasing or False, channel=channel or False,
         by_name=by_name or False, preferred=preferred or False,
     )  # fmt: skip
-    return Call("exchange", meta, (pack(request),), _read_exchange)
+    return Call("exchange", meta, (request.packed(),), _read_exchange)
 
 
 def idle_exchange(
@@ -519,7 +526,7 @@ def idle_exchange(
 ) -> Call[ExchangeReply]:
     """Return an exchange that is pipelined after a blocking read on the same connection; see `invalidate`."""
     request = ExchangeRequest(consumer, want, (), quiet, no_metrics, idle=token, held=held or False)
-    return Call("exchange", meta, (pack(request),), _read_exchange)
+    return Call("exchange", meta, (request.packed(),), _read_exchange)
 
 
 def invalidate(meta: str, token: str) -> Call[bool]:

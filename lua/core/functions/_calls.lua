@@ -37,8 +37,9 @@ G.calls = {
   exchange = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
-      consumer = r[1], want = r[2], finished = r[3], quiet = r[4], no_metrics = r[5], limiter = r[6], tokens = r[7],
-      idle = r[8], charges = r[9], held = r[10], leasing = r[11], channel = r[12], by_name = r[13], preferred = r[14],
+      consumer = r[1], want = r[2], finished = r[3], quiet = r[4], no_metrics = r[5], held = r[6], leasing = r[7],
+      channel = r[8], idle = r[9], limiter = r[10], tokens = r[11], charges = r[12], by_name = r[13],
+      preferred = r[14],
     }
   end,
   reattach = function(args)

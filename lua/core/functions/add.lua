@@ -169,6 +169,30 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, p
   return id
 end
 
+-- Return whether all ids that callers chose, two or more, are new: one EXISTS per 500 ids instead of one each. Ids of
+-- digits may also be issued to another row.
+local function chosen_ids_are_new(q, rows)
+  local keys, seen, J = {}, {}, q.J
+  for i = 1, #rows do
+    local id = rows[i][ID]
+    if id and id ~= '' then
+      if seen[id] or not string.find(id, '%D') then return false end
+      seen[id], keys[#keys + 1] = true, J .. id
+    end
+  end
+  if #keys < 2 then return false end
+  for from = 1, #keys, 500 do
+    if redis.call('EXISTS', unpack(keys, from, math.min(from + 499, #keys))) > 0 then return false end
+  end
+  return true
+end
+
+-- Return whether a row has an id, and no option that needs a check or another place than the stream.
+local function has_only_id(row) return #row <= ATTEMPTS and row[ID] and row[ID] ~= '' and not row[DELAY] end
+
+-- Return whether an id is issued for a row in advance (issue_ids).
+local function has_issued_id(row) return not (row[ID] and row[ID] ~= '' or row[DEDUP]) end
+
 -- See add_plain. id: the one that the caller chose, if any.
 local function kind_of(id) return id and id ~= '' and 'chosen' or 'plain' end
 
@@ -192,15 +216,19 @@ local function add_all(q, rows, quiet, not_plain, now)
   F.add_names(q, rows)
   local ids, next_auto = issue_ids(q, rows), 0
   local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
+  local are_new = #rows > 1 and chosen_ids_are_new(q, rows)
   for i = 1, #rows do
     local row = rows[i]
     if ids and row[ID] == nil then -- only name, data and options, as in most rows: no checks needed
       next_auto = next_auto + 1
       add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, not not_plain and 'plain')
       results[i] = ids[next_auto]
+    elseif are_new and has_only_id(row) then
+      add_plain(q, now_text, quiet, row[ID], row, i == trimming, not not_plain and 'chosen')
+      results[i] = row[ID]
     else
       local id
-      if not (row[ID] and row[ID] ~= '' or row[DEDUP]) then
+      if has_issued_id(row) then
         next_auto = next_auto + 1
         id = ids and ids[next_auto]
       end

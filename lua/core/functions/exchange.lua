@@ -1,6 +1,6 @@
 -- exchange: report finished jobs, promote due jobs and fetch ready jobs. The main call of a worker.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held,
--- leasing, channel, by_name, preferred}
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, held, leasing, channel, idle, limiter, tokens,
+-- charges, by_name, preferred}, cut after the last one that is not false
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: jobs to fetch, at most WANT_MAX per call
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
@@ -66,9 +66,12 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
     G.spend(q, limits, #fetching.jobs)
   end
   if flags == 0 and limits.limited and #fetching.jobs == limits.want then flags = LIMITED end
-  -- A worker that cannot fetch any job now waits until something new is pushed.
-  if flags ~= 0 and #fetching.jobs == 0 then G.skip_old_wakes(q) end
-  if flags ~= 0 and fetching.channel then G.register_channel(q, fetching.now, fetching.channel) end
+  -- A worker that cannot fetch any job now waits until something new is pushed: on its channel, or in the stream.
+  if flags ~= 0 and fetching.channel then
+    G.register_channel(q, fetching.now, fetching.channel)
+  elseif flags ~= 0 and #fetching.jobs == 0 then
+    G.skip_old_wakes(q)
+  end
   return flags
 end
 
