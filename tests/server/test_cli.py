@@ -728,6 +728,27 @@ def test_a_queue_is_backed_up_and_restored(shell: Shell, url: str, queue_name: s
     assert "it has jobs" in again.err
 
 
+def test_backups_are_listed_without_a_server(shell: Shell, url: str, queue_name: str, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    filled(url, queue_name, _four)
+    folder = str(tmp_path / "backups")
+    for _ in range(2):
+        assert shell("backup", folder, queue_name).code == 0
+    found = shell("backups", folder, queue_name, "--json", "--url", "valkey://nowhere.invalid").json()
+    first, second = found["backups"]
+    assert (first["jobs"], first["queue"], found["damaged"]) == (4, queue_name, [])
+    listed = shell("backups", folder, queue_name)
+    assert (first["id"] in listed.out, second["id"] in listed.out) == (True, True)
+    assert "no backup of 'unknown'" in shell("backups", folder, "unknown").err
+
+    (manifest,) = (tmp_path / "backups").rglob(f"*{first['id']}*/manifest.json")
+    manifest.write_bytes(b"{}")
+    damaged = shell("backups", folder, queue_name)
+    assert (damaged.code, second["id"] in damaged.out) == (1, True)
+    assert f"queue {queue_name!r}" in damaged.err
+    assert first["id"] in damaged.err
+
+
 # -- the server and the settings --------------------------------------------------------------------------
 
 

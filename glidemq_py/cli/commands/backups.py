@@ -1,4 +1,4 @@
-"""`glidemq backup` and `glidemq restore`."""
+"""`glidemq backup`, `glidemq backups` and `glidemq restore`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from glidemq_py.cli.commands.arguments import Queue
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.completion import complete_queue
 from glidemq_py.cli.shell import ExitCode, Shell, command
+from glidemq_py.cli.texts import clock, size_text
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    pass
+    from glidemq_py._features.backup.manifest import BackupInfo
 
 __all__ = ["register_backups"]
 
 _Destination = Annotated[
     str, typer.Argument(metavar="DESTINATION", help="Directory, or URL of an object store.", show_default=False)
 ]
+_Queues = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq].", show_default=False,
+        autocompletion=complete_queue,
+    ),
+]  # fmt: skip
 _Storage = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="NAME=VALUE", help="Setting of the object store; repeatable."),
@@ -29,23 +37,16 @@ _Storage = Annotated[
 
 
 def register_backups(app: typer.Typer) -> None:
-    """Register `backup` and `restore`."""
+    """Register `backup`, `backups` and `restore`."""
     command(app, "backup")(backup)
+    command(app, "backups", server=False)(backups)
     command(app, "restore")(restore)
 
 
 async def backup(
     shell: Shell,
     destination: _Destination,
-    queues: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="QUEUES",
-            help="Names of queues; default: queues in [tool.glidemq].",
-            show_default=False,
-            autocompletion=complete_queue,
-        ),
-    ] = None,
+    queues: _Queues = None,
     keep: Annotated[
         int | None, typer.Option("--keep", metavar="N", min=1, help="Number of backups to keep per queue.")
     ] = None,
@@ -67,6 +68,38 @@ async def backup(
         found.append(info)
         shell.say(f"queue {name!r}: created {info.id}: {info.jobs:,} jobs, {info.size:,} bytes")
     shell.print_json(found)
+
+
+async def backups(
+    shell: Shell,
+    destination: _Destination,
+    queues: _Queues = None,
+    storage_option: _Storage = None,
+) -> None:
+    """List the backups of queues. Needs no server; exit code 1 if one of them is damaged."""
+    from glidemq_py._api.job_queue import Queue as JobQueue
+    from glidemq_py._features.backup.queue_api import list_backups
+
+    names = list(dict.fromkeys(queues or shell.settings.queues))
+    if not names:
+        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
+    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    found: list[BackupInfo] = []
+    damaged: list[str] = []
+    for name in names:
+        some, unusable = await list_backups(
+            JobQueue(name, prefix=shell.settings.prefix), destination, options or None
+        )  # fmt: skip
+        found += some
+        damaged += [f"queue {name!r}: {error}" for error in unusable]
+    shell.print_json({"backups": found, "damaged": damaged})
+    rows = [(each.queue, each.id, clock(each.started), f"{each.jobs:,}", size_text(each.size)) for each in found]
+    what = ", ".join(map(repr, names))
+    shell.table(("QUEUE", "ID", "STARTED", ">JOBS", ">SIZE"), rows, f"no backup of {what} in {destination!r}")
+    for text in damaged:
+        shell.note(text)
+    if damaged:
+        shell.stop(ExitCode.FAILED)
 
 
 async def restore(
