@@ -133,7 +133,8 @@ class ConnectionOptions(OptionValue):
         tls_key: private key (PEM, without a passphrase) of `tls_cert`.
         client_name: name shown by CLIENT LIST; printable ASCII without spaces.
         busy_poll: an otherwise idle event loop spins for the reply of a single short call, 0.4 ms at most, while that
-            makes such calls faster; set False if processor time is scarce.
+            makes such calls faster, and not in a process that may use less than two processors (affinity, quota of a
+            container); set False if processor time is scarce.
         direct: calls of this library go over a connection of the event loop, or of the blocking queue, itself to the
             node that owns the queue, if hiredis is installed (extra `speed`): up to several times as fast as through
             GLIDE, which does everything else and takes over while there is no such connection. Not used with `iam`,

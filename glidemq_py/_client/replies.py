@@ -9,15 +9,18 @@ waits for it.
 thread, and GLIDE passes the reply through two threads of its own. While exactly one call is pending, the event loop can
 therefore poll for the reply at every iteration instead of blocking. Other work of the loop is not delayed. The cost is
 processor time of an otherwise idle loop, at most `LONGEST` per call. Whether it pays depends on the machine, so it is
-measured: some calls are made the other way, and polling is used only while it makes calls a tenth faster.
+measured: some calls are made the other way, and polling is used only while it makes calls a tenth faster. A process
+that may use less than two processors never polls: it would stand still after it has used up its quota.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import select
+from pathlib import Path
 from typing import Any
 
 from glide import glide_client
@@ -105,7 +108,7 @@ _GAIN = 0.9
 
 
 class PollChoice:
-    """Chooses by measurement whether busy polling makes lone calls faster. Disabled in a process on one processor.
+    """Chooses by measurement whether busy polling makes lone calls faster. Disabled with less than two processors.
 
     Calls are made in blocks, with or without polling; after each block, the other way is tried for a few calls.
 
@@ -119,7 +122,7 @@ class PollChoice:
     __slots__ = ("_asleep", "_block", "_polled", "_possible", "_prefers", "polls")
 
     def __init__(self, *, wanted: bool = True) -> None:
-        self._possible = wanted and _processors() > 1
+        self._possible = wanted and _processors() >= 2
         self._prefers = self.polls = self._possible
         self._polled = self._asleep = 0.0
         """Moving averages of the time of a call with and without polling, seconds; 0.0 if unknown."""
@@ -215,7 +218,37 @@ class BusyPoll:
         self._posted = False
 
 
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _processors() -> float:
+    """Return how many processors this process may use: of the machine, its affinity, and the quota of its container."""
+    affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(affine, _quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+
+
+def _quota(groups: Path, mounted: Path) -> float:
+    """Return the smallest quota of the control groups of this process, in processors; infinite without any.
+
+    Args:
+        groups: File that lists the groups of the process.
+        mounted: Where the control groups are mounted.
+    """
+    found = [math.inf]
+    with contextlib.suppress(OSError, ValueError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            root = mounted / "cpu" if controllers else mounted
+            group = root / path.lstrip("/")
+            # In a container, the path may be that of the host while the mount shows the own group only.
+            folders = (root, group, *(each for each in group.parents if each.is_relative_to(root)))
+            found += map(_quota_of, folders)
+    return min(found)
+
+
+def _quota_of(folder: Path) -> float:
+    """Return the quota of one control group, of version 2 or 1."""
+    for texts in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = " ".join((folder / text).read_text() for text in texts).split()
+            return int(quota) / int(period) if quota not in ("max", "-1") else math.inf
+    return math.inf

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,9 +111,48 @@ def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop) -> None:
     assert poll._choice._polled == poll._choice._asleep == 0.0
 
 
-def test_no_spinning_on_one_processor(loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "_processors", lambda: 1)
+@pytest.mark.parametrize("processors", [1, 1.9])
+def test_no_spinning_with_less_than_two_processors(
+    loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch, processors: float
+) -> None:
+    monkeypatch.setattr(replies, "_processors", lambda: processors)
     assert call(BusyPoll(), loop, LONGEST / 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/pods/one", {"pods/one/cpu.max": "max 100000", "pods/cpu.max": "50000 100000"}, 0.5),
+        ("0::/of/the/host", {"cpu.max": "400000 100000"}, 4),
+        ("4:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
+        ("4:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_quota_us": "40000", "cpu/cpu.cfs_period_us": "100000"}, 0.4),
+        (
+            "9:memory:/a\n4:cpu:/a",
+            {"cpu/a/cpu.cfs_quota_us": "20000", "cpu/a/cpu.cfs_period_us": "10000", "memory/a/cpu.max": "1 100000"},
+            2,
+        ),
+        ("0::/", {"cpu.max": "nonsense"}, math.inf),
+        ("0::/", {}, math.inf),
+        ("nonsense", {"cpu.max": "1 100000"}, math.inf),
+    ],
+)
+def test_quota_of_a_container_counts(groups: str, files: dict[str, str], quota: float, tmp_path: Path) -> None:
+    (tmp_path / "groups").write_text(groups + "\n")
+    for name, text in files.items():
+        file = tmp_path / "mounted" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    assert replies._quota(tmp_path / "groups", tmp_path / "mounted") == quota
+
+
+def test_no_control_groups_are_no_quota(tmp_path: Path) -> None:
+    assert replies._quota(tmp_path / "none", tmp_path) == math.inf
+
+
+def test_this_process_may_use_a_processor() -> None:
+    assert 0 < replies._processors() <= (os.cpu_count() or 1)
 
 
 async def test_other_work_of_the_loop_continues() -> None:
