@@ -7,7 +7,8 @@ the virtual time of its queue by 1 / weight, and each free slot is for the queue
 If jobs end in all slots within `TURNED_OVER_S`, dealing single slots would make many small calls. Queues then take
 turns: one gets all free slots, for as many jobs as the worker completes in the time of a turn. Its calls report and
 fetch at the same time, so they are as large as those of a worker of one queue. The next turn is that of the queue that
-is furthest behind. A queue that was empty does not wait for a turn: its first call gets its share of the slots.
+is furthest behind. A queue that was empty does not wait for a turn: its first call gets its share of the slots. While
+jobs of partitions have priorities, a turn is a single call: an urgent job waits for one call of each other partition.
 
 A slot may be kept free for a queue whose calls are in flight, or short jobs would ignore the weights and every reply
 would be followed by small calls of other queues. That ends with the reply, or when the reply is late: then the others
@@ -25,6 +26,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._core.calls.working import ExchangeFlags
+from glidemq_py._core.rows import FIELDS
 from glidemq_py._worker.fetch_calls import Call, Exchange, Failure
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.fetch_loop import FetchLoop
@@ -45,6 +47,8 @@ _TURN_CALLS: Final = 4
 """A turn is at least so many times as long as a call, as it begins and ends with small calls."""
 TURNED_OVER_S: Final = 0.25
 """Queues take turns if jobs end in all slots within this time."""
+PRIORITIES_S: Final = 60.0
+"""How long turns are single calls after a job with a priority."""
 _WINDOW_S: Final = 0.025
 """Time over which ended jobs are counted."""
 _LATE_S: Final = 0.02
@@ -53,6 +57,7 @@ _LATE_CALLS: Final = 4
 """A reply is late after so many times the usual time."""
 _PUMPED_AT_ONCE: Final = 16
 """Maximum number of queues that begin a call in one step."""
+_PRIORITY: Final = FIELDS["fetched_job"].index("priority")
 _SAME_TIME: Final = 1e-6
 """Virtual times that differ by less, in jobs, are equal: sums of fractions are not exact."""
 
@@ -95,6 +100,7 @@ class SlotPool:
         """Usual time from a call to its reply."""
         self._ended = 0
         self._since: float | None = None
+        self._single_calls_until = -math.inf
 
     def resize(self, slots: int) -> None:
         """Change the maximum number of running jobs."""
@@ -131,6 +137,10 @@ class SlotPool:
         """Note how long a call took."""
         self.now = now
         self._call_s += (seconds - self._call_s) / 8 if self._call_s else seconds
+
+    def found_priority(self, now: float) -> None:
+        """Let a turn be a single call for a while: jobs of the partitions have priorities."""
+        self._single_calls_until = now + PRIORITIES_S
 
     def charge(self, engine: PooledEngine, count: int) -> None:
         """Charge an engine with the jobs that it requests; a negative number refunds those that were not found."""
@@ -207,7 +217,8 @@ class SlotPool:
         """Return the number of jobs in a turn of the engine."""
         count, weights = len(able), sum([each.weight for each in able])
         round_s = max(self._turn_s, _TURN_CALLS * self._call_s) * min(count, TURNS)
-        return self._rate * round_s * engine.weight / weights
+        turn = self._rate * round_s * engine.weight / weights
+        return min(turn, engine.max_want) if self.now < self._single_calls_until else turn
 
     def _whose_turn(self, able: Sequence[PooledEngine]) -> PooledEngine:
         turn = self._turn
@@ -439,6 +450,11 @@ class PooledEngine(FetchEngine):
         self._pool.left(self)
 
 
+def _has_priority(row: Sequence[Any]) -> bool:
+    """Return whether a fetched job has a priority or rank. Rows of plain jobs are shorter."""
+    return len(row) > _PRIORITY and row[_PRIORITY] not in ("0", False)
+
+
 class PooledFetchLoop(FetchLoop):
     """A fetch loop whose queue shares the slots of its worker; after each change, the other queues may fetch.
 
@@ -496,6 +512,8 @@ class PooledFetchLoop(FetchLoop):
             self.server_now = reply.now
         if runs and self.started is not None:
             self.started()
+        if self._link.partition is not None and any(map(_has_priority, reply.jobs)):
+            self.pool.found_priority(self._loop.time())
         super()._replied(call, reply, runs)
         self._pump_others(self.engine)
 

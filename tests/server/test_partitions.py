@@ -491,6 +491,34 @@ async def test_calls_are_as_large_as_those_of_a_plain_queue(private_server: Call
     assert calls["parted"] <= 2 * calls["plain"] + 240, calls
 
 
+async def test_an_urgent_job_waits_for_two_fetches_of_each_other_partition_at_most(core_url: str, queue_name: str):
+    partitions, slots, fetched = 8, 10, 5
+    started: list[str] = []
+    urgent = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        started.append(job.name)
+        if job.name == "urgent":
+            urgent.set()
+        await asyncio.sleep(0.005)
+
+    late: list[int] = []
+    async with Queue(queue_name, core_url, partitions=partitions) as queue:
+        await queue.add_bulk([("usual", None, {"priority": 1_000})] * 6_000)
+        async with Worker(queue_name, handle, core_url, concurrency=slots):
+            for number in range(4):
+                before = 200 * (number + 1)
+                await until(lambda before=before: len(started) >= before)
+                urgent.clear()
+                await queue.add("urgent", priority=1)
+                at = len(started)
+                async with asyncio.timeout(10):
+                    await urgent.wait()
+                late.append(len(started) - 1 - started[::-1].index("urgent") - at)
+            assert await queue.count() > 0
+    assert max(late) <= 2 * fetched * (partitions - 1) + 2 * fetched, late
+
+
 async def test_jobs_of_a_key_run_in_order_with_several_workers(url: str, queue_name: str):
     keys = [f"customer-{number}" for number in range(9)]
     order: defaultdict[str, list[int]] = defaultdict(list)

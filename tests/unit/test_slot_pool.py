@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from glidemq_py._worker.fetch_calls import Exchange, Failure
 from glidemq_py._worker.pooled_slots import PooledSlots
-from glidemq_py._worker.slot_pool import TURN_S, TURNS, PooledEngine, SlotPool
+from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, SlotPool
 
 
 def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[PooledEngine]]:
@@ -297,6 +297,23 @@ def test_next_turn_begins_after_as_many_jobs_as_the_worker_completes_in_a_turn()
             made[at].free_slot(run)
     # 3,900 jobs per second are 49 jobs per turn, 5 per call.
     assert order == ([0] * 10 + [1] * 10 + [2] * 10) * 2
+
+
+@pytest.mark.parametrize(("found_at", "calls"), [(1.0, 1), (1.0 - PRIORITIES_S, 10)])
+def test_turns_are_single_calls_while_jobs_have_priorities(found_at: float, calls: int) -> None:
+    pool, made = in_turns(10, 3)
+    for each in made:
+        reply(each, call(each), 0)
+    pool.jobs_ended(3_900, 1.0)
+    pool.found_priority(found_at)
+    order: list[int] = []
+    while len(order) < 30:
+        at, asked = next((at, found) for at, engine in enumerate(made) if (found := engine.next_call(1.0)) is not None)
+        assert isinstance(asked, Exchange)
+        order.append(at)
+        for run in reply(made[at], asked, asked.want, now=1.0):
+            made[at].free_slot(run)
+    assert order == ([0] * calls + [1] * calls + [2] * calls) * (10 // calls)
 
 
 def test_queue_that_was_empty_gets_its_share_during_the_turn_of_another() -> None:
