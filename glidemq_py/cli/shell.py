@@ -333,7 +333,7 @@ class Shell:
                 self.say(f"would {filled}")
                 return
             if not (is_many and number == 0):
-                self._confirm(filled)
+                self.confirm(filled)
         with self.working(_doing(what, of), None if _UP_TO in what else number) as show:
 
             def progress(done: int) -> None:
@@ -368,9 +368,16 @@ class Shell:
             self.stop(ExitCode.MISSING)
         return left
 
-    def _confirm(self, what: str) -> None:
+    def confirm(self, what: str, *, dry_run: bool = True) -> None:
+        """Ask whether to continue; end the command if not, or if nobody can be asked.
+
+        Args:
+            what: such as "delete 3 jobs".
+            dry_run: the command has the option --dry-run.
+        """
         if not sys.stdin.isatty():
-            self.fail(f"about to {what}: confirm with --yes, or use --dry-run", ExitCode.USAGE)
+            instead = ", or use --dry-run" if dry_run else ""
+            self.fail(f"about to {what}: confirm with --yes{instead}", ExitCode.USAGE)
         with _interruptible():  # before the question is shown: Ctrl-C may follow at once
             sys.stderr.write(f"{escape_control(what[:1].upper() + what[1:])}? [y/N] ")
             sys.stderr.flush()

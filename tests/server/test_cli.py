@@ -728,6 +728,23 @@ def test_a_queue_is_backed_up_and_restored(shell: Shell, url: str, queue_name: s
     assert "it has jobs" in again.err
 
 
+def test_the_number_of_partitions_is_shown_and_changed(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    shown = shell("queue", "partitions", queue_name)
+    assert (shown.code, shown.out.strip()) == (0, f"queue {queue_name!r}: no partitions")
+    asked = shell("queue", "partitions", queue_name, "3")
+    assert asked.code == 2
+    assert asked.err.strip().endswith("from no partitions to 3 partitions: confirm with --yes")
+    changed = shell("queue", "partitions", queue_name, "3", "--yes", "--json").json()
+    assert (changed["count"], len(changed["names"])) == (3, 3)
+    assert shell("queue", "partitions", queue_name).out.strip() == f"queue {queue_name!r}: 3 partitions"
+    again = shell("queue", "partitions", queue_name, "3")  # asks nothing: the number is the same
+    assert again.code == 0
+    rejected = shell("queue", "partitions", queue_name, "0", "--yes")
+    assert (rejected.code, "option 'count' = 0" in rejected.err) == (2, True)
+    assert shell("queue", "partitions", "unknown").code == 4
+
+
 def test_backups_are_listed_without_a_server(shell: Shell, url: str, queue_name: str, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     filled(url, queue_name, _four)

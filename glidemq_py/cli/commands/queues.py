@@ -293,6 +293,41 @@ async def limits(
     shell.facts(_limits_facts(found))
 
 
+@command(app, "partitions")
+async def partitions(
+    shell: Shell,
+    queue: Queue,
+    count: Annotated[
+        int | None, typer.Argument(metavar="COUNT", help="New number of partitions, 1 to 256.", show_default=False)
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Show the number of partitions of a queue, or change it while the queue is in use.
+
+    Call it again with the same number until the change is complete: docs/learn/partitions.md.
+    """
+    await reject_broadcast(shell, queue, "its messages are not divided into partitions")
+    opened = await shell.operator.queue(queue)
+    found = await opened.get_partitions()
+    if count is not None:
+        if count != found.count and not yes:
+            change = f"change queue {queue!r} from {_partitions_text(found.count)} to {_partitions_text(count)}"
+            shell.confirm(change, dry_run=False)
+        with shell.working(f"changing the number of partitions of queue {queue!r}"):
+            found = await opened.set_partitions(count)
+    shell.print_json(found)
+    shell.say(f"queue {queue!r}: {_partitions_text(found.count)}")
+    if not found.is_settled:
+        shell.note(
+            f"the change is not complete: jobs are left whose keys belong to another partition; {found.serving} "
+            f"partitions are served; later, run: glidemq queue partitions {queue} {found.count}"
+        )
+
+
+def _partitions_text(count: int) -> str:
+    return "no partitions" if count == 1 else f"{count} partitions"
+
+
 @command(app, "metrics")
 async def metrics(
     shell: Shell,
