@@ -506,9 +506,8 @@ async def test_an_urgent_job_waits_for_two_fetches_of_each_other_partition_at_mo
     async with Queue(queue_name, core_url, partitions=partitions) as queue:
         await queue.add_bulk([("usual", None, {"priority": 1_000})] * 6_000)
         async with Worker(queue_name, handle, core_url, concurrency=slots):
-            for number in range(4):
-                before = 200 * (number + 1)
-                await until(lambda before=before: len(started) >= before)
+            for _ in range(4):
+                await until(lambda: len(started) >= 200 * (len(late) + 1))
                 urgent.clear()
                 await queue.add("urgent", priority=1)
                 at = len(started)
