@@ -209,7 +209,13 @@ _RECOVERED = "recovered failed cursor held"
 CALLS: tuple[CallLayout, ...] = (
     # -- adding
     _call("add", "rows quiet layout known", args="mark", reply="now results"),
-    _call("add_once", "write batch sequence number keep", args="jobs", reply="status jobs others"),
+    _call(
+        "add_once",
+        "write batch sequence number keep layout partitions before piece",
+        args="jobs",
+        reply="status jobs others",
+    ),
+    _call("once_counts", "write batch sequence keep", reply="state counts"),
     _call("confirm_durable", "marks keep cluster", reply="found node"),
     _call("flow_add", "token number rows deps ready quiet budget flow mark layout", reply="now ids refused"),
     _call("flow_reserve", "count ids orderings token layout", reply="ids taken costly"),

@@ -91,6 +91,7 @@ __all__ = [
     "metrics_by_name",
     "notify_remote_parents",
     "obliterate",
+    "once_counts",
     "open_children",
     "outbox",
     "page",
@@ -176,10 +177,19 @@ def add_once(
     sequence: object,
     number: object,
     keep: object,
+    layout: object,
+    partitions: object,
+    before: object,
+    piece: object,
     jobs: str | bytes,
 ) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``add_once``."""
-    return (pack((write, batch, sequence, number, keep)), jobs)
+    return (pack((write, batch, sequence, number, keep, layout, partitions, before, piece)), jobs)
+
+
+def once_counts(*, write: object, batch: object, sequence: object, keep: object) -> tuple[bytes]:
+    """Return the arguments of ``once_counts``."""
+    return (pack((write, batch, sequence, keep)),)
 
 
 def confirm_durable(*, marks: object, keep: object, cluster: object) -> tuple[bytes]:

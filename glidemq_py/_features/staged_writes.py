@@ -25,8 +25,11 @@ from glidemq_py.errors import StagedWriteError
 
 __all__ = [
     "LEFT_ALONE_MS",
+    "WITHOUT_PARTITIONS",
     "AddOnceReply",
     "DrainReply",
+    "OnceCounts",
+    "OnceLayout",
     "Pause",
     "PublishReply",
     "Published",
@@ -50,6 +53,7 @@ __all__ = [
     "drain_queue",
     "finish_staged_write",
     "finish_writes",
+    "once_counts",
     "open_write",
     "overwrite",
     "pause",
@@ -162,8 +166,36 @@ class AddOnceReply(NamedTuple):
     """Reply of `add_once`."""
 
     status: str
+    """'added', 'already' or 'gap' (see the Lua function)."""
     jobs: int
     others: int
+
+
+@declared("once_counts_reply")
+class OnceCounts(NamedTuple):
+    """Reply of `once_counts`."""
+
+    state: str
+    """'ok', 'over' or 'unknown' (see the Lua function)."""
+    counts: str
+
+    def rows(self) -> list[tuple[OnceLayout, int]]:
+        """Return how many rows were added, by the layouts that chose this queue or partition."""
+        found = [tuple(map(int, each.split(":"))) for each in self.counts.split()]
+        return [(OnceLayout(*layout), rows) for *layout, rows in found]
+
+
+class OnceLayout(NamedTuple):
+    """How the partitions of the rows of a sequence were chosen."""
+
+    number: int
+    """Number of the layout; 0 = the queue has no partitions."""
+    partitions: int
+    before: int
+    """How many rows of the sequence were added by earlier layouts, in all partitions."""
+
+
+WITHOUT_PARTITIONS: Final = OnceLayout(0, 1, 0)
 
 
 class WriteReport(NamedTuple):
@@ -307,13 +339,43 @@ def add_report(write: WriteId, counts: Mapping[str, tuple[int, int]], facts: str
     return Call("write_report", write.home.meta, arguments, int, repeatable=False)
 
 
-def add_once(keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes) -> Call[AddOnceReply]:
-    """Add the ``number``-th piece of a sequence exactly once; ``blob`` is the request of an `add`."""
-    ledger, batch = (write.query, write.batch) if write.query else (write.id, -1)
+def add_once(
+    keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes, *, piece: int,
+    layout: OnceLayout | None = WITHOUT_PARTITIONS,
+) -> Call[AddOnceReply]:  # fmt: skip
+    """Add rows of a sequence, each exactly once.
+
+    Args:
+        keys: the queue, or the partition.
+        write: the write.
+        sequence: name of the sequence within the write.
+        number: number of its rows before these, in this queue or partition and with this layout.
+        blob: the request of an `add`.
+        piece: number of calls for the rows before these.
+        layout: how the partition was chosen; None = by its name.
+
+    Raises:
+        LayoutChangedError: the queue has another layout; nothing was added.
+    """
+    ledger, batch = _ledger(write)
+    _, partitions, before = layout or WITHOUT_PARTITIONS
     arguments = requests.add_once(
-        write=ledger, batch=batch, sequence=sequence, number=number, keep=write.keep, jobs=blob
-    )
+        write=ledger, batch=batch, sequence=sequence, number=number, keep=write.keep,
+        layout=layout is not None and layout.number, partitions=partitions, before=before, piece=piece, jobs=blob,
+    )  # fmt: skip
     return Call("add_once", keys.meta, arguments, reader(AddOnceReply), repeatable=True)
+
+
+def once_counts(keys: QueueKeys, write: WriteId, sequence: str) -> Call[OnceCounts]:
+    """Return how many rows of a sequence were added to a queue or partition; its ledger is kept for longer."""
+    ledger, batch = _ledger(write)
+    arguments = requests.once_counts(write=ledger, batch=batch, sequence=sequence, keep=write.keep)
+    return Call("once_counts", keys.meta, arguments, reader(OnceCounts), repeatable=True)
+
+
+def _ledger(write: WriteId) -> tuple[str, int]:
+    """Return the name of the ledger of `add_once`, and the micro-batch."""
+    return (write.query, write.batch) if write.query else (write.id, -1)
 
 
 def _aborted(reply: bytes) -> tuple[str, list[str], str]:

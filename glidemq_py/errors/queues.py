@@ -176,7 +176,8 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "contended": "other drivers keep deciding the same write; save again with the same writeId",
     "changed": "other writes to its queues were committed during every attempt; save again",
     "repartitioned": "the number of its partitions was changed while rows were staged; save again",
-    "gap": "the record of its previously added jobs has expired",
+    "gap": "the record of its rows that are jobs already has expired or was lost, so they would be added again; find "
+    "out which rows are jobs, and save the others with another 'writeId'",
 }
 
 

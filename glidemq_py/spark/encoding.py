@@ -234,10 +234,13 @@ class RowEncoder:
         arrays = self._arrays(batch)
         head, tail = self._constant if not self._columns else self._tails(batch, arrays)
         rows = pack_rows((head, *names, *texts, tail))
-        queues = self._placed(batch, queues, arrays)
+        queues, pending = self._placed(batch, queues, arrays)
+        if pending is not None:
+            kept = pa.array(pending)
+            queues, rows = queues.filter(kept), rows.filter(kept)
         if queues is None:
             yield self._write.keys.name, PackedRows.of(rows)
-        else:
+        elif len(rows):
             yield from by_key(queues, rows)
 
     def _check_unused(self, batch: Any) -> None:
@@ -337,22 +340,30 @@ class RowEncoder:
             if len(known) < _CACHE_SIZE:
                 known[value] = None
 
-    def _placed(self, batch: Any, queues: Any, arrays: Sequence[Any] | None) -> Any:
-        """Return the queues with the partitions of rows in place of partitioned ones."""
+    def _placed(self, batch: Any, queues: Any, arrays: Sequence[Any] | None) -> tuple[Any, Any]:
+        """Return the queues with the partitions of rows in place of partitioned ones, and a mask of the rows to add.
+
+        The mask is None if no row was added by an earlier attempt of the task.
+        """
         placer, home = self._placer, self._write.keys.name
         if placer is None:
-            return queues
+            return queues, None
         given = queues
         if queues is None:
             given = pa.DictionaryArray.from_arrays(pa.array(np.zeros(batch.num_rows, np.int32)), pa.array([home]))
-        partitioned = placer.rows_with_partitions(given)
-        if partitioned is None:
-            return queues
-        sources = self._key_sources(batch, arrays)
+        part = placer.part(given)
+        if part is None:
+            return queues, None
+        sources, pending = self._key_sources(batch, arrays), None
+        if part.may_be_added:
+            pending = ~part.added(sources)
+            placer.already_added += batch.num_rows - int(pending.sum())
         misfits = sources.misfits()
-        if misfits is not None and (misfits & partitioned).any():
-            raise self._misfit(batch, int(np.argmax(misfits & partitioned)))
-        return placer.place(given, sources)
+        if misfits is not None:
+            misfits = misfits & part.partitioned if pending is None else misfits & part.partitioned & pending
+            if misfits.any():
+                raise self._misfit(batch, int(np.argmax(misfits)))
+        return part.place(sources, pending), pending
 
     def _key_sources(self, batch: Any, arrays: Sequence[Any] | None) -> KeySources:
         """Return the options that choose the partitions of rows, whose options are valid."""

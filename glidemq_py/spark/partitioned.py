@@ -1,4 +1,4 @@
-"""The layouts of partitioned queues in Spark, and the queues that are rejected because they have one."""
+"""The layouts of partitioned queues in Spark."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from glidemq_py._features.partitions.layout import Layout, Partition
 from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._features.partitions.stored import FIELD, layout_in
-from glidemq_py.errors import GlideMQError, PartitionedQueueError
+from glidemq_py.errors import GlideMQError
 from glidemq_py.spark.read_options import ReadOptions
 
-__all__ = ["agreed_layouts_of", "ids_in", "layout_of", "layouts_of", "options_of", "reject_partitions"]
+__all__ = ["agreed_layouts_of", "ids_in", "layout_of", "layouts_of", "options_of"]
 
 _READS: Final = 1_000
 """Commands that are sent together."""
@@ -70,17 +70,6 @@ def _fields_of(transport: BlockingTransport, queues: Sequence[QueueKeys], field:
         for first in range(0, len(commands), _READS)
         for reply in transport.send_reads(None, commands[first : first + _READS])
     ]
-
-
-def reject_partitions(transport: BlockingTransport, *queues: QueueKeys) -> None:
-    """Reject partitioned queues.
-
-    Raises:
-        PartitionedQueueError: If one of the queues is partitioned.
-    """
-    for keys, layout in zip(queues, layouts_of(transport, queues), strict=True):
-        if layout is not None:
-            raise PartitionedQueueError(keys.name, len(layout.served))
 
 
 def options_of(options: ReadOptions, name: str) -> ReadOptions:

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.partitions.layout import partition_home
-from glidemq_py._features.staged_writes import AddOnceReply, StageReply, WriteId
+from glidemq_py._features.partitions.layout import Layout, partition_home
+from glidemq_py._features.staged_writes import AddOnceReply, OnceCounts, OnceLayout, StageReply, WriteId
 from glidemq_py.errors import ColumnError, FairKeyFullError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
+from glidemq_py.spark.placing import Earlier
 
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
 
-__all__ = ["ENDED", "AppendSink", "Batches", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
+__all__ = ["ENDED", "AppendSink", "Batches", "OnceSink", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
 
@@ -46,8 +48,16 @@ _AHEAD: Final = 2
 """Groups of requests that are sent, or about to be, while the next one is collected."""
 _monotonic = time.monotonic
 
-Request = tuple[str, bytes]
-"""Queue, and the rows of one batch packed as for `add`."""
+
+class Request(NamedTuple):
+    """One batch of rows."""
+
+    queue: str
+    """The queue, or the partition."""
+    jobs: bytes
+    """The rows, packed as for `add`."""
+    rows: int
+    """The number of the rows."""
 
 
 class WriteOver(Exception):  # noqa: N818  # a signal, not an error
@@ -134,8 +144,8 @@ class _Sink(ABC):
 
     def _receive_next(self) -> None:
         requests, replies = self._sent.popleft()
-        for (queue, _), reply in zip(requests, replies.result(), strict=True):
-            self._receive(queue, reply)
+        for request, reply in zip(requests, replies.result(), strict=True):
+            self._receive(request.queue, reply)
 
     @abstractmethod
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
@@ -160,7 +170,7 @@ class AppendSink(_Sink):
     """Adds each batch immediately; a retried task adds its rows again."""
 
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
-        return [add_packed(self._keys_of(queue).meta, request) for queue, request in requests]
+        return [add_packed(self._keys_of(request.queue).meta, request.jobs) for request in requests]
 
     def _receive(self, queue: str, reply: Any) -> None:
         others = [AddedOther(*result) for result in reply.results if not isinstance(result, str)]
@@ -171,27 +181,101 @@ class AppendSink(_Sink):
 
 
 class OnceSink(_Sink):
-    """Adds each batch immediately, and once by its number, however often its task runs."""
+    """Adds each batch immediately, and each row once, however often its task runs.
+
+    Each queue or partition counts the rows of the task that it has added. An attempt with the same layout of partitions
+    puts the same rows into the same ones, so the count says which rows are new. One with another layout leaves out the
+    rows that the counts of the former layouts include (`earlier`). See docs/design/partitions.md.
+    """
 
     def __init__(
         self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId
     ) -> None:
         super().__init__(connect, options, task)
         self._write = write
-        self._numbers: dict[str, int] = {}
+        self._sequence = str(task.partition)
+        self._numbers: dict[str, tuple[int, int]] = {}
+        """Number of rows sent so far, and of their calls, per queue or partition."""
+        self._layouts: dict[str, OnceLayout] = {}
+        self._ledgers: dict[str, QueueKeys] = {}
+        """Keys of the partitions that may have counts."""
+        self._kept_at = _monotonic()
+
+    def earlier(self, layouts: Mapping[str, Layout]) -> dict[str, list[Earlier]]:
+        """Return which rows of the task were added by other layouts, given the partitioned queues and their layouts.
+
+        All partitions have taken over these layouts, so attempts with former ones are rejected, and their counts
+        are final.
+
+        Raises:
+            WriteOver: A later micro-batch has begun, so all rows of this one were added.
+            StagedWriteError: Rows may have been added, and it is unknown which: a part of the counts was lost.
+            LayoutChangedError: The layout was changed again.
+        """
+        found: dict[str, list[Earlier]] = {}
+        for queue, layout in layouts.items():
+            keys = {name: QueueKeys(self._options.keys.prefix, name) for name in layout.names}
+            self._ledgers.update(keys)
+            counts = _by_layout(self._write.id, queue, self._read(list(keys.values())))
+            before = 0
+            found[queue] = []
+            for number, (own, rows) in sorted(counts.items()):
+                if number > layout.number:
+                    raise LayoutChangedError(queue, number, layout.number)
+                if own.before != before:
+                    raise StagedWriteError(self._write.id, queue, "gap")
+                if number < layout.number:
+                    found[queue].append(Earlier([rows.get(at, 0) for at in range(own.partitions)]))
+                    before += sum(rows.values())
+            placed = OnceLayout(layout.number, layout.partitions, before)
+            self._layouts.update(dict.fromkeys(layout.names[: layout.partitions], placed))
+        return found
+
+    def _read(self, ledgers: Sequence[QueueKeys]) -> list[OnceCounts]:
+        """Read the counts, and keep them for longer."""
+        calls = [staging.once_counts(keys, self._write, self._sequence) for keys in ledgers]
+        replies: list[OnceCounts] = self._connected.result().call_all(calls) if calls else []
+        if any(reply.state == "over" for reply in replies):
+            raise WriteOver
+        return replies
 
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
-        sequence, calls = str(self._task.partition), list[Call[Any]]()
-        for queue, request in requests:
-            number = self._numbers.get(queue, 0)
-            self._numbers[queue] = number + 1
-            calls.append(staging.add_once(self._keys_of(queue), self._write, sequence, number, request))
+        if self._ledgers and _monotonic() > self._kept_at + self._write.keep / 4_000:
+            self._kept_at = _monotonic()
+            self._read(list(self._ledgers.values()))
+        calls: list[Call[Any]] = []
+        for queue, jobs, rows in requests:
+            number, piece = self._numbers.get(queue, (0, 0))
+            self._numbers[queue] = number + rows, piece + 1
+            keys, layout = self._keys_of(queue), self._layouts.get(queue)
+            if layout is None and partition_home(queue) is None:
+                layout = staging.WITHOUT_PARTITIONS
+            calls.append(staging.add_once(keys, self._write, self._sequence, number, jobs, piece=piece, layout=layout))
         return calls
 
     def _receive(self, queue: str, reply: AddOnceReply) -> None:
         if reply.status == "gap":
-            raise StagedWriteError(self._write.id, queue, "gap")
+            raise StagedWriteError(self._write.id, partition_home(queue) or queue, "gap")
         self._count(queue, reply.jobs, reply.others)
+
+
+def _by_layout(write: str, queue: str, replies: Sequence[OnceCounts]) -> dict[int, tuple[OnceLayout, dict[int, int]]]:
+    """Return the rows added by each layout, by the position of the partition.
+
+    Raises:
+        StagedWriteError: The replies contradict each other: the ledgers of some partitions were lost.
+    """
+    found: dict[int, tuple[OnceLayout, dict[int, int]]] = {}
+    for position, reply in enumerate(replies):
+        counts = reply.rows()
+        for layout, rows in counts:
+            own, by_position = found.setdefault(layout.number, (layout, {}))
+            by_position[position] = rows
+            if own != layout or position >= layout.partitions:
+                raise StagedWriteError(write, queue, "gap")
+        if reply.state == "unknown":
+            raise StagedWriteError(write, queue, "gap")
+    return found
 
 
 class StagedSink(_Sink):
@@ -234,11 +318,11 @@ class StagedSink(_Sink):
             raise StagedWriteError(self._write.id, self._write.home.name, state)
 
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
-        self._register(dict.fromkeys(queue for queue, _ in requests))
+        self._register(dict.fromkeys(request.queue for request in requests))
         calls: list[Call[Any]] = []
-        for queue, request in requests:
+        for queue, jobs, _ in requests:
             keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
-            calls.append(staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique))
+            calls.append(staging.stage(self._write, keys, self.attempt, seq, jobs, self._options.unique))
             self.pieces[queue] = seq + 1
         return calls
 
@@ -327,7 +411,8 @@ class Batches:
     def _send(self, queue: str, batch: _Batch) -> None:
         self.rows += batch.count
         self.bytes += batch.size
-        self._full.append((queue, packed_request(batch.count, batch.parts, self._quiet, self._layouts.get(queue))))
+        jobs = packed_request(batch.count, batch.parts, self._quiet, self._layouts.get(queue))
+        self._full.append(Request(queue, jobs, batch.count))
         self._full_bytes += batch.size
         self._full_rows += batch.count
         size = Together(self._full_rows, self._full_bytes, len(self._full))

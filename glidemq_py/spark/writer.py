@@ -41,10 +41,10 @@ from glidemq_py.spark.api import (
 )
 from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.options import WriteOptions, forget, transport_of
-from glidemq_py.spark.partitioned import agreed_layouts_of, layouts_of, reject_partitions
+from glidemq_py.spark.partitioned import agreed_layouts_of, layouts_of
 from glidemq_py.spark.placing import Placer, by_whole_queue
 from glidemq_py.spark.reports import facts_of
-from glidemq_py.spark.sinks import ENDED, AppendSink, Batches, StagedSink, WriteOver, make_sink
+from glidemq_py.spark.sinks import ENDED, AppendSink, Batches, OnceSink, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["FrameWriter", "StreamWriter", "Written"]
@@ -107,34 +107,27 @@ class _Placing:
     """How the rows of partitioned queues are placed.
 
     Attributes:
-        home: layout of the queue of the option; None = it has no partitions.
-        is_rejected: True if no queue may have partitions: with the guarantee 'task', the rows of a repeated task must
-            go to the same partitions as before, also in another save.
+        home: layout of the queue of the option; None = it has no partitions, or tasks read it.
+        is_read_by_tasks: True if each attempt of a task reads all layouts. With the guarantee 'task', an attempt after
+            a change of the number of partitions continues with the new layout.
     """
 
     home: Layout | None
-    is_rejected: bool
+    is_read_by_tasks: bool
 
     @classmethod
     def of(cls, options: WriteOptions, transport: BlockingTransport) -> _Placing:
-        """Read the layout. Raises PartitionedQueueError."""
-        is_rejected = options.guarantee == "task"
-        if is_rejected:
-            reject_partitions(transport, options.keys)
-            return cls(None, is_rejected)
+        """Read the layout. Raises GlideMQError."""
         (home,) = agreed_layouts_of(transport, [options.keys])
-        return cls(home, is_rejected)
+        return cls(None, True) if options.guarantee == "task" else cls(home, False)
 
     def layouts_of(self, options: WriteOptions, queues: Sequence[str]) -> dict[str, Layout | None]:
-        """Return the layouts of queues that get rows, read together. Raises PartitionedQueueError."""
-        others = [QueueKeys(options.keys.prefix, queue) for queue in queues if queue != options.keys.name]
-        found: dict[str, Layout | None] = dict.fromkeys(queues, self.home)
-        if others and self.is_rejected:
-            reject_partitions(transport_of(options.place), *others)
-        elif others:
-            layouts = agreed_layouts_of(transport_of(options.place), others)
-            found.update(zip((keys.name for keys in others), layouts, strict=True))
-        return found
+        """Return the layouts of queues that get rows, read together."""
+        known = {} if self.is_read_by_tasks else {options.keys.name: self.home}
+        others = [QueueKeys(options.keys.prefix, queue) for queue in queues if queue not in known]
+        layouts = agreed_layouts_of(transport_of(options.place), others) if others else []
+        read = {keys.name: layout for keys, layout in zip(others, layouts, strict=True)}
+        return {queue: read[queue] if queue in read else known[queue] for queue in queues}
 
 
 def _run_task(
@@ -152,8 +145,10 @@ def _run_task(
     message = Written(query=task.query, batch=task.batch, driver=write.driver)
     try:
         with make_sink(partial(transport_of, options.place), options, task, write) as sink:
-            turn = task.partition + zlib.crc32(f"{write.id} {task.batch}".encode())
-            placer = Placer(partial(placing.layouts_of, options), turn)
+            # The same for all attempts of the task.
+            turn = task.partition + zlib.crc32(write.id.encode())
+            earlier_of = sink.earlier if isinstance(sink, OnceSink) else None
+            placer = Placer(partial(placing.layouts_of, options), turn, earlier_of)
             collected = Batches(sink, options, placer.checked if isinstance(sink, AppendSink) else None)
             encoder = RowEncoder(plan, options, placer)
             try:
@@ -179,7 +174,8 @@ def _run_task(
             raise
         raise error from None
     if not message.over:  # how many rows were encoded before that reply arrived varies
-        message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
+        message.rows = collected.rows + placer.already_added
+        message.nulls, message.bytes = encoder.nulls, collected.bytes
         message.layouts = placer.numbers
     message.counts, message.pieces = sink.counts, sink.pieces
     return message

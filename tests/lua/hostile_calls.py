@@ -97,7 +97,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
 
     return {
         "add": packed(lambda s: [rows(s), False]),
-        "add_once": lambda s: [pack(["query", 1, "seq", 1, 60_000]), pack([rows(s), False])],
+        "add_once": lambda s: [pack(["query", 1, "seq", 1, 60_000, 0, 1, 0, 0]), pack([rows(s), False])],
         "add_remote_children": packed(lambda s: [s.id, ["glide:{other}:9"]]),
         "blocked_groups": packed(lambda _: ["h", 1000, 1000, 2000, ""]),
         "broadcast_delivery": packed(lambda s: [s.id, "sub"]),
@@ -161,6 +161,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "update_job": packed(lambda s: [s.random.randint(1, 4), s.id, "5", 0, 0, 3]),
         "notify_parents": none,
         "obliterate": packed(lambda s: [True, 20, "", 1]),
+        "once_counts": packed(lambda _: ["query", 1, "seq", 60_000]),
         "delete_side_keys": packed(lambda s: ["1", "2"]),
         "open_children": lambda _: ["parent"],
         "outbox": packed(lambda _: ["h", 1000, "", []]),

@@ -10,7 +10,10 @@ from glidemq_py._core.calls.adding import request, row
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.fair_keys.queue_api import set_fair_limits
+from glidemq_py._features.partitions.changing import advance_layout, replace_layout
+from glidemq_py._features.partitions.layout import Layout
 from glidemq_py._features.staged_writes import (
+    OnceLayout,
     StageReply,
     Steps,
     WriteId,
@@ -20,7 +23,7 @@ from glidemq_py._features.staged_writes import (
     publish_write,
 )
 from glidemq_py.errors import StagedWriteError
-from glidemq_py.testing import RespClient
+from glidemq_py.testing import RespClient, RespError
 from tests.lua.own_support import OwnQueue
 
 TTL, KEEP = 60_000, 3_600_000
@@ -425,24 +428,88 @@ def test_a_write_is_published_beyond_the_maximum_backlog_of_a_fair_key(place: Pl
     place.stage("a", 0, "1", "2", "3", fair_key="k")
     assert place.steps(commit_write(place.write, {place.keys.name: [("a", 1)]})) == (3, 0)
     blob = request([row("n", "4", "{}", fair_key="k")], True)
-    place.home.run(staging.add_once(place.keys, place.write, "0", 0, blob))
+    place.home.run(staging.add_once(place.keys, place.write, "0", 0, blob, piece=0))
     assert place.home.redis("ZCARD", "fairq:k") == 4
     assert place.home.add(row("n", "5", "{}", fair_key="k")) == [["backlog", "1"]]
 
 
-def test_add_once_adds_each_number_once(place: Place) -> None:
-    def add(number: int, sequence: str = "0", write: WriteId | None = None) -> str:
-        blob = request([["n", f"{sequence}:{number}", "{}"]], True)
-        return str(place.home.run(staging.add_once(place.keys, write or place.write, sequence, number, blob)).status)
+class Once:
+    """Adds rows of the sequence "0" with their numbers as data."""
 
-    assert [add(n) for n in (0, 1, 0, 1, 2)] == ["added", "added", "already", "already", "added"]
-    assert add(0, "1") == "added"
-    assert add(7) == "gap"
-    assert place.jobs() == ["0:0", "0:1", "0:2", "1:0"]
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def add(
+        self, first: int, count: int = 1, layout: OnceLayout = staging.WITHOUT_PARTITIONS, *, piece: int = 0,
+        sequence: str = "0", write: WriteId | None = None,
+    ) -> tuple[str, int]:  # fmt: skip
+        blob = request([["n", f"{sequence}:{n}", "{}"] for n in range(first, first + count)], True)
+        keys = self.place.keys
+        call = staging.add_once(keys, write or self.place.write, sequence, first, blob, piece=piece, layout=layout)
+        reply = self.place.home.run(call)
+        return reply.status, reply.jobs
+
+    def counts(self, write: WriteId | None = None, sequence: str = "0") -> Any:
+        reply = self.place.home.run(staging.once_counts(self.place.keys, write or self.place.write, sequence))
+        return reply.rows() if reply.state == "ok" else reply.state
+
+
+@pytest.fixture
+def once(place: Place) -> Once:
+    return Once(place)
+
+
+def test_add_once_adds_each_row_once(place: Place, once: Once) -> None:
+    assert [once.add(first) for first in (0, 1, 0, 1, 2)] == [
+        ("added", 1), ("added", 1), ("already", 0), ("already", 0), ("added", 1)
+    ]  # fmt: skip
+    assert once.add(0, sequence="1") == ("added", 1)
+    assert once.add(7) == ("gap", 0)
+    assert once.add(1, 4) == ("added", 2)  # another attempt divides the rows differently
+    assert once.add(0, 5) == ("already", 0)
+    assert place.jobs() == ["0:0", "0:1", "0:2", "1:0", "0:3", "0:4"]
     assert 0 < place.home.redis("PTTL", "write-once:w") <= KEEP
+
+
+def test_add_once_adds_each_micro_batch_once(place: Place, once: Once) -> None:
     batches = [WriteId.of_batch(place.keys, "query", n, TTL, KEEP) for n in range(2)]
-    assert [add(0, write=batches[n]) for n in (0, 1, 1)] == ["added", "added", "already"]
-    assert [add(0, write=batches[0]), add(1, write=batches[0])] == ["already", "already"]
+    assert [once.add(0, write=batches[n])[0] for n in (0, 1, 1)] == ["added", "added", "already"]
+    assert [once.add(n, write=batches[0])[0] for n in (0, 1)] == ["already", "already"]
+    assert once.counts(batches[0]) == "over"
+    assert once.counts(batches[1]) == [(staging.WITHOUT_PARTITIONS, 1)]
+    assert once.counts(WriteId.of_batch(place.keys, "query", 2, TTL, KEEP)) == []
+    assert once.add(0, write=WriteId.of_batch(place.keys, "query", 2, TTL, KEEP)) == ("added", 1)
+
+
+def test_add_once_counts_the_rows_of_each_layout(place: Place, once: Once) -> None:
+    assert once.counts() == []
+    once.add(0, 3)
+    names = (place.keys.name, "q~p~0000", "q~p~0001", "q~p~0002")
+    place.home.run(replace_layout(place.home.meta, None, Layout(5, (1, 2), names)))
+    with pytest.raises(RespError, match=r"layout 5 .* the client used 0"):
+        once.add(3)
+    first, second = OnceLayout(5, 2, 3), OnceLayout(6, 4, 5)
+    assert [once.add(0, 2, first), once.add(0, 2, first)] == [("added", 2), ("already", 0)]
+    assert once.add(2, 1, OnceLayout(5, 2, 0)) == ("gap", 0)  # did not find the rows of the plain queue
+    place.home.run(advance_layout(place.home.meta, Layout(6, (1, 2, 4), names)))
+    assert once.add(0, 1, second) == ("added", 1)
+    assert once.counts() == [(staging.WITHOUT_PARTITIONS, 3), (first, 2), (second, 1)]
+    assert once.counts(sequence="1") == []
+    place.home.redis("PEXPIRE", "write-once:w", "100000")
+    once.counts()
+    assert place.home.redis("PTTL", "write-once:w") > 100_000
+
+
+def test_ledger_of_version_0_1_0_is_continued(place: Place, once: Once) -> None:
+    """It counted calls: two of them had five rows."""
+    place.home.redis("HSET", "write-once:w", "p0", "2")
+    assert once.counts() == "unknown"
+    assert [once.add(0, 3, piece=0), once.add(3, 2, piece=1), once.add(5, 2, piece=2)] == [
+        ("already", 0), ("already", 0), ("added", 2)
+    ]  # fmt: skip
+    assert once.counts() == [(staging.WITHOUT_PARTITIONS, 7)]
+    assert once.add(0, 7) == ("already", 0)
+    assert place.jobs() == ["0:5", "0:6"]
 
 
 def test_queue_registered_before_an_expiry_is_published(place: Place) -> None:

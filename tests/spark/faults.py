@@ -72,6 +72,7 @@ def failing(batches, faults):
                 time.sleep(60)  # until Spark ends it
             raise RuntimeError("on purpose")
         if not mine and faults.get("wait") and rows >= 200:
+            note(faults["folder"], "waiting")
             wait_for(faults["folder"], faults["wait"])
     if mine and not doomed and faults.get("fault") == "hang":
         note(faults["folder"], "copied", f"{context.partitionId()} {context.attemptNumber()}")

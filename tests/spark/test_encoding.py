@@ -18,7 +18,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py.errors import ColumnError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
-from glidemq_py.spark.sinks import Batches, Together
+from glidemq_py.spark.sinks import Batches, Request, Together
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
@@ -38,10 +38,10 @@ class Sent:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[Any]]] = []
 
-    def send(self, requests: Sequence[tuple[str, bytes]]) -> None:
-        for queue, packed in requests:
+    def send(self, requests: Sequence[Request]) -> None:
+        for queue, packed, count in requests:
             rows, quiet = unpack(packed)
-            assert quiet is True
+            assert (quiet, len(rows)) == (True, count)
             self.calls.append((queue, rows))
 
     def finish(self) -> None:

@@ -17,11 +17,11 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes
 from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
 from glidemq_py._features.staged_writes import WriteId, open_write, run_blocking, stage, undo_write
-from glidemq_py.errors import GlideMQError, PartitionedQueueError, StagedWriteError
+from glidemq_py.errors import GlideMQError, StagedWriteError
 from glidemq_py.spark import last_report, writer
 from glidemq_py.spark.api import TaskFacts, pa
 from glidemq_py.spark.options import WriteOptions, transport_of
-from glidemq_py.spark.partitioned import agreed_layouts_of, reject_partitions
+from glidemq_py.spark.partitioned import agreed_layouts_of
 from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter
 
@@ -91,7 +91,7 @@ async def places_of(queue: Queue[Any, Any]) -> dict[Any, int]:
     return {job.data: split_partition_id(job.id)[0] async for job in queue.iter_jobs("waiting")}
 
 
-@pytest.mark.parametrize("guarantee", ["append", "atomic"])
+@pytest.mark.parametrize("guarantee", ["append", "task", "atomic"])
 async def test_rows_go_to_the_partitions_of_their_keys(url: str, queue_name: str, spark: Any, guarantee: str):
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         await queue.count()
@@ -184,8 +184,6 @@ async def test_layouts_of_many_queues_are_read_together(url: str, queue_name: st
     sent.clear()
     assert await asyncio.to_thread(agreed_layouts_of, transport, keys) == found
     assert len(sent) == 2
-    with pytest.raises(PartitionedQueueError, match=f"queue '{names[0]}' has 2 partitions"):
-        await asyncio.to_thread(reject_partitions, transport, *keys[7:], keys[0])
 
 
 async def test_a_change_that_is_not_settled_rejects_keys(url: str, queue_name: str, spark: Any):
@@ -392,19 +390,9 @@ async def test_overwrite_deletes_the_waiting_jobs_of_all_partitions(url: str, qu
         assert len(await ids_of(beside, "waiting")) == 1
 
 
-async def test_what_is_not_supported_names_the_queue(queue: Queue[Any, Any], url: str, spark: Any):
-    save = saver(spark, url, queue.name)
-
-    def in_other() -> None:
-        frame = spark.range(3).selectExpr("cast(id as int) as data", f"'{queue.name}' as queue")
-        options = {"url": url, "queue": f"{queue.name}-p", "jobName": "n", "guarantee": "task", "writeId": "w"}
-        frame.write.format("glidemq").mode("append").options(**options).save()
-
-    before = await queue.count()
-    for call in (lambda: save(guarantee="task", writeId="w"), in_other):
-        with pytest.raises(Exception, match=f"queue '{queue.name}' has 3 partitions"):
-            call()
-    assert await queue.count() == before
-    partition = partition_names(queue.name, PARTITIONS)[1]
-    save(queue=partition)  # a partition is a queue by itself
-    assert await queue.count() == before + 60
+@pytest.mark.parametrize("guarantee", ["append", "task", "atomic"])
+async def test_a_partition_is_a_queue_by_itself(url: str, queue_name: str, spark: Any, guarantee: str):
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        await queue.count()
+        saver(spark, url, queue_name)(queue=partition_names(queue_name, PARTITIONS)[1], guarantee=guarantee)
+        assert await queue.count() == 60

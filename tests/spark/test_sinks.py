@@ -45,13 +45,13 @@ def sink_of(server: Server) -> AppendSink:
 def test_groups_are_sent_one_after_another_while_the_next_is_collected() -> None:
     server = Server()
     with sink_of(server) as sink:
-        sink.send([("q", b"a"), ("other", b"b")])
-        sink.send([("q", b"c")])
+        sink.send([Request("q", b"a", 1), Request("other", b"b", 1)])
+        sink.send([Request("q", b"c", 1)])
         assert server.begun.acquire(timeout=WAIT_S)
         assert not server.begun.acquire(blocking=False)
         assert (server.answered, sink.counts) == (0, {})
         server.allowed.release()
-        sink.send([("q", b"d")])  # waits for the first group
+        sink.send([Request("q", b"d", 1)])  # waits for the first group
         assert server.answered == 1
         assert sink.counts == {"q": (2, 1), "other": (2, 1)}
         server.allowed.release(2)
@@ -69,7 +69,7 @@ def test_connects_while_the_task_waits_for_rows() -> None:
 
     with AppendSink(connect, OPTIONS, TASK) as sink:
         assert connecting.wait(WAIT_S)
-        sink.send([("q", b"a")])
+        sink.send([Request("q", b"a", 1)])
         reached.set()
         server.allowed.release()
         sink.finish()
@@ -102,7 +102,7 @@ def test_state_of_the_write_is_checked_with_the_first_rows(state: str) -> None:
     server, write = Staging(state), WriteId(id="w", home=OPTIONS.keys, driver="d")
     with StagedSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK, write) as sink:
         sink.begin(create=True)
-        sink.send([("q", b"a")])
+        sink.send([Request("q", b"a", 1)])
         if state == "open":
             sink.finish()
         else:
@@ -116,7 +116,7 @@ def test_queues_of_a_write_that_is_over_get_no_rows() -> None:
     with StagedSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK, write) as sink:
         sink.begin(create=True)
         with pytest.raises(WriteOver):
-            sink.send([("other", b"a")])
+            sink.send([Request("other", b"a", 1)])
     assert server.functions == ["write_open"]
 
 
@@ -145,7 +145,7 @@ def test_full_fair_key_fails_the_task() -> None:
     server = Full()
     server.allowed.release()
     with sink_of(server) as sink:
-        sink.send([("q", b"a")])
+        sink.send([Request("q", b"a", 1)])
         with pytest.raises(FairKeyFullError, match="maximum backlog"):
             sink.finish()
 
@@ -153,11 +153,11 @@ def test_full_fair_key_fails_the_task() -> None:
 def test_next_group_is_not_sent_after_an_error() -> None:
     server = Server(StagedWriteError("w", "q", "gap"))
     with sink_of(server) as sink:
-        sink.send([("q", b"a")])
-        sink.send([("q", b"b")])
+        sink.send([Request("q", b"a", 1)])
+        sink.send([Request("q", b"b", 1)])
         server.allowed.release(3)
         with pytest.raises(StagedWriteError, match="q"):
-            sink.send([("q", b"c")])
+            sink.send([Request("q", b"c", 1)])
     assert server.answered == 1
 
 
@@ -166,7 +166,7 @@ def test_a_failing_task_waits_for_its_call() -> None:
 
     def fail() -> None:
         with sink_of(server) as sink:
-            sink.send([("q", b"a")])
+            sink.send([Request("q", b"a", 1)])
             assert server.begun.acquire(timeout=WAIT_S)
             threading.Timer(0.05, server.allowed.release).start()
             raise KeyError("row")

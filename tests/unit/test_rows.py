@@ -193,8 +193,11 @@ def test_fields_of_a_new_job_are_in_order() -> None:
 
 
 def test_arguments_are_packed_in_order() -> None:
-    (packed, jobs) = requests.add_once(write="w", batch=1, sequence="s", number=2, keep=3, jobs=b"jobs")
-    assert unpack(packed) == ["w", 1, "s", 2, 3]
+    (packed, jobs) = requests.write_stage(
+        write="w", home="h", query="q", batch=1, attempt="a", seq=2, ttl=3, create=4, unique=5, keep=6, driver="d",
+        jobs=b"jobs",
+    )  # fmt: skip
+    assert unpack(packed) == ["w", "h", "q", 1, "a", 2, 3, 4, 5, 6, "d"]
     assert jobs == b"jobs"
     assert requests.lock(token="t", ttl="5") == ("t", "5")
     (packed,) = requests.exchange(consumer="c", want=1, finished=(), quiet=True, no_metrics=False)

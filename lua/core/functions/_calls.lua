@@ -8,7 +8,14 @@ G.calls = {
   end,
   add_once = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { write = r[1], batch = r[2], sequence = r[3], number = r[4], keep = r[5], jobs = args[2] }
+    return {
+      write = r[1], batch = r[2], sequence = r[3], number = r[4], keep = r[5], layout = r[6], partitions = r[7],
+      before = r[8], piece = r[9], jobs = args[2],
+    }
+  end,
+  once_counts = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { write = r[1], batch = r[2], sequence = r[3], keep = r[4] }
   end,
   confirm_durable = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -591,6 +598,7 @@ end
 G.replies = {
   add = function(r) return cmsgpack.pack({ r.now, r.results }) end,
   add_once = function(r) return cmsgpack.pack({ r.status, r.jobs, r.others }) end,
+  once_counts = function(r) return cmsgpack.pack({ r.state, r.counts }) end,
   confirm_durable = function(r) return cmsgpack.pack({ r.found, r.node }) end,
   flow_add = function(r) return cmsgpack.pack({ r.now, r.ids, r.refused }) end,
   flow_reserve = function(r) return cmsgpack.pack({ r.ids, r.taken, r.costly }) end,
