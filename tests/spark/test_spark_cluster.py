@@ -15,11 +15,16 @@ from pathlib import Path
 import pytest
 
 from glidemq_py._client.embedded import free_port
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.spark import last_report
+from glidemq_py.sync import Queue
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 
 pytestmark = pytest.mark.slow
+
+WITHOUT_PARTITIONS = 4
+"""Runs whose queues have no partitions, the first ones."""
 
 PROGRAM = """
 import json, os, sys
@@ -87,21 +92,29 @@ def test_retries_and_speculation(
     master: str, private_server: Callable[..., ServerProcess], cluster_url: str, cluster_resp: RespClient,
     queue_name: str, tmp_path: Path,
 ) -> None:  # fmt: skip
-    """A worker process that is killed and a task that hangs; on one server, and on a cluster of them."""
+    """A worker process that is killed and a task that hangs; on one server, and on a cluster of them.
+
+    The last queues have partitions, and their attempts that fail add a part of their rows.
+    """
     place = private_server()
     faults = (
         ("kill", place.url, "atomic"), ("hang", place.url, "atomic"), ("hang", place.url, "task"),
-        ("kill", cluster_url, "atomic"),
+        ("kill", cluster_url, "atomic"), ("hang", place.url, "task"), ("kill", cluster_url, "task"),
+        ("hang", cluster_url, "task"),
     )  # fmt: skip
     runs = [
         {
             "url": url, "fault": fault, "folder": str(tmp_path / str(n)), "queue": f"{queue_name}-{n}",
-            "guarantee": guarantee,
+            "guarantee": guarantee, "batchSize": str(250 if n < WITHOUT_PARTITIONS else 10),
         }
         for n, (fault, url, guarantee) in enumerate(faults)
     ]  # fmt: skip
     for run in runs:
         Path(run["folder"]).mkdir()
+    for run in runs[WITHOUT_PARTITIONS:]:
+        for n in range(3):
+            with Queue(f"{run['queue']}-{n}", run["url"], partitions=4) as queue:
+                queue.count()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, master, json.dumps(runs)], cwd=ROOT, env=os.environ | environment(),
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -115,7 +128,7 @@ def test_retries_and_speculation(
         assert not list(folder.glob("uncopied-*")), "the copy should have ended it, not the attempt that hung"
     with place.client() as client:
         assert isinstance(client, RespClient)
-        for run, resp in zip(runs, (client, client, client, cluster_resp), strict=True):
+        for run, resp in zip(runs, (client, client, client, cluster_resp), strict=False):
             states = None if run["guarantee"] == "atomic" else {None}  # the ledger of `task` is a hash without a state
             for n in range(3):
                 Written(resp, f"{run['queue']}-{n}").check([str(i) for i in range(1_000) if i % 3 == n], states)
@@ -123,3 +136,9 @@ def test_retries_and_speculation(
             assert report is not None
             assert (report.jobs, report.skipped, report.repeated) == (1_000, 0, False)
             assert {report.queues[f"{run['queue']}-{n}"] for n in range(3)} == {(334, 0), (333, 0)}
+    for run in runs[WITHOUT_PARTITIONS:]:
+        for n in range(3):
+            with Queue(f"{run['queue']}-{n}", run["url"]) as queue:
+                jobs = list(queue.iter_jobs("waiting"))
+            assert sorted(str(job.data) for job in jobs) == sorted(str(i) for i in range(1_000) if i % 3 == n)
+            assert len({split_partition_id(job.id)[0] for job in jobs}) > 1
