@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -21,7 +22,7 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.times import DAY_MS
-from glidemq_py.errors import StagedWriteError
+from glidemq_py.errors import GlideMQError, StagedWriteError
 
 __all__ = [
     "LEFT_ALONE_MS",
@@ -180,9 +181,8 @@ class OnceCounts(NamedTuple):
     counts: str
 
     def rows(self) -> list[tuple[OnceLayout, int]]:
-        """Return how many rows were added, by the layouts that chose this queue or partition."""
-        found = [tuple(map(int, each.split(":"))) for each in self.counts.split()]
-        return [(OnceLayout(*layout), rows) for *layout, rows in found]
+        """Return how many rows were added, by the layouts that chose this queue or partition. Raises GlideMQError."""
+        return _parse_counts(self.counts)
 
 
 class OnceLayout(NamedTuple):
@@ -196,6 +196,14 @@ class OnceLayout(NamedTuple):
 
 
 WITHOUT_PARTITIONS: Final = OnceLayout(0, 1, 0)
+_COUNTS: Final = re.compile(r"(?:[0-9]{1,15}:[0-9]{1,3}:[0-9]{1,15}:[0-9]{1,15}(?: |$))*")
+
+
+def _parse_counts(text: str) -> list[tuple[OnceLayout, int]]:
+    if _COUNTS.fullmatch(text) is None:
+        raise GlideMQError(f"the counts of a write are damaged: {text[:200]!r}")
+    found = [tuple(map(int, each.split(":"))) for each in text.split()]
+    return [(OnceLayout(*layout), rows) for *layout, rows in found]
 
 
 class WriteReport(NamedTuple):

@@ -107,21 +107,24 @@ def join_texts(texts: Any, separator: str) -> bytes:
 
 
 def by_key(keys: Any, rows: Any) -> Iterator[tuple[str, PackedRows]]:
-    """Yield the rows of each key in order; ``keys`` is a dictionary array without nulls."""
+    """Yield the rows of each key in order, in one or more parts; ``keys`` is a dictionary array without nulls."""
     names: list[str] = keys.dictionary.to_pylist()
     codes = keys.indices.to_numpy()
-    counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
-    if len(rows) not in counts:
-        rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
+    ends = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    if len(ends) > _FEW_RUNS:
+        order = np.argsort(codes, kind="stable")
+        rows, codes = rows.take(pa.array(order)), codes[order]
+        ends = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     packed, first = PackedRows.of(rows), 0
-    for name, count in zip(names, counts, strict=True):
-        if count:
-            yield name, packed.part(first, first + count)
-        first += count
+    for end in [*ends.tolist(), len(codes)]:
+        yield names[codes[first]], packed.part(first, end)
+        first = end
 
 
 _QUEUES_MAX: Final = 1_000
 """Queues of one write besides that of the option; S.QUEUES_MAX of the server."""
+_FEW_RUNS: Final = 16
+"""Rows of one key after another, which need not be sorted: those without a key go to partitions in blocks."""
 _CACHE_SIZE: Final = 4_096
 _PART_ROWS: Final = 1_000
 _OPTIONS_ROWS: Final = 4_000  # the options of a part are packed in several steps, for any size

@@ -216,7 +216,7 @@ class OnceSink(_Sink):
         for queue, layout in layouts.items():
             keys = {name: QueueKeys(self._options.keys.prefix, name) for name in layout.names}
             self._ledgers.update(keys)
-            counts = _by_layout(self._write.id, queue, self._read(list(keys.values())))
+            counts = _by_layout(self._write.id, queue, self._counts_in(list(keys.values())))
             before = 0
             found[queue] = []
             for number, (own, rows) in sorted(counts.items()):
@@ -231,7 +231,7 @@ class OnceSink(_Sink):
             self._layouts.update(dict.fromkeys(layout.names[: layout.partitions], placed))
         return found
 
-    def _read(self, ledgers: Sequence[QueueKeys]) -> list[OnceCounts]:
+    def _counts_in(self, ledgers: Sequence[QueueKeys]) -> list[OnceCounts]:
         """Read the counts, and keep them for longer."""
         calls = [staging.once_counts(keys, self._write, self._sequence) for keys in ledgers]
         replies: list[OnceCounts] = self._connected.result().call_all(calls) if calls else []
@@ -242,7 +242,7 @@ class OnceSink(_Sink):
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
         if self._ledgers and _monotonic() > self._kept_at + self._write.keep / 4_000:
             self._kept_at = _monotonic()
-            self._read(list(self._ledgers.values()))
+            self._counts_in(list(self._ledgers.values()))
         calls: list[Call[Any]] = []
         for queue, jobs, rows in requests:
             number, piece = self._numbers.get(queue, (0, 0))

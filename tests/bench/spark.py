@@ -37,6 +37,7 @@ from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls.adding import add
 from glidemq_py._features.partitions.layout import Layout, partition_names
 from glidemq_py.spark.options import BATCH_ROWS
+from glidemq_py.sync import Queue
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
 from tests.bench import spark_times
 from tests.bench.contention import Alone
@@ -208,6 +209,21 @@ class Bench:
         rates = self.in_turns(ways, self.rows, self.rounds)
         self.ratio(rates, "atomic", "append", 0.7, f"{QUEUES} queues")
         frame.unpersist()
+
+    def partitions(self) -> None:
+        """Rates of a queue with partitions."""
+
+        def save(guarantee: str) -> None:
+            with Queue("q", self.place.url, partitions=PARTITIONS) as queue:
+                queue.count()
+            self.timed(self.frame, guarantee=guarantee)
+
+        ways: dict[str, Callable[[], None]] = {
+            guarantee: partial(save, guarantee) for guarantee in ("append", "task", "atomic")
+        }
+        rates = self.in_turns(ways, self.rows, self.rounds)
+        for guarantee in ("task", "atomic"):
+            self.ratio(rates, guarantee, "append", None, "")
 
     def data(self) -> None:
         """Rates of plain columns, and of the same columns converted by Spark's `to_json`."""
@@ -528,7 +544,7 @@ def resident() -> dict[str, float]:
     return found
 
 
-MEASURES = ["write", "peer", "queues", "data", "options", "latency", "memory", "read", "results"]
+MEASURES = ["write", "peer", "queues", "partitions", "data", "options", "latency", "memory", "read", "results"]
 
 
 def main() -> None:

@@ -331,6 +331,18 @@ def test_a_lost_ledger_is_found(standalone: Scene, changes: int):
     standalone.check(complete=False)
 
 
+def test_a_damaged_ledger_is_an_error(standalone: Scene):
+    rows = table(keyed=False)
+    with standalone.queue(partitions=2) as queue:
+        queue.count()
+    assert standalone.attempt(rows, 300) is None
+    ledger = f"glide:{{{queue_keys(standalone, 1).name}}}:write-once:w"
+    transport = transport_of(standalone.options().place)
+    transport.command("HSET", ledger, "r3", "7:x")
+    with pytest.raises(GlideMQError, match="the counts of a write are damaged: '7:x'"):
+        standalone.attempt(rows)
+
+
 def test_ledgers_are_kept_while_a_task_runs(standalone: Scene, monkeypatch: pytest.MonkeyPatch):
     rows, now = table(keyed=False), 0.0
     monkeypatch.setattr(sinks, "_monotonic", lambda: now)

@@ -381,6 +381,7 @@ DECODERS = dict(
         # Options of Spark.
         decode_options("spark.options:WriteOptions.parse", False),
         decode_options("spark.read_options:ReadOptions.parse", False),
+        one("_features.staged_writes:_parse_counts", TEXT | st.from_regex(r"\A([0-9]{1,15}:){3}[0-9]{1,15}( |:)\Z")),
         one("spark.encoding:_read_opts", JSON | as_json(["attempts", "delay", "priority", "backoff"])),
         one("spark.columns:_plain", st.lists(STORED | st.none(), max_size=3), "data", "json"),
         one("spark.serializers:read_data", STORED, "msgpack"),
