@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.partitions.layout import Layout, partition_home
 from glidemq_py._features.staged_writes import AddOnceReply, OnceCounts, OnceLayout, StageReply, WriteId
@@ -22,6 +21,7 @@ from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.placing import Earlier
+from glidemq_py.spark.task_counts import earlier_rows
 
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
@@ -44,6 +44,8 @@ _ADDED: Final = Together(rows=1_000, bytes=192 * 1024, requests=32)
 which arrive in one read, without a pause."""
 _STAGED: Final = Together(rows=5_000, bytes=2 * 1024 * 1024, requests=128)
 """A staged row costs the server a tenth of an added one."""
+_READS: Final = 1_000
+"""Reads of counts that are sent together."""
 _AHEAD: Final = 2
 """Groups of requests that are sent, or about to be, while the next one is collected."""
 _monotonic = time.monotonic
@@ -197,7 +199,7 @@ class OnceSink(_Sink):
         self._numbers: dict[str, tuple[int, int]] = {}
         """Number of rows sent so far, and of their calls, per queue or partition."""
         self._layouts: dict[str, OnceLayout] = {}
-        self._ledgers: dict[str, QueueKeys] = {}
+        self._ledgers: list[QueueKeys] = []
         """Keys of the partitions that may have counts."""
         self._kept_at = _monotonic()
 
@@ -209,32 +211,25 @@ class OnceSink(_Sink):
 
         Raises:
             WriteOver: A later micro-batch has begun, so all rows of this one were added.
-            StagedWriteError: Rows may have been added, and it is unknown which: a part of the counts was lost.
-            LayoutChangedError: The layout was changed again.
+            StagedWriteError, LayoutChangedError: As `earlier_rows`.
         """
+        names = [name for layout in layouts.values() for name in layout.names]
+        ledgers = [QueueKeys(self._options.keys.prefix, name) for name in names]
+        self._ledgers += ledgers
+        counts = dict(zip(names, self._counts_in(ledgers), strict=True))
         found: dict[str, list[Earlier]] = {}
         for queue, layout in layouts.items():
-            keys = {name: QueueKeys(self._options.keys.prefix, name) for name in layout.names}
-            self._ledgers.update(keys)
-            counts = _by_layout(self._write.id, queue, self._counts_in(list(keys.values())))
-            before = 0
-            found[queue] = []
-            for number, (own, rows) in sorted(counts.items()):
-                if number > layout.number:
-                    raise LayoutChangedError(queue, number, layout.number)
-                if own.before != before:
-                    raise StagedWriteError(self._write.id, queue, "gap")
-                if number < layout.number:
-                    found[queue].append(Earlier([rows.get(at, 0) for at in range(own.partitions)]))
-                    before += sum(rows.values())
-            placed = OnceLayout(layout.number, layout.partitions, before)
+            of_queue = [counts[name] for name in layout.names]
+            found[queue], placed = earlier_rows(self._write.id, queue, layout, of_queue)
             self._layouts.update(dict.fromkeys(layout.names[: layout.partitions], placed))
         return found
 
     def _counts_in(self, ledgers: Sequence[QueueKeys]) -> list[OnceCounts]:
         """Read the counts, and keep them for longer."""
         calls = [staging.once_counts(keys, self._write, self._sequence) for keys in ledgers]
-        replies: list[OnceCounts] = self._connected.result().call_all(calls) if calls else []
+        replies: list[OnceCounts] = []
+        for first in range(0, len(calls), _READS):
+            replies += self._connected.result().call_all(calls[first : first + _READS])
         if any(reply.state == "over" for reply in replies):
             raise WriteOver
         return replies
@@ -242,7 +237,7 @@ class OnceSink(_Sink):
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
         if self._ledgers and _monotonic() > self._kept_at + self._write.keep / 4_000:
             self._kept_at = _monotonic()
-            self._counts_in(list(self._ledgers.values()))
+            self._counts_in(self._ledgers)
         calls: list[Call[Any]] = []
         for queue, jobs, rows in requests:
             number, piece = self._numbers.get(queue, (0, 0))
@@ -257,25 +252,6 @@ class OnceSink(_Sink):
         if reply.status == "gap":
             raise StagedWriteError(self._write.id, partition_home(queue) or queue, "gap")
         self._count(queue, reply.jobs, reply.others)
-
-
-def _by_layout(write: str, queue: str, replies: Sequence[OnceCounts]) -> dict[int, tuple[OnceLayout, dict[int, int]]]:
-    """Return the rows added by each layout, by the position of the partition.
-
-    Raises:
-        StagedWriteError: The replies contradict each other: the ledgers of some partitions were lost.
-    """
-    found: dict[int, tuple[OnceLayout, dict[int, int]]] = {}
-    for position, reply in enumerate(replies):
-        counts = reply.rows()
-        for layout, rows in counts:
-            own, by_position = found.setdefault(layout.number, (layout, {}))
-            by_position[position] = rows
-            if own != layout or position >= layout.partitions:
-                raise StagedWriteError(write, queue, "gap")
-        if reply.state == "unknown":
-            raise StagedWriteError(write, queue, "gap")
-    return found
 
 
 class StagedSink(_Sink):
