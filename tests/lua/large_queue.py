@@ -52,7 +52,7 @@ KEYS = (
     Large("schedulers-ended", "hash", "s#", "1:1"), Large("stall-watch", "hash", "#", f"5|{_PAST}"),
     Large("losses", "hash", "py-#", "2"), Large("budget:flow", "hash", "charged:large:#:1", "1"),
     Large("flows", "hash", "token#", _PAST), Large("remote-parents", "hash", "#", '["glide:{o}:9"]'),
-    Large("depvals:1", "hash", "glide:{large}:#", "v1"), Large("write-once:w1", "hash", "p#", "1"),
+    Large("depvals:1", "hash", "glide:{large}:#", "v1"), Large("write-once:w1", "hash", "r#", "0:1:0:1"),
     Large(f"usage:{START - START % 60_000 - 60_000}", "hash", "tokens:#", "1"),
     Large("job:1", "hash", "depdone:glide:{large}:#", "1"), Large("job:1:sub:sub", "hash", "f#", "1"),
     Large("events", "stream", "#"), Large("results", "stream", "#"), Large("outbox", "stream", "#"),
