@@ -146,7 +146,7 @@ class PartitionedQueue:
 
     async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[bool]:
         """Return for each key whether it has jobs in a former partition. Raises `LayoutChangedError`."""
-        found = [self.may_have(number, key) for key, _ in keys]
+        found = [self.may_have(number, key, row[1] is not False) for key, row in keys]
         unknown = [at for at, known in enumerate(found) if known]
         link = await self.queues[number]._connected()
         for start in range(0, len(unknown), _KEYS_PER_CALL):
@@ -159,12 +159,18 @@ class PartitionedQueue:
                     self.note_moved(number, key)
         return found
 
-    def may_have(self, number: int, key: str) -> bool:
-        """Return False if a key is known to have no jobs in a former partition any more."""
-        return (number, key) not in self._moved
+    def may_have(self, number: int, key: str, has_id: bool) -> bool:
+        """Return False if a former partition is known to have no jobs for a new job with this key.
+
+        Args:
+            number: The former partition.
+            key: The key.
+            has_id: Whether the new job has a custom id: then it may have the job with this id in any case.
+        """
+        return has_id or (number, key) not in self._moved
 
     def note_moved(self, number: int, key: str) -> None:
-        """Remember that a key has no jobs in a former partition any more; custom ids are not remembered."""
+        """Remember that a key neither orders nor deduplicates jobs of a former partition any more."""
         if len(self._moved) < _MOVED_KEPT:
             self._moved.add((number, key))
 
@@ -241,7 +247,9 @@ class PartitionedQueue:
             for number in former:
                 if await self.has_moved_on(number, key, [key, False, True, False]):
                     continue
-                return await self.queues[number].get_group(key)
+                group = await self.queues[number].get_group(key)
+                if group is not None:
+                    return group
             former = []
         found: Any = await getattr(self.queues[home], method)(*args, **options)
         for number in former:

@@ -66,7 +66,7 @@ def _may_move(self: PartitionedQueue, options: JobOptions, key: str) -> bool:
     """Return whether an add may find that a key has no jobs in a former partition any more."""
     if len(self.layout.counts) == 1 or (options.ordering is None and options.deduplication is None):
         return False
-    return any(self.may_have(before, key) for before in self.layout.homes(key)[:-1])
+    return any(self.may_have(before, key, options.job_id is not None) for before in self.layout.homes(key)[:-1])
 
 
 async def _routed(home: Queue[Any, Any], options: JobOptions, key: str | None, use: Use[T]) -> T:
@@ -100,7 +100,7 @@ async def _use_partition(home: Queue[Any, Any], options: JobOptions, key: str | 
     *former, number = self.layout.homes(key)
     row = moving_row(options, key) if former else None
     for before in () if row is None else former:
-        if not self.may_have(before, key):
+        if not self.may_have(before, key, options.job_id is not None):
             continue
         if options.ordering is None and options.deduplication is None:
             assert row is not None

@@ -136,3 +136,15 @@ async def find(queue: Queue, job_id: str) -> list[str]:
     assert queue._partitions is not None
     found = [await part.get_job(job_id) for part in queue._partitions.queues]
     return [job.id for job in found if job is not None]
+
+
+async def test_a_text_with_several_kinds_of_keys_stays_unique(cluster_url: str, queue_name: str):
+    keys = [f"customer-{number}" for number in range(12)]
+    unique = [("report", key, {"deduplication": {"id": key}}) for key in keys]
+    async with Queue(queue_name, cluster_url) as queue, Queue(queue_name, cluster_url) as other:
+        await queue.add_bulk(unique)
+        await queue.set_partitions(6)
+        steps = await queue.add_bulk([("step", key, {"ordering": {"key": key}}) for key in keys])
+        again = [*await queue.add_bulk(unique), *await other.add_bulk(unique)]
+        assert {str(job.outcome) for job in again} == {"skipped"}
+        assert not any("||" in job.id for job in steps)

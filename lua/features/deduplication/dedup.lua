@@ -145,6 +145,13 @@ G.is_deduplicated = function(q, dedup_id, ttl, now)
   return ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) or counting_job(q, id, false) ~= nil
 end
 
+-- The same for an add with any ttl that an earlier add had.
+G.may_be_deduplicated = function(q, dedup_id, now)
+  local id = existing_job(q, dedup_id)
+  if not id then return false end
+  return G.num(redis.call('ZSCORE', q.dedup_expiry, dedup_id) or '') > now or counting_job(q, id, false) ~= nil
+end
+
 -- Delete entries that have expired and whose job has ended, at most `most`.
 local function delete_expired(q, now, most)
   local ids = redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, most)

@@ -4,6 +4,8 @@
 -- number has the text of that layout too, and a layout that partition 0 loses can be restored.
 -- A key stays in its former partition for as long as it has jobs there. As soon as a call finds that it has none, the key
 -- is in P:moved-keys until the next layout, so it never returns while its jobs are added elsewhere.
+-- One text may be an ordering key, a deduplication id and a custom id, also of one job. So it is one key: it moves only if
+-- it has no jobs as an ordering key, and none that it deduplicates.
 
 local JOB, ROUTED, DEDUPLICATION = G.rows.new_job, G.rows.routed_key, G.rows.deduplication
 local FEATURE = 'partitions:0.2.0'
@@ -55,22 +57,26 @@ local function group_in_use(q, name)
   return g.active > 0 or g.nextSeq ~= issued + 1 or redis.call('ZCARD', g.queue) > 0
 end
 
+-- dedup: of the job that is added; false for one without, which must not take the key away from jobs that have it.
+local function is_unique_here(q, key, dedup, now)
+  if dedup then return G.is_deduplicated(q, key, dedup[DEDUPLICATION.ttl], now) end
+  return G.may_be_deduplicated(q, key, now)
+end
+
 -- Return whether the key may be in use here again: a requeued job gets a place in its group even if the group was
 -- forgotten, but no entry of deduplication. So unique ids that this partition never had are not listed.
 local function may_return(q, routed)
-  local dedup = routed[ROUTED.deduplication]
-  return routed[ROUTED.ordered] or redis.call('HEXISTS', q.dedup, dedup[DEDUPLICATION.id]) == 1
+  local key = routed[ROUTED.key]
+  return routed[ROUTED.ordered] or redis.call('HEXISTS', q.dedup, key) == 1 or redis.call('HEXISTS', q.ordering, key) == 1
 end
 
 -- Return whether this partition has the job with the key's id, or jobs that the key orders or deduplicates. A key that
--- has no jobs any more is moved.
+-- has no jobs any more is moved, whatever the row has it for.
 M.in_use = function(q, routed, now)
-  local key, id, dedup = routed[ROUTED.key], routed[ROUTED.id], routed[ROUTED.deduplication]
+  local key, id = routed[ROUTED.key], routed[ROUTED.id]
   if id and redis.call('EXISTS', q.J .. id) == 1 then return true end
-  if not (dedup or routed[ROUTED.ordered]) then return false end
   if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return false end
-  if routed[ROUTED.ordered] and group_in_use(q, key) then return true end
-  if dedup and G.is_deduplicated(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.ttl], now) then return true end
+  if group_in_use(q, key) or is_unique_here(q, key, routed[ROUTED.deduplication], now) then return true end
   if may_return(q, routed) then redis.call('SADD', q.moved_keys, key) end
   return false
 end
