@@ -295,7 +295,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("create_partitions", "layout epoch"),
     _call("set_layout", "before layout epoch"),
     _call("advance_layout", "epoch layout"),
-    _call("keys_in_use", "epoch rows"),
+    _call("keys_in_use", "epoch rows peek"),
     _call("read_settings", "cursor", reply="settings limits groups cursor"),
     _call("dedup_keys", "start count"),
     _call("copy_settings", "settings limits groups used_from"),

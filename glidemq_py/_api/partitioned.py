@@ -20,7 +20,7 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._features.partitions.changing import keys_in_use
+from glidemq_py._features.partitions.changing import HAS_ID, IN_USE, MOVED, keys_in_use
 from glidemq_py._features.partitions.layout import Layout, Partition, partition_of_key
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._job.job import Job
@@ -144,19 +144,49 @@ class PartitionedQueue:
         """Return True if a key has no jobs in a former partition any more. ``row``: see `moving_row`."""
         return not (await self.still_there(number, [(key, row)]))[0]
 
-    async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[bool]:
-        """Return for each key whether it has jobs in a former partition. Raises `LayoutChangedError`."""
-        found = [self.may_have(number, key, row[1] is not False) for key, row in keys]
+    async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[int]:
+        """Return for each key whether it has jobs in a former partition, as `keys_in_use`. Raises `LayoutChangedError`."""
+        found = [IN_USE if self.may_have(number, key, row[1] is not False) else MOVED for key, row in keys]
         unknown = [at for at, known in enumerate(found) if known]
         link = await self.queues[number]._connected()
         for start in range(0, len(unknown), _KEYS_PER_CALL):
             page = unknown[start : start + _KEYS_PER_CALL]
             call = keys_in_use(link.keys.meta, self.layout.number, [keys[at][1] for at in page])
-            for at, in_use in zip(page, await link.transport.call(call), strict=True):
-                found[at] = bool(in_use)
+            for at, state in zip(page, await link.transport.call(call), strict=True):
+                found[at] = state
                 key, (_, job_id, *_) = keys[at]
-                if not in_use and job_id is False:
+                if not state and job_id is False:
                     self.note_moved(number, key)
+        return found
+
+    async def former_of(self, rows: Sequence[tuple[str, list[object]]]) -> list[int | None]:
+        """Return for each new job its former partition; None if it belongs to the present one of its key.
+
+        A custom id is looked up in all partitions of the key before a new job with it is added to one of them. Raises
+        `LayoutChangedError`.
+
+        Args:
+            rows: The key and the row of each job, see `moving_row`.
+        """
+        asked: dict[int, list[int]] = {}
+        for at, (key, _) in enumerate(rows):
+            for number in self.layout.homes(key)[:-1]:
+                asked.setdefault(number, []).append(at)
+        found: list[int | None] = [None] * len(rows)
+        states = [MOVED] * len(rows)
+        for number, mine in asked.items():
+            for at, state in zip(mine, await self.still_there(number, [rows[at] for at in mine]), strict=True):
+                if state > states[at]:
+                    found[at], states[at] = number, state
+        named = [at for at, state in enumerate(states) if state == IN_USE and rows[at][1][1] is not False]
+        for number, mine in _grouped(named, lambda at: self.partition_of(rows[at][0])).items():
+            link = await self.queues[number]._connected()
+            for start in range(0, len(mine), _KEYS_PER_CALL):
+                page = mine[start : start + _KEYS_PER_CALL]
+                call = keys_in_use(link.keys.meta, self.layout.number, [rows[at][1] for at in page], peek=True)
+                for at, state in zip(page, await link.transport.call(call), strict=True):
+                    if state == HAS_ID:
+                        found[at] = None
         return found
 
     def may_have(self, number: int, key: str, has_id: bool) -> bool:
@@ -449,6 +479,13 @@ class PartitionedQueue:
             deleted += await queue.obliterate(force=force, scan=scan)
         await self.home._forget_partitions()
         return deleted
+
+
+def _grouped(items: Iterable[int], group_of: Callable[[int], int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for item in items:
+        found.setdefault(group_of(item), []).append(item)
+    return found
 
 
 def _first(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

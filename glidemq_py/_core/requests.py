@@ -590,9 +590,9 @@ def advance_layout(*, epoch: object, layout: object) -> tuple[bytes]:
     return (pack((epoch, layout)),)
 
 
-def keys_in_use(*, epoch: object, rows: object) -> tuple[bytes]:
+def keys_in_use(*, epoch: object, rows: object, peek: object) -> tuple[bytes]:
     """Return the arguments of ``keys_in_use``."""
-    return (pack((epoch, rows)),)
+    return (pack((epoch, rows, peek)),)
 
 
 def read_settings(*, cursor: object) -> tuple[bytes]:

@@ -261,7 +261,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "create_partitions_request": ("layout", "epoch"),
     "set_layout_request": ("before", "layout", "epoch"),
     "advance_layout_request": ("epoch", "layout"),
-    "keys_in_use_request": ("epoch", "rows"),
+    "keys_in_use_request": ("epoch", "rows", "peek"),
     "read_settings_request": ("cursor",),
     "dedup_keys_request": ("start", "count"),
     "copy_settings_request": ("settings", "limits", "groups", "used_from"),

@@ -137,6 +137,23 @@ async def test_a_text_stays_in_its_partition_while_any_of_its_keys_has_jobs(url:
         assert (both.id, str(both.outcome)) == (jobs[2].id, "duplicate")
 
 
+@pytest.mark.parametrize("as_bulk", [True, False])
+async def test_a_custom_id_is_looked_up_in_all_partitions_of_its_text(url: str, queue_name: str, as_bulk: bool):
+    """The number changes back, so the finished job is in the present partition, and ordered jobs are in the former one."""
+    keys = moving(2, 5, 3)
+    async with Queue(queue_name, url, partitions=2) as queue:
+        first = await queue.add_bulk(named(keys))
+        await finish(queue, url)
+        await queue.set_partitions(5)
+        jobs = await queue.add_bulk(ordered(keys))
+        await queue.set_partitions(2)
+        assert partitions_of(jobs) == [partition_of_key(key, 5) for key in keys]
+        rows = named(keys) + [("n", None, {"job_id": key, "ordering": {"key": key}}) for key in keys]
+        again = await (queue.add_bulk(rows) if as_bulk else add_one_by_one(queue, rows))
+        assert [job.id for job in again] == [job.id for job in first] * 2
+        assert outcomes(again) == {"duplicate"}
+
+
 async def test_looking_for_ordered_jobs_does_not_move_unique_ones(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Queue(queue_name, url) as other:
         await queue.add_bulk(ordered(KEYS))

@@ -226,7 +226,7 @@ G.calls = {
   end,
   keys_in_use = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1], rows = r[2] }
+    return { epoch = r[1], rows = r[2], peek = r[3] }
   end,
   read_settings = function(args)
     local r = cmsgpack.unpack(args[1])

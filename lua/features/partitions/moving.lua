@@ -70,16 +70,21 @@ local function may_return(q, routed)
   return routed[ROUTED.ordered] or redis.call('HEXISTS', q.dedup, key) == 1 or redis.call('HEXISTS', q.ordering, key) == 1
 end
 
--- Return whether this partition has the job with the key's id, or jobs that the key orders or deduplicates. A key that
--- has no jobs any more is moved, whatever the row has it for.
-M.in_use = function(q, routed, now)
+M.ABSENT, M.IN_USE, M.HAS_ID = 0, 1, 2
+
+-- Return HAS_ID if this partition has the job with the key's id, IN_USE if it has jobs that the key orders or
+-- deduplicates, or ABSENT. An absent key is moved, whatever the row has it for, unless `peek`.
+M.look_up = function(q, routed, now, peek)
   local key, id = routed[ROUTED.key], routed[ROUTED.id]
-  if id and redis.call('EXISTS', q.J .. id) == 1 then return true end
-  if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return false end
-  if group_in_use(q, key) or is_unique_here(q, key, routed[ROUTED.deduplication], now) then return true end
-  if may_return(q, routed) then redis.call('SADD', q.moved_keys, key) end
-  return false
+  if id and redis.call('EXISTS', q.J .. id) == 1 then return M.HAS_ID end
+  if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return M.ABSENT end
+  if group_in_use(q, key) or is_unique_here(q, key, routed[ROUTED.deduplication], now) then return M.IN_USE end
+  if not peek and may_return(q, routed) then redis.call('SADD', q.moved_keys, key) end
+  return M.ABSENT
 end
+
+-- Return whether a new job of the key belongs to this partition, which is a former one of the key.
+M.in_use = function(q, routed, now) return M.look_up(q, routed, now) ~= M.ABSENT end
 
 -- Return what `in_use` needs of a job: the keys that a job has are equal.
 M.routed_key = function(row)

@@ -65,16 +65,16 @@ end)
 
 -- keys_in_use: return which keys still have jobs in their former partition. The others are moved: this partition takes
 -- no more of their jobs until the next layout.
---   KEYS 1 meta   ARGV 1 packed {epoch, rows}   -> packed list: 1 = in use, 0 = moved
+--   KEYS 1 meta   ARGV 1 packed {epoch, rows, peek}   -> packed list: 0 = moved, 1 = in use, 2 = a job has the custom id
 -- row: {key, custom id or false, true if the key is an ordering key, dedup as in `add` or false}; at least one of the
--- three is given, with the text of the key.
+-- three is given, with the text of the key.   peek: true = no key is moved: the partition is the present one of the keys
 -- errors: ERR layout (the partition has another one)
 -- Bound: the rows given.
 G.export('keys_in_use', {}, function(q, r)
   local refused = M.check(q, r.epoch)
   if refused then return refused end
   local now, found = G.now(q), {}
-  for i = 1, #r.rows do found[i] = M.in_use(q, r.rows[i], now) and 1 or 0 end
+  for i = 1, #r.rows do found[i] = M.look_up(q, r.rows[i], now, r.peek) end
   return cmsgpack.pack(found)
 end)
 
