@@ -66,6 +66,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "parent": "id queue",
         # A key that may have jobs in a former partition.
         "routed_key": "key id ordered deduplication",
+        "keyed_job": "id state ordering deduplication ttl retries",
+        "homed_job": "id ordering_home unique_home retries",
         "group_settings": "name settings",
         "dependencies": "policy refs",
         "added_other": "outcome id",
@@ -164,7 +166,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 """Rows within requests and replies, by name."""
 
 BUILT = (
-    "routed_key", "group_settings",
+    "routed_key", "keyed_job", "group_settings",
     "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed",
     "event", "child",
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
@@ -233,7 +235,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("set_failure_setting", "field text"),
     _call("set_timeline", "text"),
     _call("set_metrics_by_name", "text"),
-    _call("run_failure_policy", "is_first", reply="retried deleted more wait"),
+    _call("run_failure_policy", "is_first", reply="retried deleted more wait keyed"),
     _call("remove_deduplication", args="id"),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
@@ -285,8 +287,9 @@ CALLS: tuple[CallLayout, ...] = (
     _call("promote", args="id"),
     _call("promote_jobs", "batch want cursor name", reply="promoted cursor"),
     _call("requeue_job", args="id completed"),
-    _call("requeue_jobs", "batch want left total completed kept", reply="retried left kept"),
-    _call("failures_change", "action reasons name low high cursor count total", reply="changed cursor high"),
+    _call("requeue_jobs", "batch want left total completed kept", reply="retried left kept keyed"),
+    _call("requeue_keyed", "epoch rows completed"),
+    _call("failures_change", "action reasons name low high cursor count total", reply="changed cursor high keyed"),
     _call("drain", "delayed cursor batch total", reply="deleted cursor"),
     _call("clean", "state grace cutoff batch want total", reply="cutoff ids more"),
     _call("clean_jobs", "ids states before total is_last"),

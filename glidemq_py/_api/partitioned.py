@@ -145,7 +145,10 @@ class PartitionedQueue:
         return not (await self.still_there(number, [(key, row)]))[0]
 
     async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[int]:
-        """Return for each key whether it has jobs in a former partition, as `keys_in_use`. Raises `LayoutChangedError`."""
+        """Return for each key whether it has jobs in a former partition, as `keys_in_use` does.
+
+        Raises `LayoutChangedError`.
+        """
         found = [IN_USE if self.may_have(number, key, row[1] is not False) else MOVED for key, row in keys]
         unknown = [at for at, known in enumerate(found) if known]
         link = await self.queues[number]._connected()

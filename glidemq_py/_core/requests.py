@@ -117,6 +117,7 @@ __all__ = [
     "report_usage",
     "requeue_job",
     "requeue_jobs",
+    "requeue_keyed",
     "restore_begin",
     "restore_end",
     "restore_groups",
@@ -533,6 +534,11 @@ def requeue_jobs(
 ) -> tuple[bytes]:
     """Return the arguments of ``requeue_jobs``."""
     return (pack((batch, want, left, total, completed, kept)),)
+
+
+def requeue_keyed(*, epoch: object, rows: object, completed: object) -> tuple[bytes]:
+    """Return the arguments of ``requeue_keyed``."""
+    return (pack((epoch, rows, completed)),)
 
 
 def failures_change(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._features.partitions.layout import hash_slot, partition_names
+from glidemq_py._features.partitions.layout import hash_slot, partition_names, partition_of_key
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import EventRecorder, until, with_timeout
@@ -148,3 +148,16 @@ async def test_a_text_with_several_kinds_of_keys_stays_unique(cluster_url: str, 
         again = [*await queue.add_bulk(unique), *await other.add_bulk(unique)]
         assert {str(job.outcome) for job in again} == {"skipped"}
         assert not any("||" in job.id for job in steps)
+
+
+async def test_a_failed_job_is_not_requeued_beside_jobs_of_its_key(cluster_url: str, queue_name: str):
+    keys = [f"customer-{number}" for number in range(12)]
+    moved = [key for key in keys if partition_of_key(key, 6) != 0]
+    async with Queue(queue_name, cluster_url) as queue:
+        await queue.add_bulk([("old", key, {"ordering": {"key": key}}) for key in keys])
+        for lease in await queue.fetch(len(keys)):
+            await lease.fail("not yet")
+        await queue.set_partitions(6)
+        await queue.add_bulk([("new", key, {"deduplication": {"id": key}}) for key in moved[:4]])
+        assert await queue.retry_jobs() == len(keys) - 4
+        assert (await queue.get_job_counts()).failed == 4

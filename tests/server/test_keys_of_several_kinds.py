@@ -139,7 +139,7 @@ async def test_a_text_stays_in_its_partition_while_any_of_its_keys_has_jobs(url:
 
 @pytest.mark.parametrize("as_bulk", [True, False])
 async def test_a_custom_id_is_looked_up_in_all_partitions_of_its_text(url: str, queue_name: str, as_bulk: bool):
-    """The number changes back, so the finished job is in the present partition, and ordered jobs are in the former one."""
+    """The number changes back: the finished job is in the present partition, ordered jobs are in the former one."""
     keys = moving(2, 5, 3)
     async with Queue(queue_name, url, partitions=2) as queue:
         first = await queue.add_bulk(named(keys))

@@ -8,6 +8,7 @@
 -- it has no jobs as an ordering key, and none that it deduplicates.
 
 local JOB, ROUTED, DEDUPLICATION = G.rows.new_job, G.rows.routed_key, G.rows.deduplication
+local HOMED = G.rows.homed_job
 local FEATURE = 'partitions:0.2.0'
 local FIELD = 'layoutNumber'
 local M = {}
@@ -93,4 +94,36 @@ M.routed_key = function(row)
   return G.new.routed_key({
     key = key, id = id and id ~= '' and id or false, ordered = ordering and true or false, deduplication = dedup or false,
   })
+end
+
+-- Return the row of a finished job with a key that has jobs in one partition only, if the queue has several: the client
+-- decides whether it may be requeued (requeue_keyed). nil = it may be. retries: of the failure policy.
+M.keyed = function(q, id, h, retries)
+  if not is_partitioned(q) then return nil end
+  local group, option = G.given(h.groupKey), G.unique_option(h.opts)
+  if not (group or option) then return nil end
+  return G.new.keyed_job({
+    id = id, state = h.state, ordering = group or false, deduplication = option and option.id or false,
+    ttl = option and G.count_of(option.ttl) or 0, retries = retries or false,
+  })
+end
+
+-- Return whether a finished job of the key may be requeued here, a former partition of the key: no call has found that
+-- the key has no jobs here any more, and such a call would have listed it. While a client looks for jobs of such keys, to
+-- remove the former layouts, none is requeued.
+local function is_here(q, routed)
+  local settling, number = unpack(redis.call('HMGET', q.meta, 'settling', FIELD))
+  if settling and settling == number then return false end
+  return redis.call('SISMEMBER', q.moved_keys, routed[ROUTED.key]) == 0 and may_return(q, routed)
+end
+
+-- The same for all keys of a job. homed: row of requeue_keyed.
+M.may_requeue = function(q, h, homed)
+  local group, option = G.given(h.groupKey), G.unique_option(h.opts)
+  if group and not homed[HOMED.ordering_home]
+    and not is_here(q, G.new.routed_key({ key = group, id = false, ordered = true, deduplication = false })) then
+    return false
+  end
+  return not option or homed[HOMED.unique_home]
+    or is_here(q, G.new.routed_key({ key = option.id, id = false, ordered = false, deduplication = false }))
 end
