@@ -295,7 +295,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("clean_jobs", "ids states before total is_last"),
     _call("delete_side_keys", packed="ids"),
     _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor removed"),
-    _call("create_partitions", "layout epoch"),
+    _call("create_partitions", "layout epoch has_former"),
     _call("set_layout", "before layout epoch"),
     _call("advance_layout", "epoch layout"),
     _call("keys_in_use", "epoch rows peek"),

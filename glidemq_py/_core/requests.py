@@ -581,9 +581,9 @@ def obliterate(*, force: object, batch: object, cursor: object, has_usage: objec
     return (pack((force, batch, cursor, has_usage)),)
 
 
-def create_partitions(*, layout: object, epoch: object) -> tuple[bytes]:
+def create_partitions(*, layout: object, epoch: object, has_former: object) -> tuple[bytes]:
     """Return the arguments of ``create_partitions``."""
-    return (pack((layout, epoch)),)
+    return (pack((layout, epoch, has_former)),)
 
 
 def set_layout(*, before: object, layout: object, epoch: object) -> tuple[bytes]:

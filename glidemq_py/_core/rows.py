@@ -261,7 +261,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "clean_request": ("state", "grace", "cutoff", "batch", "want", "total"),
     "clean_jobs_request": ("ids", "states", "before", "total", "is_last"),
     "obliterate_request": ("force", "batch", "cursor", "has_usage"),
-    "create_partitions_request": ("layout", "epoch"),
+    "create_partitions_request": ("layout", "epoch", "has_former"),
     "set_layout_request": ("before", "layout", "epoch"),
     "advance_layout_request": ("epoch", "layout"),
     "keys_in_use_request": ("epoch", "rows", "peek"),

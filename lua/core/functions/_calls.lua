@@ -218,7 +218,7 @@ G.calls = {
   end,
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { layout = r[1], epoch = r[2] }
+    return { layout = r[1], epoch = r[2], has_former = r[3] }
   end,
   set_layout = function(args)
     local r = cmsgpack.unpack(args[1])
