@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from glidemq_py._api import partitioned_batches as batches
 from glidemq_py._api import partitioned_dead_letters as dead_letters
+from glidemq_py._api import partitioned_fair_keys as fair_keys
 from glidemq_py._api import partitioned_figures as figures
 from glidemq_py._api import partitioned_leases as leases
 from glidemq_py._api import partitioned_limits as limits
@@ -47,7 +48,7 @@ _BY_ID: Final = (
 _NAMES: Final = ("job_id", "parent_id", "flow_id", "key", "deduplication_id")
 """Names of the first arguments of `_BY_ID` and `_BY_KEY`."""
 _BY_KEY: Final = (
-    "get_deduplication_job", "get_fair_key", "get_group", "pause_fair_key", "rate_limit_group",
+    "get_deduplication_job", "get_group", "pause_fair_key", "rate_limit_group",
     "remove_deduplication", "resume_fair_key", "set_fair_key_limits", "set_group_limits",
 )  # fmt: skip
 """Methods whose first argument chooses the partition as the routing key of a job does."""
@@ -72,7 +73,6 @@ _IN_TURN: Final = (
     "iter_batches",
     "iter_dead_letter_jobs",
     "iter_failures",
-    "iter_fair_keys",
     "iter_jobs",
     "iter_search_jobs",
 )
@@ -256,6 +256,11 @@ class PartitionedQueue:
                 async for chunk in chunks:
                     yield chunk
             return
+        if method == "iter_fair_keys":
+            async with aclosing(fair_keys.iter_fair_keys(self)) as infos:
+                async for info in infos:
+                    yield info
+            return
         if method not in _IN_TURN:
             raise PartitionedQueueError(self.home.name, len(self.queues), method)
         for number, queue in enumerate(self.queues):
@@ -396,6 +401,8 @@ class PartitionedQueue:
         return sorted(found.values(), key=lambda worker: worker.started_at)
 
     # -- implemented by other modules -----------------------------------------------------------------------
+
+    get_fair_key = fair_keys.get_fair_key
 
     get_rank_counts = figures.get_rank_counts
     get_metrics = figures.get_metrics
