@@ -18,6 +18,7 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
+from glidemq_py._features.partitions import requeuing
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
@@ -251,7 +252,8 @@ async def promote_in_pieces(
 async def retry_jobs(self: ConnectedQueue, count: int | None = None) -> int:
     """Requeue failed jobs with all their attempts, oldest failure first.
 
-    A job stays failed while another job that has not ended has its deduplication id.
+    A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
+    another partition since the number of partitions has changed (docs/learn/partitions.md).
 
     Args:
         count: Maximum number of jobs, >= 1; None requeues all jobs that are failed at the time of the call.
@@ -271,7 +273,8 @@ async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> i
     """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
     Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
-    completed while another job that has not ended has its deduplication id.
+    completed while another job that has not ended has its deduplication id, and if its key belongs to another
+    partition since the number of partitions has changed (docs/learn/partitions.md).
 
     Args:
         count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
@@ -288,12 +291,18 @@ async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> i
 
 
 async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
-    requeued, left, kept = 0, -1, 0
+    requeued, told, left, kept = 0, 0, -1, 0
     while left:
         wanted = want and want - requeued
-        call = administration.requeue_jobs(link.keys.meta, _PIECE, wanted, left, requeued, completed, kept)
-        done, left, kept = await link.transport.call(call)
-        requeued += done
+        call = administration.requeue_jobs(link.keys.meta, _PIECE, wanted, left, told, completed, kept)
+        done, left, kept, keyed = await link.transport.call(call)
+        told += done  # the last call writes an event for these; others have one each
+        outcomes = await requeuing.requeue(link.transport, link.keys, keyed, completed=completed)
+        of_keys = outcomes.count("ok")
+        requeued, kept = requeued + done + of_keys, kept - of_keys
+        if left and requeued == want:
+            await link.transport.call(administration.requeue_jobs(link.keys.meta, _PIECE, 0, 0, told, completed))
+            break
     return requeued
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from glidemq_py._api import partitioned_batches as batches
 from glidemq_py._api import partitioned_dead_letters as dead_letters
+from glidemq_py._api import partitioned_fair_keys as fair_keys
 from glidemq_py._api import partitioned_figures as figures
 from glidemq_py._api import partitioned_leases as leases
 from glidemq_py._api import partitioned_limits as limits
@@ -20,7 +21,7 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._features.partitions.changing import keys_in_use
+from glidemq_py._features.partitions.changing import HAS_ID, IN_USE, MOVED, keys_in_use
 from glidemq_py._features.partitions.layout import Layout, Partition, partition_of_key
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._job.job import Job
@@ -47,7 +48,7 @@ _BY_ID: Final = (
 _NAMES: Final = ("job_id", "parent_id", "flow_id", "key", "deduplication_id")
 """Names of the first arguments of `_BY_ID` and `_BY_KEY`."""
 _BY_KEY: Final = (
-    "get_deduplication_job", "get_fair_key", "get_group", "pause_fair_key", "rate_limit_group",
+    "get_deduplication_job", "get_group", "pause_fair_key", "rate_limit_group",
     "remove_deduplication", "resume_fair_key", "set_fair_key_limits", "set_group_limits",
 )  # fmt: skip
 """Methods whose first argument chooses the partition as the routing key of a job does."""
@@ -72,7 +73,6 @@ _IN_TURN: Final = (
     "iter_batches",
     "iter_dead_letter_jobs",
     "iter_failures",
-    "iter_fair_keys",
     "iter_jobs",
     "iter_search_jobs",
 )
@@ -144,27 +144,66 @@ class PartitionedQueue:
         """Return True if a key has no jobs in a former partition any more. ``row``: see `moving_row`."""
         return not (await self.still_there(number, [(key, row)]))[0]
 
-    async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[bool]:
-        """Return for each key whether it has jobs in a former partition. Raises `LayoutChangedError`."""
-        found = [self.may_have(number, key) for key, _ in keys]
+    async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[int]:
+        """Return for each key whether it has jobs in a former partition, as `keys_in_use` does.
+
+        Raises `LayoutChangedError`.
+        """
+        found = [IN_USE if self.may_have(number, key, row[1] is not False) else MOVED for key, row in keys]
         unknown = [at for at, known in enumerate(found) if known]
         link = await self.queues[number]._connected()
         for start in range(0, len(unknown), _KEYS_PER_CALL):
             page = unknown[start : start + _KEYS_PER_CALL]
             call = keys_in_use(link.keys.meta, self.layout.number, [keys[at][1] for at in page])
-            for at, in_use in zip(page, await link.transport.call(call), strict=True):
-                found[at] = bool(in_use)
+            for at, state in zip(page, await link.transport.call(call), strict=True):
+                found[at] = state
                 key, (_, job_id, *_) = keys[at]
-                if not in_use and job_id is False:
+                if not state and job_id is False:
                     self.note_moved(number, key)
         return found
 
-    def may_have(self, number: int, key: str) -> bool:
-        """Return False if a key is known to have no jobs in a former partition any more."""
-        return (number, key) not in self._moved
+    async def former_of(self, rows: Sequence[tuple[str, list[object]]]) -> list[int | None]:
+        """Return for each new job its former partition; None if it belongs to the present one of its key.
+
+        A custom id is looked up in all partitions of the key before a new job with it is added to one of them. Raises
+        `LayoutChangedError`.
+
+        Args:
+            rows: The key and the row of each job, see `moving_row`.
+        """
+        asked: dict[int, list[int]] = {}
+        for at, (key, _) in enumerate(rows):
+            for number in self.layout.homes(key)[:-1]:
+                asked.setdefault(number, []).append(at)
+        found: list[int | None] = [None] * len(rows)
+        states = [MOVED] * len(rows)
+        for number, mine in asked.items():
+            for at, state in zip(mine, await self.still_there(number, [rows[at] for at in mine]), strict=True):
+                if state > states[at]:
+                    found[at], states[at] = number, state
+        named = [at for at, state in enumerate(states) if state == IN_USE and rows[at][1][1] is not False]
+        for number, mine in _grouped(named, lambda at: self.partition_of(rows[at][0])).items():
+            link = await self.queues[number]._connected()
+            for start in range(0, len(mine), _KEYS_PER_CALL):
+                page = mine[start : start + _KEYS_PER_CALL]
+                call = keys_in_use(link.keys.meta, self.layout.number, [rows[at][1] for at in page], peek=True)
+                for at, state in zip(page, await link.transport.call(call), strict=True):
+                    if state == HAS_ID:
+                        found[at] = None
+        return found
+
+    def may_have(self, number: int, key: str, has_id: bool) -> bool:
+        """Return False if a former partition is known to have no jobs for a new job with this key.
+
+        Args:
+            number: The former partition.
+            key: The key.
+            has_id: Whether the new job has a custom id: then it may have the job with this id in any case.
+        """
+        return has_id or (number, key) not in self._moved
 
     def note_moved(self, number: int, key: str) -> None:
-        """Remember that a key has no jobs in a former partition any more; custom ids are not remembered."""
+        """Remember that a key neither orders nor deduplicates jobs of a former partition any more."""
         if len(self._moved) < _MOVED_KEPT:
             self._moved.add((number, key))
 
@@ -217,6 +256,11 @@ class PartitionedQueue:
                 async for chunk in chunks:
                     yield chunk
             return
+        if method == "iter_fair_keys":
+            async with aclosing(fair_keys.iter_fair_keys(self)) as infos:
+                async for info in infos:
+                    yield info
+            return
         if method not in _IN_TURN:
             raise PartitionedQueueError(self.home.name, len(self.queues), method)
         for number, queue in enumerate(self.queues):
@@ -241,7 +285,9 @@ class PartitionedQueue:
             for number in former:
                 if await self.has_moved_on(number, key, [key, False, True, False]):
                     continue
-                return await self.queues[number].get_group(key)
+                group = await self.queues[number].get_group(key)
+                if group is not None:
+                    return group
             former = []
         found: Any = await getattr(self.queues[home], method)(*args, **options)
         for number in former:
@@ -356,6 +402,8 @@ class PartitionedQueue:
 
     # -- implemented by other modules -----------------------------------------------------------------------
 
+    get_fair_key = fair_keys.get_fair_key
+
     get_rank_counts = figures.get_rank_counts
     get_metrics = figures.get_metrics
     get_metrics_by_name = figures.get_metrics_by_name
@@ -441,6 +489,13 @@ class PartitionedQueue:
             deleted += await queue.obliterate(force=force, scan=scan)
         await self.home._forget_partitions()
         return deleted
+
+
+def _grouped(items: Iterable[int], group_of: Callable[[int], int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for item in items:
+        found.setdefault(group_of(item), []).append(item)
+    return found
 
 
 def _first(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

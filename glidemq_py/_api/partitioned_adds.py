@@ -66,7 +66,7 @@ def _may_move(self: PartitionedQueue, options: JobOptions, key: str) -> bool:
     """Return whether an add may find that a key has no jobs in a former partition any more."""
     if len(self.layout.counts) == 1 or (options.ordering is None and options.deduplication is None):
         return False
-    return any(self.may_have(before, key) for before in self.layout.homes(key)[:-1])
+    return any(self.may_have(before, key, options.job_id is not None) for before in self.layout.homes(key)[:-1])
 
 
 async def _routed(home: Queue[Any, Any], options: JobOptions, key: str | None, use: Use[T]) -> T:
@@ -99,13 +99,14 @@ async def _use_partition(home: Queue[Any, Any], options: JobOptions, key: str | 
         return await use(self.queues[self.partition_of(key)])
     *former, number = self.layout.homes(key)
     row = moving_row(options, key) if former else None
-    for before in () if row is None else former:
-        if not self.may_have(before, key):
+    if row is None:
+        return await use(self.queues[number])
+    if options.job_id is not None:
+        (only,) = await self.former_of([(key, row)])
+        former = [] if only is None else [only]
+    for before in former:
+        if not self.may_have(before, key, options.job_id is not None):
             continue
-        if options.ordering is None and options.deduplication is None:
-            assert row is not None
-            if not (await self.still_there(before, [(key, row)]))[0]:
-                continue  # custom ids have no order, and each is looked up once
         try:
             return await use(self.former(before))
         except JobMovedError:
@@ -305,18 +306,11 @@ async def _divide_former(
     self: PartitionedQueue, undecided: Sequence[tuple[int, str, list[object]]], divided: dict[int, list[int]]
 ) -> list[tuple[Queue[Any, Any], list[int]]]:
     """Return the positions of the jobs for former partitions; add the others to ``divided``."""
-    asked: dict[int, list[tuple[int, str, list[object]]]] = {}
-    for each in undecided:
-        for number in self.layout.homes(each[1])[:-1]:
-            asked.setdefault(number, []).append(each)
-    taken: dict[int, int] = {}
-    for number, some in asked.items():
-        found = await self.still_there(number, [(key, row) for _, key, row in some])
-        taken |= {i: number for (i, _, _), there in zip(some, found, strict=True) if there}
     former: dict[int, list[int]] = {}
-    for i, key, _ in undecided:
-        if i in taken:
-            former.setdefault(taken[i], []).append(i)
+    found = await self.former_of([(key, row) for _, key, row in undecided])
+    for (i, key, _), number in zip(undecided, found, strict=True):
+        if number is not None:
+            former.setdefault(number, []).append(i)
         else:
             divided.setdefault(self.partition_of(key), []).append(i)
     for mine in divided.values():

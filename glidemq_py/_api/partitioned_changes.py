@@ -55,6 +55,8 @@ _ENDED: Final = ("completed", "failed")
 _PAGE: Final = 500
 _CHANGING: Final = "changingLimits"
 """Field of the meta key of partition 0: the limits of the queue while they are divided."""
+_SETTLING: Final = "settling"
+"""Field of the meta keys of all partitions: the number of the layout, while jobs of former layouts are looked for."""
 _CHOOSING: Final = ("ordering", "fair_key", "deduplication", "job_id")
 
 
@@ -211,6 +213,11 @@ async def _pages(queue: Queue[Any, Any]) -> AsyncIterator[SettingsPage]:
         following = bool(cursor)
 
 
+async def _set(queue: Queue[Any, Any], field: str, text: str) -> None:
+    """Set a field of a partition's meta key."""
+    await _send(queue, copy_settings(queue._keys.meta, [field, text], [], []))
+
+
 async def _send(queue: Queue[Any, Any], call: Call[T]) -> T:
     return await queue._transport.call(call)
 
@@ -269,13 +276,12 @@ async def _note(home: Queue[Any, Any], limits: _Limits, number: int) -> None:
     if limits == _Limits(None, None, None, None, {}):
         await _forget(home)
         return
-    text = json.dumps(limits._asdict() | {"number": number})
-    await _send(home, copy_settings(home._keys.meta, [_CHANGING, text], [], []))
+    await _set(home, _CHANGING, json.dumps(limits._asdict() | {"number": number}))
 
 
 async def _forget(home: Queue[Any, Any]) -> None:
     if await home._transport.command("HGET", home._keys.meta, _CHANGING):
-        await _send(home, copy_settings(home._keys.meta, [_CHANGING, ""], [], []))
+        await _set(home, _CHANGING, "")
 
 
 def _check_shares(limits: _Limits, partitions: int) -> None:
@@ -319,7 +325,10 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
         return _shown(layout)
     await _advance(before, layout)
     for number, queue in enumerate(before.queues):
+        await _set(queue, _SETTLING, str(layout.number))
         if await _has_moving_jobs(queue, number, layout):
+            for other in before.queues[: number + 1]:
+                await _set(other, _SETTLING, "")
             return _shown(layout)
     following = layout.settled()
     after = home._with_layout(following)

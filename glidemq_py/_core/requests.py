@@ -118,6 +118,7 @@ __all__ = [
     "report_usage",
     "requeue_job",
     "requeue_jobs",
+    "requeue_keyed",
     "restore_begin",
     "restore_end",
     "restore_groups",
@@ -545,6 +546,11 @@ def requeue_jobs(
     return (pack((batch, want, left, total, completed, kept)),)
 
 
+def requeue_keyed(*, epoch: object, rows: object, completed: object) -> tuple[bytes]:
+    """Return the arguments of ``requeue_keyed``."""
+    return (pack((epoch, rows, completed)),)
+
+
 def failures_change(
     *,
     action: object,
@@ -585,9 +591,9 @@ def obliterate(*, force: object, batch: object, cursor: object, has_usage: objec
     return (pack((force, batch, cursor, has_usage)),)
 
 
-def create_partitions(*, layout: object, epoch: object) -> tuple[bytes]:
+def create_partitions(*, layout: object, epoch: object, has_former: object) -> tuple[bytes]:
     """Return the arguments of ``create_partitions``."""
-    return (pack((layout, epoch)),)
+    return (pack((layout, epoch, has_former)),)
 
 
 def set_layout(*, before: object, layout: object, epoch: object) -> tuple[bytes]:
@@ -600,9 +606,9 @@ def advance_layout(*, epoch: object, layout: object) -> tuple[bytes]:
     return (pack((epoch, layout)),)
 
 
-def keys_in_use(*, epoch: object, rows: object) -> tuple[bytes]:
+def keys_in_use(*, epoch: object, rows: object, peek: object) -> tuple[bytes]:
     """Return the arguments of ``keys_in_use``."""
-    return (pack((epoch, rows)),)
+    return (pack((epoch, rows, peek)),)
 
 
 def read_settings(*, cursor: object) -> tuple[bytes]:

@@ -120,7 +120,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """Requeue the failed job with all its attempts.
 
         Raises:
-            JobStateError: If the job has not failed.
+            JobStateError: If the job has not failed, or its key belongs to another partition since the number of
+                partitions has changed.
             DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
@@ -132,7 +133,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         A parent that has counted the job as completed does not wait for it again.
 
         Raises:
-            JobStateError: If the job has not ended.
+            JobStateError: If the job has not ended, or its key belongs to another partition since the number of
+                partitions has changed.
             DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """

@@ -22,6 +22,7 @@ from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fall
 from glidemq_py._features.flows import job_api as flows
 from glidemq_py._features.iteration import job_api as iteration
 from glidemq_py._features.job_batches import job_api as job_batches
+from glidemq_py._features.partitions import requeuing
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
@@ -196,15 +197,12 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         """Requeue the failed job with all its attempts.
 
         Raises:
-            JobStateError: If the job has not failed.
+            JobStateError: If the job has not failed, or its key belongs to another partition since the number of
+                partitions has changed.
             DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
-        answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self._stored_id))
-        if answer == "gone":
-            raise self._link.not_found(self.id)
-        if answer != "ok":
-            raise self._not_requeued(answer, "retry")
+        await self._requeue("retry", completed=False)
 
     async def requeue(self) -> None:
         """Requeue the completed or failed job with all its attempts; its result is deleted.
@@ -212,17 +210,33 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         A parent that has counted the job as completed does not wait for it again.
 
         Raises:
-            JobStateError: If the job has not ended.
+            JobStateError: If the job has not ended, or its key belongs to another partition since the number of
+                partitions has changed.
             DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
-        answer = await self._link.transport.call(
-            administration.requeue_job(self._link.keys.meta, self._stored_id, True)
-        )
+        await self._requeue("requeue", completed=True)
+
+    async def _requeue(self, action: str, *, completed: bool) -> None:
+        link = self._link
+        answer = await link.transport.call(administration.requeue_job(link.keys.meta, self._stored_id, completed))
+        if isinstance(answer, administration.KeyedJob):
+            job = answer
+            (answer,) = await requeuing.requeue(link.transport, link.keys, [job], completed=completed)
+            if answer == requeuing.MOVED:
+                raise self._key_elsewhere(job, action)
         if answer == "gone":
-            raise self._link.not_found(self.id)
+            raise link.not_found(self.id)
         if answer != "ok":
-            raise self._not_requeued(answer, "requeue")
+            raise self._not_requeued(answer, action)
+
+    def _key_elsewhere(self, job: administration.KeyedJob, action: str) -> JobStateError:
+        key, queue = job.ordering or job.deduplication, self._link.queue_name
+        message = (
+            f"cannot {action} job {self.id!r}: its key {key!r} belongs to another partition since the number of "
+            f"partitions has changed; add a new job with its data (queue {queue!r})"
+        )
+        return JobStateError(self.id, job.state, action, message, queue)
 
     def _not_requeued(self, answer: str, action: str) -> JobStateError:
         if not answer.startswith("owned "):

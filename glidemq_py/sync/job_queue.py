@@ -484,7 +484,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def retry_jobs(self, count: int | None = None) -> int:
         """Requeue failed jobs with all their attempts, oldest failure first.
 
-        A job stays failed while another job that has not ended has its deduplication id.
+        A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
+        another partition since the number of partitions has changed (docs/learn/partitions.md).
 
         Args:
             count: Maximum number of jobs, >= 1; None requeues all jobs that are failed at the time of the call.
@@ -502,7 +503,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
         Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
-        completed while another job that has not ended has its deduplication id.
+        completed while another job that has not ended has its deduplication id, and if its key belongs to another
+        partition since the number of partitions has changed (docs/learn/partitions.md).
 
         Args:
             count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
@@ -1401,7 +1403,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     ) -> int:
         """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
 
-        A job stays failed while another job that has not ended has its deduplication id.
+        A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
+        another partition since the number of partitions has changed (docs/learn/partitions.md).
 
         Args:
             reason: only these reasons: one `FailureReason` or several; None = all.

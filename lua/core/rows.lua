@@ -18,6 +18,8 @@ G.rows = {
   deduplication = { id = 1, ttl = 2, mode = 3, until_started = 4, extend = 5, replace = 6 },
   parent = { id = 1, queue = 2 },
   routed_key = { key = 1, id = 2, ordered = 3, deduplication = 4 },
+  keyed_job = { id = 1, state = 2, ordering = 3, deduplication = 4, ttl = 5, retries = 6 },
+  homed_job = { id = 1, ordering_home = 2, unique_home = 3, retries = 4 },
   group_settings = { name = 1, settings = 2 },
   dependencies = { policy = 1, refs = 2 },
   added_other = { outcome = 1, id = 2 },
@@ -128,6 +130,7 @@ G.rows = {
 -- Make a row of named fields: `G.new.refused({ row = i, reason = 'cost' })`.
 G.new = {
   routed_key = function(r) return { r.key, r.id, r.ordered, r.deduplication } end,
+  keyed_job = function(r) return { r.id, r.state, r.ordering, r.deduplication, r.ttl, r.retries } end,
   group_settings = function(r) return { r.name, r.settings } end,
   amounts = function(r) return { r.tokens, r.costs, r.total_tokens, r.total_cost } end,
   held = function(r) return { r.jobs, r.suspects, r.limit } end,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._features.partitions.layout import hash_slot, partition_names
+from glidemq_py._features.partitions.layout import hash_slot, partition_names, partition_of_key
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import EventRecorder, until, with_timeout
@@ -136,3 +136,28 @@ async def find(queue: Queue, job_id: str) -> list[str]:
     assert queue._partitions is not None
     found = [await part.get_job(job_id) for part in queue._partitions.queues]
     return [job.id for job in found if job is not None]
+
+
+async def test_a_text_with_several_kinds_of_keys_stays_unique(cluster_url: str, queue_name: str):
+    keys = [f"customer-{number}" for number in range(12)]
+    unique = [("report", key, {"deduplication": {"id": key}}) for key in keys]
+    async with Queue(queue_name, cluster_url) as queue, Queue(queue_name, cluster_url) as other:
+        await queue.add_bulk(unique)
+        await queue.set_partitions(6)
+        steps = await queue.add_bulk([("step", key, {"ordering": {"key": key}}) for key in keys])
+        again = [*await queue.add_bulk(unique), *await other.add_bulk(unique)]
+        assert {str(job.outcome) for job in again} == {"skipped"}
+        assert not any("||" in job.id for job in steps)
+
+
+async def test_a_failed_job_is_not_requeued_beside_jobs_of_its_key(cluster_url: str, queue_name: str):
+    keys = [f"customer-{number}" for number in range(12)]
+    moved = [key for key in keys if partition_of_key(key, 6) != 0]
+    async with Queue(queue_name, cluster_url) as queue:
+        await queue.add_bulk([("old", key, {"ordering": {"key": key}}) for key in keys])
+        for lease in await queue.fetch(len(keys)):
+            await lease.fail("not yet")
+        await queue.set_partitions(6)
+        await queue.add_bulk([("new", key, {"deduplication": {"id": key}}) for key in moved[:4]])
+        assert await queue.retry_jobs() == len(keys) - 4
+        assert (await queue.get_job_counts()).failed == 4

@@ -192,6 +192,9 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "invalidate": lambda _: ["token"],
         "requeue_job": an_id,
         "requeue_jobs": packed(lambda s: [50, 0, -1, 0, s.random.random() < 0.5]),
+        "requeue_keyed": packed(
+            lambda s: [0, [[each, True, s.random.random() < 0.5, s.random.choice((False, 2))] for each in s.ids], True]
+        ),
         "failures_page": packed(lambda s: [[], False, False, False, s.random.choice(["", "1@1", "x@", "@"]), 50]),
         "failures_change": packed(
             lambda s: [s.random.choice(["retry", "purge"]), [], False, False, False, "", s.random.choice([1, 50]), 0]

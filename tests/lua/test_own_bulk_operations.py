@@ -321,7 +321,7 @@ def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
     assert left == 1
     for job in q.fetch(2):
         q.finish(job.failed())
-    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0, 0)
+    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0, 0, [])
     assert q.redis("ZCARD", "failed") == 2
 
 

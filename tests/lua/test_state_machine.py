@@ -485,7 +485,7 @@ class QueueMachine(
             jobs = [self.model.jobs[job_id] for job_id in self.q.redis("ZRANGE", "failed", 0, -1)]
             left = -1
             while left:
-                _, left, _ = self.run(administration.requeue_jobs(self.q.meta, 5, 0, left, 0))
+                _, left, _, _ = self.run(administration.requeue_jobs(self.q.meta, 5, 0, left, 0))
         else:
             jobs = [jobs[pick % len(jobs)]]
             assert self.run(administration.requeue_job(self.q.meta, jobs[0].id)) == "ok"

@@ -694,3 +694,29 @@ async def test_options_of_one_queue_are_rejected(url: str, queue_name: str):
             with pytest.raises(UnsupportedOptionError, match="= 1: must be at least 2, the number of part") as raised:
                 await Worker(queue_name, lambda _: None, url, **option).start()
             assert raised.value.option in option
+
+
+async def test_an_empty_queue_keeps_its_deduplication_windows(url: str, queue_name: str):
+    ids = [f"id-{number}" for number in range(12)]
+
+    def throttled(each: str) -> Any:
+        return {"deduplication": {"id": each, "mode": "throttle", "ttl": 600_000}, "remove_on_complete": True}
+
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add_bulk([("n", each, throttled(each)) for each in ids])
+        for lease in await queue.fetch(len(ids)):
+            await lease.complete(None)
+        async with Queue(queue_name, url, partitions=4) as opened:
+            again = await opened.add_bulk([("n", each, throttled(each)) for each in ids])
+            again += [await opened.add("n", each, **throttled(each)) for each in ids]
+            assert {str(job.outcome) for job in again} == {"skipped"}
+            assert [job.id for job in again] == [job.id for job in first] * 2
+            assert not (await opened.get_partitions()).is_settled
+            assert not (await opened.set_partitions(4)).is_settled
+            for each in ids:
+                await opened.remove_deduplication(each)
+            assert (await opened.set_partitions(4)).is_settled
+            new = await opened.add_bulk([("n", each, throttled(each)) for each in ids])
+            assert [split_partition_id(job.id)[0] for job in new] == [partition_of_key(each, 4) for each in ids]
+        async with Queue(queue_name, url, partitions=4) as opened:
+            assert await opened.count() == len(ids)

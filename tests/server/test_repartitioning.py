@@ -663,3 +663,30 @@ async def test_two_operators_do_not_change_it_at_the_same_time(url: str, queue_n
         assert len(failed) <= 1
         assert all("another client" in str(each) for each in failed)
         assert found.count in (3, 5)
+
+
+async def test_fair_keys_are_those_of_all_partitions_during_a_change(url: str, queue_name: str):
+    keys = sorted(f"tenant-{number}" for number in range(8))
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", None, {"fair_key": key}) for key in keys for _ in range(10)])
+        await queue.set_fair_key_limits(keys[1], concurrency=1, weight=3)
+        await queue.set_partitions(4)
+        assert [(await queue.get_fair_key(key)).backlog for key in keys] == [10] * 8
+        await queue.add_bulk([("n", None, {"fair_key": key}) for key in keys for _ in range(3)])
+        infos = [info async for info in queue.iter_fair_keys()]
+        assert [(info.key, info.backlog, info.active) for info in infos] == [(key, 13, 0) for key in keys]
+        assert [await queue.get_fair_key(key) for key in keys] == infos
+        assert (infos[1].concurrency, infos[1].weight, infos[1].paused) == (1, 3, False)
+        await queue.pause_fair_key(keys[1])
+        assert (await queue.get_fair_key(keys[1])).paused
+        await queue.resume_fair_key(keys[1])
+        assert queue._partitions is not None
+        former = queue._partitions.queues[0]
+        await former.fetch(80)
+        infos = [info async for info in queue.iter_fair_keys()]
+        assert sum(info.backlog for info in infos) == await queue.count()
+        assert max(info.active for info in infos) == 10
+        assert [await queue.get_fair_key(info.key) for info in infos] == infos
+        assert (await queue.get_fair_key("unknown")).backlog == 0
+        with pytest.raises(GlideMQValidationError, match="key"):
+            await queue.get_fair_key("")

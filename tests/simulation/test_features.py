@@ -158,6 +158,6 @@ def test_partitions_change_without_loss() -> None:
 
 def test_key_that_changes_its_partition_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of a key are added to its new partition although the former one has jobs of the key."""
-    monkeypatch.setattr(PartitionedQueue, "may_have", lambda self, number, key: False)
+    monkeypatch.setattr(PartitionedQueue, "may_have", lambda self, number, key, has_id: False)
     problems = simulate(dividing()).problems
     assert any("are active together" in each or "started in the order" in each for each in problems), problems

@@ -302,6 +302,7 @@ DECODERS = dict(
             reply,
             (
                 "_core.calls.administration:_obliterated",
+                "_core.calls.administration:_requeue_reply",
                 "_core.calls.reading:_parked",
                 "_core.calls.reading:_workers",
                 "_features.broadcast.calls:_page",

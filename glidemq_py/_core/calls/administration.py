@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
@@ -13,6 +13,7 @@ from glidemq_py.errors import JobStateError
 __all__ = [
     "Cleaned",
     "Drained",
+    "KeyedJob",
     "Obliterated",
     "Promoted",
     "Retried",
@@ -37,6 +38,7 @@ __all__ = [
     "renew",
     "requeue_job",
     "requeue_jobs",
+    "requeue_keyed",
     "resume",
     "revoke",
     "revoke_jobs",
@@ -102,9 +104,38 @@ def remove(meta: str, job_id: str, states: str = "") -> Call[bool]:
     return Call("remove", meta, requests.remove(id=job_id, states=states), read, repeatable=True)
 
 
-def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str]:
+@declared("keyed_job")
+class KeyedJob(NamedTuple):
+    """A finished job of a partitioned queue whose key has jobs in one partition only."""
+
+    id: str
+    state: str
+    ordering: str | bool
+    """Ordering key; False = none."""
+    deduplication: str | bool
+    """Deduplication id; False = none."""
+    ttl: int
+    """Of the deduplication id, ms."""
+    retries: int | bool
+    """Number of the automatic requeue; False = not automatic."""
+
+
+def _requeue_reply(reply: bytes) -> str | KeyedJob:
+    text, _, row = reply.partition(b" ")
+    return KeyedJob(*unpack(row)) if text == b"keyed" else reply.decode()
+
+
+def requeue_keyed(meta: str, number: int, rows: Sequence[object], completed: bool) -> Call[list[str]]:
+    """Requeue jobs of a partition with the layout ``number``. Returns the outcome of each: 'ok', or why not."""
+    request = requests.requeue_keyed(epoch=number, rows=rows, completed=completed)
+    return Call("requeue_keyed", meta, request, unpack)
+
+
+def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str | KeyedJob]:
     """Requeue a failed job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("requeue_job", meta, requests.requeue_job(id=job_id, completed="1" if completed else ""), bytes.decode)
+    return Call(
+        "requeue_job", meta, requests.requeue_job(id=job_id, completed="1" if completed else ""), _requeue_reply
+    )
 
 
 def obliterate(meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False) -> Call[Obliterated]:
@@ -231,7 +262,9 @@ class Retried(NamedTuple):
     left: int
     """Number of ids not yet processed; 0 = the end."""
     kept: int
-    """Number of jobs that are not requeued, because another job has their deduplication id."""
+    """Number of jobs that are not requeued: another job has their deduplication id, or they are in ``keyed``."""
+    keyed: list[list[Any]]
+    """Rows of `KeyedJob`: the client decides whether they are requeued."""
 
 
 def drain(meta: str, delayed: bool, cursor: str, batch: int, total: int) -> Call[Drained]:

@@ -57,6 +57,8 @@ class ChangeReply(NamedTuple):
     cursor: str
     high: int
     """Last time of a failure to include, for the next call."""
+    keyed: list[list[Any]]
+    """Rows of `KeyedJob`: the client decides whether they are requeued."""
 
 
 @declared("failure_stats_reply")
@@ -80,6 +82,8 @@ class PolicyReply(NamedTuple):
     """1 = call again."""
     wait: int
     """Milliseconds until the next job is due; -1 = none."""
+    keyed: list[list[Any]]
+    """Rows of `KeyedJob`: the client decides whether they are requeued."""
 
 
 def failures_page(meta: str, filter: Filter, cursor: str, count: int) -> Call[PageReply]:

@@ -19,6 +19,7 @@ from glidemq_py._features.failures.attempts import (
     reason_named,
 )
 from glidemq_py._features.failures.calls import FailureRow, Filter
+from glidemq_py._features.partitions import requeuing
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
@@ -273,7 +274,8 @@ async def retry_failures(
 ) -> int:
     """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
 
-    A job stays failed while another job that has not ended has its deduplication id.
+    A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
+    another partition since the number of partitions has changed (docs/learn/partitions.md).
 
     Args:
         reason: only these reasons: one `FailureReason` or several; None = all.
@@ -312,7 +314,8 @@ async def _pieces(link: QueueLink, action: str, wanted: Filter, position: str = 
         call = calls.failures_change(link.keys.meta, action, (*wanted[:3], high), cursor, _PAGE, changed)
         reply = await link.transport.call(call)
         changed, cursor, high = changed + reply.changed, reply.cursor, reply.high
-        yield reply.changed, f"{high} {cursor}" if cursor else ""
+        outcomes = await requeuing.requeue(link.transport, link.keys, reply.keyed)
+        yield reply.changed + outcomes.count("ok"), f"{high} {cursor}" if cursor else ""
         if not cursor:
             return
 

@@ -19,7 +19,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.flows.plan import ROWS, Planned
 from glidemq_py._features.flows.references import References
-from glidemq_py._features.partitions.changing import keys_in_use
+from glidemq_py._features.partitions.changing import MOVED, keys_in_use
 from glidemq_py._features.partitions.layout import Layout, Partition, partition_home
 from glidemq_py._features.partitions.routing import moving_row, routing_key
 from glidemq_py._job.link import QueueLink
@@ -105,12 +105,13 @@ class FlowPlaces:
             row = moving_row(options, key) if before else None
             for number in before if row is not None else ():
                 former.setdefault(number, []).append((key, row or []))
+        states: dict[str, int] = {}
         for number, rows in former.items():
             meta = QueueKeys(self._prefix, layout.names[number]).meta
             for start in range(0, len(rows), _KEYS_PER_CALL):
                 page = rows[start : start + _KEYS_PER_CALL]
                 call = keys_in_use(meta, layout.number, [row for _, row in page])
-                for (key, _), in_use in zip(page, await self._transport.call(call), strict=True):
-                    if in_use:
-                        found[key] = number
+                for (key, _), state in zip(page, await self._transport.call(call), strict=True):
+                    if state > states.get(key, MOVED):
+                        found[key], states[key] = number, state
         return found

@@ -11,6 +11,9 @@ from glidemq_py._features.partitions.layout import Layout
 from glidemq_py._features.partitions.stored import layout_text
 
 __all__ = [
+    "HAS_ID",
+    "IN_USE",
+    "MOVED",
     "SettingsPage",
     "advance_layout",
     "copy_settings",
@@ -19,6 +22,13 @@ __all__ = [
     "replace_layout",
     "settings_page",
 ]
+
+MOVED: Final = 0
+"""The key has no jobs in the partition."""
+IN_USE: Final = 1
+"""It has jobs there that it orders or deduplicates."""
+HAS_ID: Final = 2
+"""The job with this custom id is there."""
 
 
 @declared("read_settings_reply")
@@ -45,9 +55,18 @@ def advance_layout(meta: str, layout: Layout) -> Call[int]:
     return Call("advance_layout", meta, request, int, repeatable=True)
 
 
-def keys_in_use(meta: str, number: int, rows: Sequence[object]) -> Call[list[int]]:
-    """Return 1 for each key that has jobs in this partition. The others have moved for good (see the Lua function)."""
-    return Call("keys_in_use", meta, requests.keys_in_use(epoch=number, rows=rows), unpack, repeatable=True)
+def keys_in_use(meta: str, number: int, rows: Sequence[object], *, peek: bool = False) -> Call[list[int]]:
+    """Return for each key whether it has jobs in this partition: `MOVED`, `IN_USE` or `HAS_ID`.
+
+    Args:
+        meta: Key of the partition.
+        number: Number of the layout.
+        rows: See `moving_row`.
+        peek: False if it is a former partition of the keys: those without jobs there have moved for good. True if it
+            is the present one.
+    """
+    request = requests.keys_in_use(epoch=number, rows=rows, peek=peek)
+    return Call("keys_in_use", meta, request, unpack, repeatable=True)
 
 
 _read_settings: Final = reader(SettingsPage)

@@ -13,7 +13,7 @@ from glidemq_py._features import results
 from glidemq_py._features.partitions.changing import copy_settings, settings_page
 from glidemq_py._features.partitions.layout import Layout, number_after, partition_names
 from glidemq_py._features.partitions.repairing import agreed_layout
-from glidemq_py._features.partitions.stored import create_partitions, may_create_partitions, read_layout
+from glidemq_py._features.partitions.stored import UNIQUE, create_partitions, may_create_partitions, read_layout
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["open_layout"]
@@ -49,7 +49,9 @@ async def _create(transport: Transport, keys: QueueKeys, partitions: int) -> Lay
     with contextlib.suppress(LayoutChangedError):  # another client was faster
         may_follow = await transport.call(may_create_partitions(keys.meta))
         if may_follow and await _copy_settings(transport, keys, names[1:]):
-            await transport.call(create_partitions(keys.meta, layout))
+            reply = await transport.call(create_partitions(keys.meta, layout))
+            if reply == UNIQUE:
+                await transport.call(create_partitions(keys.meta, layout._replace(counts=(1, partitions))))
     found = await agreed_layout(transport, keys)
     if found is None:
         problem = f"queue {keys.name!r} has jobs or limits and is not partitioned"

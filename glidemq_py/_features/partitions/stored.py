@@ -21,6 +21,7 @@ from glidemq_py.errors import (
 
 __all__ = [
     "FIELD",
+    "UNIQUE",
     "create_partitions",
     "layout_in",
     "layout_text",
@@ -78,15 +79,23 @@ def _are_counts(counts: object, most: int) -> bool:
     return all(isinstance(count, int) and 1 <= count <= most for count in cast("list[object]", counts))
 
 
+UNIQUE: Final = b"unique"
+
+
 def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
-    """Store the layout of an empty queue. Returns the layout that applies; empty if the queue has jobs or limits."""
-    request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number)
+    """Store the layout of an empty queue.
+
+    Returns the layout that applies; "" if the queue has jobs or limits; `UNIQUE` if an add may still be deduplicated
+    and the layout has no former ones: then keys must be looked for in the plain queue first.
+    """
+    has_former = len(layout.counts) > 1
+    request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number, has_former=has_former)
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 
 def may_create_partitions(meta: str) -> Call[bytes]:
     """Return the layout of a queue, "" if it has jobs or limits, or "empty" if `create_partitions` may follow."""
-    request = requests.create_partitions(layout="", epoch=0)
+    request = requests.create_partitions(layout="", epoch=0, has_former=False)
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 

@@ -196,6 +196,10 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { batch = r[1], want = r[2], left = r[3], total = r[4], completed = r[5], kept = r[6] }
   end,
+  requeue_keyed = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { epoch = r[1], rows = r[2], completed = r[3] }
+  end,
   failures_change = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
@@ -221,7 +225,7 @@ G.calls = {
   end,
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { layout = r[1], epoch = r[2] }
+    return { layout = r[1], epoch = r[2], has_former = r[3] }
   end,
   set_layout = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -233,7 +237,7 @@ G.calls = {
   end,
   keys_in_use = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1], rows = r[2] }
+    return { epoch = r[1], rows = r[2], peek = r[3] }
   end,
   read_settings = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -610,7 +614,7 @@ G.replies = {
   recover_stalled = function(r)
     return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval, r.policy })
   end,
-  run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait }) end,
+  run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait, r.keyed }) end,
   control_workers = function(r) return cmsgpack.pack({ r.sent, r.unknown }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
@@ -634,8 +638,8 @@ G.replies = {
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox, r.subscriptions, r.unread }) end,
   count_ranks = function(r) return cmsgpack.pack({ r.cursor, r.counts }) end,
   promote_jobs = function(r) return cmsgpack.pack({ r.promoted, r.cursor }) end,
-  requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left, r.kept }) end,
-  failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high }) end,
+  requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left, r.kept, r.keyed }) end,
+  failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high, r.keyed }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,

@@ -19,7 +19,7 @@
 -- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
-local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
+local JOB, DEDUPLICATION, ROUTED = G.rows.new_job, G.rows.deduplication, G.rows.routed_key
 local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
 local DEPENDENCIES, FAIR = JOB.dependencies, JOB.fair
@@ -248,13 +248,25 @@ G.add_rows = function(q, rows, quiet, not_plain)
   return now, F.adding(q, #rows, add_all, q, rows, quiet, not_plain, now)
 end
 
+-- Return the positions of the rows whose keys have jobs in this partition. A row with a shorter ttl may find that its key
+-- has none any more: then the rows before it are looked at again.
+local function known_rows(q, rows, now)
+  local routed, found, moved, kept = {}, {}, {}, {}
+  for i = 1, #rows do
+    routed[i] = G.moving.routed_key(rows[i])
+    found[i] = G.moving.in_use(q, routed[i], now)
+    if not found[i] then moved[routed[i][ROUTED.key]] = true end
+  end
+  for i = 1, #rows do
+    if found[i] and (not moved[routed[i][ROUTED.key]] or G.moving.in_use(q, routed[i], now)) then kept[#kept + 1] = i end
+  end
+  return kept
+end
+
 -- Add the rows whose keys have jobs in this partition; the others are for another one.
 local function add_known(q, rows, quiet)
-  local now, kept, results = G.now(q), {}, {}
-  for i = 1, #rows do
-    if G.moving.in_use(q, G.moving.routed_key(rows[i]), now) then kept[#kept + 1] = i end
-  end
-  local known = {}
+  local now, results = G.now(q), {}
+  local kept, known = known_rows(q, rows, now), {}
   for i = 1, #kept do known[i] = rows[kept[i]] end
   local at, added = G.add_rows(q, known, quiet)
   for i = 1, #rows do results[i] = G.new.added_other({ outcome = 'moved', id = '' }) end

@@ -53,6 +53,13 @@ local function option_of(text)
   return type(option) == 'table' and type(option.id) == 'string' and option or nil
 end
 
+-- Return the option in the text of the options of a job that must be the only one with its id until it ends, or nil. A
+-- throttle does not depend on the states of jobs.
+G.unique_option = function(text)
+  local option = option_of(text)
+  return option and option.mode ~= 'throttle' and option or nil
+end
+
 -- Called before the job is deleted: if it is staged, its entry is that of the job which it was staged behind.
 G.return_dedup_id = function(q, id)
   local h = G.pick(q.J .. id, 'stagedBehind', 'opts')
@@ -63,10 +70,10 @@ G.return_dedup_id = function(q, id)
 end
 
 -- Take the dedup id again for a job that has ended and is requeued. Return the id of another job that counts for it, in
--- which case nothing was changed; nil if the job may be requeued. A throttle does not depend on the states of jobs.
+-- which case nothing was changed; nil if the job may be requeued.
 G.take_dedup_id = function(q, id, opts, now)
-  local option = option_of(opts)
-  if not option or option.mode == 'throttle' then return nil end
+  local option = G.unique_option(opts)
+  if not option then return nil end
   local ttl = G.count_of(option.ttl)
   local found, at = existing_job(q, option.id)
   if found == id then return nil end
@@ -143,6 +150,13 @@ G.is_deduplicated = function(q, dedup_id, ttl, now)
   local id, at = existing_job(q, dedup_id)
   if not id then return false end
   return ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) or counting_job(q, id, false) ~= nil
+end
+
+-- The same for an add with any ttl that an earlier add had.
+G.may_be_deduplicated = function(q, dedup_id, now)
+  local id = existing_job(q, dedup_id)
+  if not id then return false end
+  return G.num(redis.call('ZSCORE', q.dedup_expiry, dedup_id) or '') > now or counting_job(q, id, false) ~= nil
 end
 
 -- Delete entries that have expired and whose job has ended, at most `most`.

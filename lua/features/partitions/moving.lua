@@ -4,8 +4,11 @@
 -- number has the text of that layout too, and a layout that partition 0 loses can be restored.
 -- A key stays in its former partition for as long as it has jobs there. As soon as a call finds that it has none, the key
 -- is in P:moved-keys until the next layout, so it never returns while its jobs are added elsewhere.
+-- One text may be an ordering key, a deduplication id and a custom id, also of one job. So it is one key: it moves only if
+-- it has no jobs as an ordering key, and none that it deduplicates.
 
 local JOB, ROUTED, DEDUPLICATION = G.rows.new_job, G.rows.routed_key, G.rows.deduplication
+local HOMED = G.rows.homed_job
 local FEATURE = 'partitions:0.2.0'
 local FIELD = 'layoutNumber'
 local M = {}
@@ -55,25 +58,34 @@ local function group_in_use(q, name)
   return g.active > 0 or g.nextSeq ~= issued + 1 or redis.call('ZCARD', g.queue) > 0
 end
 
+-- dedup: of the job that is added; false for one without, which must not take the key away from jobs that have it.
+local function is_unique_here(q, key, dedup, now)
+  if dedup then return G.is_deduplicated(q, key, dedup[DEDUPLICATION.ttl], now) end
+  return G.may_be_deduplicated(q, key, now)
+end
+
 -- Return whether the key may be in use here again: a requeued job gets a place in its group even if the group was
 -- forgotten, but no entry of deduplication. So unique ids that this partition never had are not listed.
 local function may_return(q, routed)
-  local dedup = routed[ROUTED.deduplication]
-  return routed[ROUTED.ordered] or redis.call('HEXISTS', q.dedup, dedup[DEDUPLICATION.id]) == 1
+  local key = routed[ROUTED.key]
+  return routed[ROUTED.ordered] or redis.call('HEXISTS', q.dedup, key) == 1 or redis.call('HEXISTS', q.ordering, key) == 1
 end
 
--- Return whether this partition has the job with the key's id, or jobs that the key orders or deduplicates. A key that
--- has no jobs any more is moved.
-M.in_use = function(q, routed, now)
-  local key, id, dedup = routed[ROUTED.key], routed[ROUTED.id], routed[ROUTED.deduplication]
-  if id and redis.call('EXISTS', q.J .. id) == 1 then return true end
-  if not (dedup or routed[ROUTED.ordered]) then return false end
-  if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return false end
-  if routed[ROUTED.ordered] and group_in_use(q, key) then return true end
-  if dedup and G.is_deduplicated(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.ttl], now) then return true end
-  if may_return(q, routed) then redis.call('SADD', q.moved_keys, key) end
-  return false
+M.ABSENT, M.IN_USE, M.HAS_ID = 0, 1, 2
+
+-- Return HAS_ID if this partition has the job with the key's id, IN_USE if it has jobs that the key orders or
+-- deduplicates, or ABSENT. An absent key is moved, whatever the row has it for, unless `peek`.
+M.look_up = function(q, routed, now, peek)
+  local key, id = routed[ROUTED.key], routed[ROUTED.id]
+  if id and redis.call('EXISTS', q.J .. id) == 1 then return M.HAS_ID end
+  if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return M.ABSENT end
+  if group_in_use(q, key) or is_unique_here(q, key, routed[ROUTED.deduplication], now) then return M.IN_USE end
+  if not peek and may_return(q, routed) then redis.call('SADD', q.moved_keys, key) end
+  return M.ABSENT
 end
+
+-- Return whether a new job of the key belongs to this partition, which is a former one of the key.
+M.in_use = function(q, routed, now) return M.look_up(q, routed, now) ~= M.ABSENT end
 
 -- Return what `in_use` needs of a job: the keys that a job has are equal.
 M.routed_key = function(row)
@@ -82,4 +94,36 @@ M.routed_key = function(row)
   return G.new.routed_key({
     key = key, id = id and id ~= '' and id or false, ordered = ordering and true or false, deduplication = dedup or false,
   })
+end
+
+-- Return the row of a finished job with a key that has jobs in one partition only, if the queue has several: the client
+-- decides whether it may be requeued (requeue_keyed). nil = it may be. retries: of the failure policy.
+M.keyed = function(q, id, h, retries)
+  if not is_partitioned(q) then return nil end
+  local group, option = G.given(h.groupKey), G.unique_option(h.opts)
+  if not (group or option) then return nil end
+  return G.new.keyed_job({
+    id = id, state = h.state, ordering = group or false, deduplication = option and option.id or false,
+    ttl = option and G.count_of(option.ttl) or 0, retries = retries or false,
+  })
+end
+
+-- Return whether a finished job of the key may be requeued here, a former partition of the key: no call has found that
+-- the key has no jobs here any more, and such a call would have listed it. While a client looks for jobs of such keys, to
+-- remove the former layouts, none is requeued.
+local function is_here(q, routed)
+  local settling, number = unpack(redis.call('HMGET', q.meta, 'settling', FIELD))
+  if settling and settling == number then return false end
+  return redis.call('SISMEMBER', q.moved_keys, routed[ROUTED.key]) == 0 and may_return(q, routed)
+end
+
+-- The same for all keys of a job. homed: row of requeue_keyed.
+M.may_requeue = function(q, h, homed)
+  local group, option = G.given(h.groupKey), G.unique_option(h.opts)
+  if group and not homed[HOMED.ordering_home]
+    and not is_here(q, G.new.routed_key({ key = group, id = false, ordered = true, deduplication = false })) then
+    return false
+  end
+  return not option or homed[HOMED.unique_home]
+    or is_here(q, G.new.routed_key({ key = option.id, id = false, ordered = false, deduplication = false }))
 end

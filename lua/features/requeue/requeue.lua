@@ -1,12 +1,13 @@
 -- Requeue a failed or completed job like a new one: all attempts again, without the fields of a revocation or of stalls,
 -- and without a slot in its group.
 
--- Give a parent its turn in its group if it failed before its children ended: without a turn it would stay parked.
+-- Give the job a turn in its group, behind the present jobs. So the group is in use while the job waits, and its key cannot
+-- move to another partition. A parent gets its turn when its children have ended.
 local function rejoin(q, id, h, state)
-  if G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
-    redis.call('HSET', q.J .. id, 'slot', '0')
-  elseif state ~= 'waiting-children' then
+  if state ~= 'waiting-children' then
     G.groups.rejoin(q, id, h)
+  elseif G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
+    redis.call('HSET', q.J .. id, 'slot', '0')
   end
 end
 
@@ -34,4 +35,21 @@ G.requeue_failed = function(q, id, now, h)
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
   G.note_state(q, id, state, now)
+end
+
+-- Requeue a failed job, or a completed one if `completed`. homed: row of requeue_keyed, absent for the first call. Return the
+-- reply of requeue_job.
+G.requeue_one = function(q, id, completed, homed)
+  local h = G.job_of(q, id)
+  if not h.state then return 'gone' end
+  local has_completed = h.state == 'completed' and completed
+  if h.state ~= 'failed' and not has_completed then return h.state end
+  local keyed = not homed and G.moving.keyed(q, id, h)
+  if keyed then return 'keyed ' .. cmsgpack.pack(keyed) end
+  if homed and not G.moving.may_requeue(q, h, homed) then return 'moved' end
+  local owner = G.requeue_failed(q, id, G.now(q), h)
+  if owner then return 'owned ' .. h.state .. ' ' .. owner end
+  redis.call('ZREM', has_completed and q.completed or q.failed, id)
+  G.emit(q.events, 'retried', id)
+  return 'ok'
 end

@@ -4,7 +4,8 @@
 --   reasons: list, empty = all   name: false = all   low, high: when they failed, epoch ms, false = no bound
 --   rows: G.rows.failure   cursor: '' at first and at the end. A page may have few or no rows before the end.
 -- failures_change: requeue or delete failed jobs, oldest first.
---   KEYS 1 meta   ARGV 1 packed {action, reasons, name, low, high, cursor, count, total}   -> packed {changed, cursor, high}
+--   KEYS 1 meta   ARGV 1 packed {action, reasons, name, low, high, cursor, count, total}
+--   -> packed {changed, cursor, high, keyed}   keyed: jobs for which the client must decide: see requeue_keyed
 --   action: 'retry' | 'purge'   total: changed by the previous calls; the last call writes one event for all of them,
 --   as peers do (jobId = count)   high: of the reply: for the next call; without one, jobs that fail meanwhile stay
 -- set_failure_setting: KEYS 1 meta   ARGV 1 packed {field, text}   -> 1
@@ -85,16 +86,23 @@ F.purge = function(q, ids, now)
   G.pcall('ZREM', q.failure_retries, unpack(ids))
 end
 
--- Return whether the job was requeued: no other job has its deduplication id.
-F.requeue = function(q, id, now, retries)
-  if G.requeue_failed(q, id, now, G.job_of(q, id)) then return false end
+-- Return whether the job was requeued: no other job has its deduplication id. A job for which the client must decide is
+-- added to the list `keyed`.
+F.requeue = function(q, id, now, keyed, retries)
+  local h = G.job_of(q, id)
+  local row = G.moving.keyed(q, id, h, retries)
+  if row then
+    keyed[#keyed + 1] = row
+    return false
+  end
+  if G.requeue_failed(q, id, now, h) then return false end
   redis.call('ZREM', q.failed, id)
   if retries then redis.call('HSET', q.J .. id, 'autoRetries', G.int(retries)) end
   return true
 end
 
 G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
-  local now, ids = G.now(q), {}
+  local now, ids, keyed = G.now(q), {}, {}
   r.high = r.high or now
   local cursor = each(q, r, function(id) ids[#ids + 1] = id end)
   local changed = #ids
@@ -102,7 +110,7 @@ G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
     F.purge(q, ids, now)
   elseif r.action == 'retry' then
     for _, id in ipairs(ids) do
-      if not F.requeue(q, id, now) then changed = changed - 1 end
+      if not F.requeue(q, id, now, keyed) then changed = changed - 1 end
     end
   else
     return redis.error_reply('ERR unknown action ' .. tostring(r.action))
@@ -110,7 +118,7 @@ G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
   if cursor == '' and r.total + changed > 0 then
     G.emit(q.events, r.action == 'purge' and 'cleaned' or 'retried', G.int(r.total + changed))
   end
-  return G.replies.failures_change({ changed = changed, cursor = cursor, high = r.high })
+  return G.replies.failures_change({ changed = changed, cursor = cursor, high = r.high, keyed = keyed })
 end))
 
 G.export('set_failure_setting', { 'allow-oom' }, function(q, r)

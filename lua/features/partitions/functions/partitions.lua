@@ -1,9 +1,12 @@
 -- create_partitions: make an empty queue a partitioned one.
---   KEYS 1 meta (of the queue itself, which is its partition 0)   ARGV 1 packed {layout, epoch}   -> the layout of the queue
+--   KEYS 1 meta (of the queue itself, which is its partition 0)   ARGV 1 packed {layout, epoch, has_former}
+--   -> the layout of the queue
 -- layout: text for clients (_features/partitions/stored.py), which is stored as it is. epoch: its number. A queue that
 -- already has a layout keeps it. The reply is '' if the queue has jobs, which would not be found by their routing keys, or
 -- limits, which would have to be divided; nothing was changed. Without a layout, the reply says whether it could be created:
 -- 'empty' = yes.
+-- has_former: true = clients with this layout look for jobs of a key in partition 0 first, as after a change. Without it, the
+-- reply is 'unique' if an add may still be deduplicated; nothing was changed.
 -- Bound: constant.
 
 local M = G.moving
@@ -30,6 +33,7 @@ G.export('create_partitions', {}, function(q, r)
   if layout then return layout end
   if has_jobs(q) or has_limits(q) then return '' end
   if r.layout == '' then return 'empty' end
+  if not r.has_former and redis.call('ZCOUNT', q.dedup_expiry, '(' .. G.int(G.now(q)), '+inf') > 0 then return 'unique' end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
@@ -65,16 +69,16 @@ end)
 
 -- keys_in_use: return which keys still have jobs in their former partition. The others are moved: this partition takes
 -- no more of their jobs until the next layout.
---   KEYS 1 meta   ARGV 1 packed {epoch, rows}   -> packed list: 1 = in use, 0 = moved
+--   KEYS 1 meta   ARGV 1 packed {epoch, rows, peek}   -> packed list: 0 = moved, 1 = in use, 2 = a job has the custom id
 -- row: {key, custom id or false, true if the key is an ordering key, dedup as in `add` or false}; at least one of the
--- three is given, with the text of the key.
+-- three is given, with the text of the key.   peek: true = no key is moved: the partition is the present one of the keys
 -- errors: ERR layout (the partition has another one)
 -- Bound: the rows given.
 G.export('keys_in_use', {}, function(q, r)
   local refused = M.check(q, r.epoch)
   if refused then return refused end
   local now, found = G.now(q), {}
-  for i = 1, #r.rows do found[i] = M.in_use(q, r.rows[i], now) and 1 or 0 end
+  for i = 1, #r.rows do found[i] = M.look_up(q, r.rows[i], now, r.peek) end
   return cmsgpack.pack(found)
 end)
 
