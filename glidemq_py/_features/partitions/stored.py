@@ -20,7 +20,9 @@ from glidemq_py.errors import (
 )
 
 __all__ = [
+    "CREATABLE",
     "FIELD",
+    "SETTINGS_NUMBER",
     "create_partitions",
     "layout_in",
     "layout_text",
@@ -33,6 +35,10 @@ __all__ = [
 
 FIELD: Final = "partitions"
 """Field of the meta key."""
+SETTINGS_NUMBER: Final = "settingsNumber"
+"""Field of the meta key: how often settings, limits or schedulers have changed."""
+CREATABLE: Final = b"empty"
+"""Reply of `may_create_partitions`, and of `create_partitions` if settings have changed."""
 _VERSION: Final = 2
 
 
@@ -78,15 +84,19 @@ def _are_counts(counts: object, most: int) -> bool:
     return all(isinstance(count, int) and 1 <= count <= most for count in cast("list[object]", counts))
 
 
-def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
-    """Store the layout of an empty queue. Returns the layout that applies; empty if the queue has jobs or limits."""
-    request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number)
+def create_partitions(meta: str, layout: Layout, settings: int) -> Call[bytes]:
+    """Store the layout of an empty queue.
+
+    Returns the layout that applies; empty if the queue has jobs or limits; "empty" if settings have changed since
+    ``settings``, their number of changes, was read.
+    """
+    request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number, settings=settings)
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 
 def may_create_partitions(meta: str) -> Call[bytes]:
     """Return the layout of a queue, "" if it has jobs or limits, or "empty" if `create_partitions` may follow."""
-    request = requests.create_partitions(layout="", epoch=0)
+    request = requests.create_partitions(layout="", epoch=0, settings=0)
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 

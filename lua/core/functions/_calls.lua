@@ -214,11 +214,11 @@ G.calls = {
   end,
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { layout = r[1], epoch = r[2] }
+    return { layout = r[1], epoch = r[2], settings = r[3] }
   end,
   set_layout = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { before = r[1], layout = r[2], epoch = r[3] }
+    return { before = r[1], layout = r[2], epoch = r[3], settings = r[4] }
   end,
   advance_layout = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -239,6 +239,11 @@ G.calls = {
   copy_settings = function(args)
     local r = cmsgpack.unpack(args[1])
     return { settings = r[1], limits = r[2], groups = r[3], used_from = r[4] }
+  end,
+  note_settings = function() end,
+  hold_limits = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { limits = r[1], settings = r[2] }
   end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -632,6 +637,7 @@ G.replies = {
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
   read_settings = function(r) return cmsgpack.pack({ r.settings, r.limits, r.groups, r.cursor }) end,
+  note_settings = function(r) return cmsgpack.pack({ r.number, r.changing }) end,
   queue_limits = function(r)
     return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait })
   end,
