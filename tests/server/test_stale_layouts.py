@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Queue, sync
+from glidemq_py import Lease, Queue, sync
 from glidemq_py._api import partitioned_changes, partitioned_writes
 from glidemq_py._features.partitions import opening
 from glidemq_py._features.partitions.layout import partition_of_key
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, LeaseLostError
 from tests.server.worker_support import with_timeout
 
 PARTITIONS = 4
@@ -310,3 +310,87 @@ async def test_a_setting_while_an_empty_queue_gets_partitions(
         async with Queue(queue_name, url, partitions=PARTITIONS) as opened:
             await opened.count()
             assert [await part.is_paused() for part in parts(opened)] == [True] * PARTITIONS
+
+
+# -- leases that were fetched before -----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def with_leases(url: str, name: str, count: int) -> AsyncGenerator[tuple[Queue, list[Lease[Any, Any]]]]:
+    """Yield a queue that was given partitions after these leases, and that knows it."""
+    async with Queue(name, url) as queue:
+        await queue.add_bulk([("n", at) for at in range(count)])
+        leases = await queue.fetch(count)
+        async with Queue(name, url) as operator:
+            await operator.set_partitions(PARTITIONS)
+        assert (await queue.get_partitions()).count == PARTITIONS
+        yield queue, leases
+
+
+async def outcomes(queue: Queue) -> tuple[int, int, int, int]:
+    counts = await queue.get_job_counts()
+    return counts.active, counts.completed, counts.failed, counts.waiting
+
+
+@pytest.mark.parametrize("give", ["plain", "cluster"])
+async def test_leases_are_reported_from_their_objects(give: str, request: pytest.FixtureRequest, queue_name: str):
+    url: str = request.getfixturevalue("cluster_url" if give == "cluster" else "url")
+    async with with_leases(url, queue_name, 5) as (queue, leases):
+        completed, failed, released, extended, many = leases
+        await completed.complete(1)
+        await failed.fail("no")
+        await released.release()
+        assert await extended.extend(60_000) > completed.expires_at
+        assert await outcomes(queue) == (2, 1, 1, 1)
+        (report,) = (await queue.complete_leases([(many, 1)])).outcomes
+        assert report.applied
+        (following,) = await extended.complete(fetch_next=1)
+        assert following.id == released.id
+        await following.complete()
+        assert await outcomes(queue) == (0, 4, 1, 0)
+        with pytest.raises(LeaseLostError):
+            await released.complete()
+
+
+async def test_the_block_of_a_lease_ends_after_the_change(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", at) for at in range(2)])
+        async with queue.lease() as lease:
+            await queue.set_partitions(PARTITIONS)
+            assert lease is not None
+            await lease.job.update_progress(50)
+
+        async def fail() -> None:
+            async with queue.lease():
+                await queue.set_partitions(PARTITIONS + 1)
+                raise ValueError("wrong")
+
+        with pytest.raises(ValueError, match="wrong"):
+            await fail()
+        assert await outcomes(queue) == (0, 1, 1, 0)
+
+
+async def test_the_token_of_a_lease_is_valid_after_the_change(url: str, queue_name: str):
+    async with with_leases(url, queue_name, 3) as (queue, leases):
+        other = Queue(queue_name, url)  # not connected yet
+        await Lease.from_token(other, leases[0].token).complete()
+        await other.close()
+        async with Queue(queue_name, url) as other:
+            await Lease.from_token(other, leases[1].token).extend(60_000)
+            await Lease.from_token(other, leases[1].token).fail("no")
+        await Lease.from_token(queue, leases[2].token).release()
+        assert await outcomes(queue) == (0, 1, 1, 1)
+
+
+def test_leases_of_blocking_code(url: str, queue_name: str):
+    with sync.Queue(queue_name, url) as queue, sync.Queue(queue_name, url) as operator:
+        queue.add_bulk([("n", at) for at in range(3)])
+        completed, failed, released = queue.fetch(3)
+        operator.set_partitions(PARTITIONS)
+        queue.add("n", delay=60_000)
+        completed.extend(60_000)
+        completed.complete(1)
+        failed.fail("no")
+        released.release()
+        counts = queue.get_job_counts()
+        assert (counts.active, counts.completed, counts.failed, counts.waiting) == (0, 1, 1, 1)
