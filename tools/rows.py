@@ -416,7 +416,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("repair_group", _GROUP_FACTS),
     _call("repair_counters", "top others peers"),
     # -- maintenance without a worker
-    _call("maintenance_due", "holder hold", reply="held busy wait"),
+    _call("maintenance_due", "holder hold", reply="held busy wait layout"),
     # -- backup
     _call("backup_facts", reply="now broadcast features"),
     _call("backup_jobs", "ids parents", reply="rows taken deferred used large"),

@@ -485,7 +485,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "check_groups_reply": ("rows", "cursor"),
     "check_group_reply": ("moved", "rows"),
     "blocked_groups_reply": ("names", "cursor"),
-    "maintenance_due_reply": ("held", "busy", "wait"),
+    "maintenance_due_reply": ("held", "busy", "wait", "layout"),
     "backup_facts_reply": ("now", "broadcast", "features"),
     "backup_jobs_reply": ("rows", "taken", "deferred", "used", "large"),
     "backup_keys_reply": ("rows", "taken", "cursor", "used"),
