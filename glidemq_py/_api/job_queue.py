@@ -978,10 +978,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _backup_layout(self) -> tuple[Sequence[QueueLink], Sequence[int]]:
         """See `QueueWithBackups`."""
+        await self._check_layout(always=True)
         link = await self._plain_link()
         if link is not None:
             return (link,), ()
-        await self._renew_layout()
         assert self._partitions is not None
         return [await queue._connected() for queue in self._partitions.queues], self._partitions.layout.counts
 
