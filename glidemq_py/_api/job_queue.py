@@ -202,6 +202,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """Names that are known to be valid."""
 
     _runtime: Runtime = ASYNC_RUNTIME
+    _part_type: type[Queue[Any, Any]]
+    """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
     _layout_number = 0
     """Of a partition: number of the layout that its jobs were routed by."""
     _takes_known = False
@@ -350,7 +352,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             known: True to take only jobs whose keys have jobs there.
         """
         options = self.options
-        queue = type(self)(
+        queue: Queue[DataT, ResultT] = self._part_type(
             name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
             compression=options.compression, serializer=options.serializer, events=options.events,
             dead_letter_queue=options.dead_letter_queue, durable=options.durable,
@@ -1120,3 +1122,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     create_job_index = vectors.create_job_index
     drop_job_index = vectors.drop_job_index
     vector_search = vectors.vector_search
+
+
+Queue._part_type = Queue
