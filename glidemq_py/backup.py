@@ -129,7 +129,7 @@ async def _run(given: argparse.Namespace, url: str | None) -> list[str]:
 
 async def _check_used(queue: Queue[Any, Any]) -> None:
     """Reject a queue without any job or setting: its name is probably misspelled."""
-    link = await queue._connected()
+    link = await queue._first_connected()
     keys = link.keys
     if not await link.transport.command("EXISTS", keys.meta, keys.id, keys.stream):
         raise BackupError(

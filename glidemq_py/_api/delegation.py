@@ -14,6 +14,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._api.partitioned_writes import OF_ALL, WRITES, write
 from glidemq_py._core.misuse import check_keywords, keywords_of
 from glidemq_py.errors import PartitionedQueueError
 
@@ -26,10 +27,6 @@ _OWN: Final = frozenset((
     "verify_backup",
 ))  # fmt: skip
 """Methods of `Queue` that know of partitions by themselves."""
-
-
-_OF_ALL: Final = frozenset(("obliterate",))
-"""Methods that read the layout first: they would leave a part of a queue that another client has just partitioned."""
 
 
 def over_partitions(queue_type: QueueT) -> QueueT:
@@ -50,7 +47,12 @@ def _awaited(name: str, method: Any) -> Any:
     async def delegating(self: Any, *args: Any, **options: Any) -> Any:
         if options:
             check_keywords(options, known)
-        await self._check_layout(always=name in _OF_ALL)
+        if name in WRITES and self._partition is None:
+            return await write(self, name, lambda: run(self, args, options))
+        await self._check_layout(always=name in OF_ALL)
+        return await run(self, args, options)
+
+    async def run(self: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         partitions: PartitionedQueue | None = self._partitions
         if partitions is None:
             try:

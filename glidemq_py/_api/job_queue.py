@@ -20,6 +20,7 @@ from glidemq_py._api.add_order import AddOrder
 from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
 from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._api.partitioned_writes import present_layout
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
@@ -72,6 +73,7 @@ from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
+from glidemq_py._features.partitions.changing import note_settings
 from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, Partition
 from glidemq_py._features.partitions.opening import open_layout
 from glidemq_py._features.partitions.repairing import renewed_layout
@@ -200,6 +202,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """Names that are known to be valid."""
 
     _runtime: Runtime = ASYNC_RUNTIME
+    _part_type: type[Queue[Any, Any]]
+    """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
     _layout_number = 0
     """Of a partition: number of the layout that its jobs were routed by."""
     _takes_known = False
@@ -266,8 +270,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         try:
             if not self._layout_known:
                 await self._find_partitions(transport)
-            for queue in self._parts:
-                await queue._declare(transport)
+            await self._declare_parts(transport)
         except BaseException:
             await transport.close()
             raise
@@ -349,7 +352,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             known: True to take only jobs whose keys have jobs there.
         """
         options = self.options
-        queue = type(self)(
+        queue: Queue[DataT, ResultT] = self._part_type(
             name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
             compression=options.compression, serializer=options.serializer, events=options.events,
             dead_letter_queue=options.dead_letter_queue, durable=options.durable,
@@ -369,11 +372,24 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._partitions, self._layout_known, self._link, self._adder = None, False, None, None
         await self._transport.disconnect()
 
-    async def _declare(self, transport: Transport) -> None:
-        """Store the options of the queue that apply to all workers."""
-        if self.options.dead_letter_queue is not None and not self._dead_letters_declared:
-            await dead_letters.declare_dead_letters(self._link_over(transport), self.options)
-            self._dead_letters_declared = True
+    async def _declare_parts(self, transport: Transport) -> None:
+        """Store the options of the queue that apply to all workers, also if its partitions change meanwhile."""
+        if self.options.dead_letter_queue is None:
+            return
+        while any([await queue._declare(transport) for queue in self._parts]):
+            noted = await transport.call(note_settings(self._keys.meta))
+            if noted.number != present_layout(self).number:
+                known = None if self._partitions is None else self._partitions.layout
+                layout = await renewed_layout(transport, self._keys, known)
+                self._partitions = None if layout is None else self._with_layout(layout)
+
+    async def _declare(self, transport: Transport) -> bool:
+        """Store the options of the queue that apply to all workers; return False if this was done before."""
+        if self._dead_letters_declared:
+            return False
+        await dead_letters.declare_dead_letters(self._link_over(transport), self.options)
+        self._dead_letters_declared = True
+        return True
 
     async def _begin_here(self, connection: LoopConnection, transport: Transport) -> None:
         """Start the queue's tasks in the running event loop."""
@@ -964,10 +980,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _backup_layout(self) -> tuple[Sequence[QueueLink], Sequence[int]]:
         """See `QueueWithBackups`."""
+        await self._check_layout(always=True)
         link = await self._plain_link()
         if link is not None:
             return (link,), ()
-        await self._renew_layout()
         assert self._partitions is not None
         return [await queue._connected() for queue in self._partitions.queues], self._partitions.layout.counts
 
@@ -1106,3 +1122,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     create_job_index = vectors.create_job_index
     drop_job_index = vectors.drop_job_index
     vector_search = vectors.vector_search
+
+
+Queue._part_type = Queue

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from glidemq_py._api.partitioned_batches import has_batches, has_temporary
+from glidemq_py._api.partitioned_writes import CHANGING, is_changing
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_int
@@ -26,6 +27,7 @@ from glidemq_py._features.partitions.changing import (
     advance_layout,
     copy_settings,
     dedup_keys,
+    hold_limits,
     keys_in_use,
     replace_layout,
     settings_page,
@@ -34,7 +36,7 @@ from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, parti
 from glidemq_py._features.partitions.options import QueuePartitions
 from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.routing import routing_key
-from glidemq_py._features.partitions.stored import parse_layout
+from glidemq_py._features.partitions.stored import SETTINGS_NUMBER, layout_text, parse_layout
 from glidemq_py._features.staged_writes import writes
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, PermissionDeniedError
 
@@ -53,10 +55,10 @@ _STATES: Final = (
 """In the order in which a job goes through them: one that moves on while they are listed is seen in a later one."""
 _ENDED: Final = ("completed", "failed")
 _PAGE: Final = 500
-_CHANGING: Final = "changingLimits"
-"""Field of the meta key of partition 0: the limits of the queue while they are divided."""
 _SETTLING: Final = "settling"
 """Field of the meta keys of all partitions: the number of the layout, while jobs of former layouts are looked for."""
+_ATTEMPTS: Final = 20
+"""Times that a change copies the settings. More than two are needed only if they change again and again."""
 _CHOOSING: Final = ("ordering", "fair_key", "deduplication", "job_id")
 
 
@@ -88,8 +90,9 @@ async def set_partitions(self: Any, count: int) -> QueuePartitions:
     restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads
     the options of all jobs, of the kept finished ones too.
 
-    Do not change settings and limits of the queue meanwhile. If the number grows, more jobs than the limit of
-    concurrency run until enough of those that run now have ended: at most twice the limit less the former shares.
+    Other clients may change settings meanwhile; calls that change limits of the queue wait. If the number grows,
+    more jobs than the limit of concurrency run until enough of those that run now have ended: at most twice the
+    limit less the former shares.
 
     Args:
         count: Number of partitions, 1 to 256.
@@ -117,6 +120,19 @@ def _changed_meanwhile(home: Queue[Any, Any]) -> GlideMQError:
 
 
 async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
+    for _ in range(_ATTEMPTS):
+        done = await _try_to_change(home, count)
+        if done is not None:
+            return done
+    raise _settings_keep_changing(home)
+
+
+def _settings_keep_changing(home: Queue[Any, Any]) -> GlideMQError:
+    return GlideMQError(f"queue {home.name!r}: other clients keep changing its settings; call set_partitions again")
+
+
+async def _try_to_change(home: Queue[Any, Any], count: int) -> QueuePartitions | None:
+    """Change the number of partitions, or complete the change. Return None if settings have changed meanwhile."""
     known = home._partitions
     stored = await agreed_layout(home._transport, home._keys, () if known is None else known.layout.names)
     layout = Layout.plain(home.name) if stored is None else stored
@@ -125,30 +141,42 @@ async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
     following = layout.changed(count)
     # A failover may have lost a layout that had the new partitions already.
     if await agreed_layout(home._transport, home._keys, following.names) != stored:
-        return await _change(home, count)
+        return None
     before, after = home._with_layout(layout), home._with_layout(following)
+    settings = await _settings_number(home)
     await _check_schedulers(before)
     limits = await _limits_of(home, before)
     _check_shares(limits, len(after.queues))
-    await _note(home, limits, following.number)
+    if not await _note(home, limits, following.number, settings):
+        return None
     for queue in after.queues[len(before.queues) :]:
         await _clear(queue, following.number)
     await _copy(before, after, layout)
     await _divide(home, after, limits)
-    await _publish(home, stored, following, after)
+    if not await _publish(home, stored, following, after, settings):
+        return None
     await _forget(home)
     if any([await _has_jobs(queue) for queue in before.queues]):
         return _shown(following)
     return await _settle(home, following)
 
 
-async def _publish(home: Queue[Any, Any], before: Layout | None, following: Layout, after: PartitionedQueue) -> None:
-    """Replace the layout; then let all partitions refuse clients that do not know it."""
-    reply = await home._transport.call(replace_layout(home._keys.meta, before, following))
-    if parse_layout(home.name, reply.decode("utf-8", "replace")) != following:
+async def _publish(
+    home: Queue[Any, Any], before: Layout | None, following: Layout, after: PartitionedQueue, settings: int = -1
+) -> bool:
+    """Replace the layout; then let all partitions refuse clients that do not know it.
+
+    Returns False, and changes nothing, if settings have changed since ``settings`` was read.
+    """
+    reply = await home._transport.call(replace_layout(home._keys.meta, before, following, settings))
+    text = reply.decode("utf-8", "replace")
+    if text == ("" if before is None else layout_text(before)):
+        return False
+    if parse_layout(home.name, text) != following:
         raise _changed_meanwhile(home)
     await home._use_layout(following)
     await _advance(after, following)
+    return True
 
 
 async def _advance(self: PartitionedQueue, layout: Layout) -> None:
@@ -183,6 +211,8 @@ async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layou
     """Copy the settings to the further partitions, and the limits of keys from their partition to the new one."""
     used, count = len(layout.served), after.layout.partitions
     for number, queue in enumerate(before.queues):
+        await _remove_foreign_limits(queue, number, layout)
+    for number, queue in enumerate(before.queues):
         async for page in _pages(queue):
             limits = dict(zip(page.limits[::2], page.limits[1::2], strict=True))
             moving: dict[int, tuple[list[str], list[list[Any]]]] = {}
@@ -202,6 +232,19 @@ async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layou
     kept = await before.queues[0].get_result_retention()
     for queue in after.queues[used:] if kept else ():
         await queue.set_result_retention(kept)
+
+
+async def _remove_foreign_limits(queue: Queue[Any, Any], number: int, layout: Layout) -> None:
+    """Remove limits of keys that have no jobs here: earlier changes, or an incomplete one, have left them."""
+
+    def is_foreign(key: str) -> bool:
+        return not key.startswith("\0") and number not in layout.homes(key)
+
+    async for page in _pages(queue):
+        limits = [each for key in page.limits[::2] if is_foreign(key) for each in (key, "")]
+        groups: list[list[Any]] = [[key, []] for key, _ in page.groups if is_foreign(key)]
+        if limits or groups:
+            await _send(queue, copy_settings(queue._keys.meta, [], limits, groups))
 
 
 async def _pages(queue: Queue[Any, Any]) -> AsyncIterator[SettingsPage]:
@@ -256,32 +299,42 @@ def _pair(rate: RateLimit | None) -> tuple[int, int] | None:
 
 
 async def _pending(home: Queue[Any, Any], layout: Layout) -> _Limits | None:
-    """Return the limits that an interrupted change has stored, if the shares may not be complete yet.
-
-    A change from one number to another divides them before it writes its layout, and one that settles afterwards.
-    """
-    text = await home._transport.command("HGET", home._keys.meta, _CHANGING)
-    if not text:
+    """Return the limits that an interrupted change has stored, if the shares may not be complete yet."""
+    text = (await home._transport.command("HGET", home._keys.meta, CHANGING) or b"").decode()
+    if not is_changing(text, layout):
         return None
-    found: Any = json.loads(text.decode())
-    if found["number"] <= layout.number - (len(layout.counts) == 1):
-        return None
+    found: Any = json.loads(text)
     names = {name: (number, rate and tuple(rate)) for name, (number, rate) in found["names"].items()}
     rate = found["rate"]
     return _Limits(found["concurrency"], found["concurrency_ttl"], rate and tuple(rate), found["rate_ttl"], names)
 
 
-async def _note(home: Queue[Any, Any], limits: _Limits, number: int) -> None:
-    """Store the limits, with the number of the coming layout, until all partitions have their share of them."""
-    if limits == _Limits(None, None, None, None, {}):
-        await _forget(home)
-        return
-    await _set(home, _CHANGING, json.dumps(limits._asdict() | {"number": number}))
+async def _hold_limits(home: Queue[Any, Any], before: PartitionedQueue, number: int) -> _Limits:
+    """Return the limits of the queue, and let no client change them until they are divided."""
+    for _ in range(_ATTEMPTS):
+        settings = await _settings_number(home)
+        limits = await _limits_of(home, before)
+        if await _note(home, limits, number, settings):
+            return limits
+    raise _settings_keep_changing(home)
+
+
+async def _settings_number(home: Queue[Any, Any]) -> int:
+    """Return how many changes of settings and limits were counted (`partitioned_writes`)."""
+    return int(await home._transport.command("HGET", home._keys.meta, SETTINGS_NUMBER) or 0)
+
+
+async def _note(home: Queue[Any, Any], limits: _Limits, number: int, settings: int) -> bool:
+    """Store the limits, with the number of the coming layout, until all partitions have their share of them.
+
+    Returns False, and changes nothing, if settings have changed since ``settings`` was read.
+    """
+    text = json.dumps(limits._asdict() | {"number": number})
+    return bool(await _send(home, hold_limits(home._keys.meta, text, settings)))
 
 
 async def _forget(home: Queue[Any, Any]) -> None:
-    if await home._transport.command("HGET", home._keys.meta, _CHANGING):
-        await _set(home, _CHANGING, "")
+    await _send(home, copy_settings(home._keys.meta, [CHANGING, ""], [], []))
 
 
 def _check_shares(limits: _Limits, partitions: int) -> None:
@@ -332,9 +385,9 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
             return _shown(layout)
     following = layout.settled()
     after = home._with_layout(following)
-    limits = await _limits_of(home, before)
-    await _note(home, limits, following.number)
-    await _publish(home, layout, following, after)
+    limits = await _hold_limits(home, before, following.number)
+    if not await _publish(home, layout, following, after):
+        raise _changed_meanwhile(home)
     await _advance(before, following)
     if len(after.queues) < len(before.queues):
         await _divide(home, after, limits)

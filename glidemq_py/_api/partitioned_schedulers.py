@@ -47,12 +47,11 @@ async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = N
                 f"template.{option}", getattr(chosen, option),
                 "is not supported by the schedulers of partitioned queues: their name chooses the partition",
             )  # fmt: skip
-    number = places[0]
-    for place in places:  # a scheduler that exists is changed where it is
-        if await self.queues[place].get_job_scheduler(name) is not None:
-            number = place
-            break
+    found = [place for place in places if await self.queues[place].get_job_scheduler(name) is not None]
+    number, *others = found or places[:1]  # a scheduler that exists is changed where it is
     made = await self.queues[number].upsert_job_scheduler(name, template=template, **options)
+    for other in others:  # a client that did not know the present partitions has created it
+        await self.queues[other].remove_job_scheduler(name)
     return _shown(self, number, made)
 
 

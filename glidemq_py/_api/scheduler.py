@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.partition_tasks import PartitionTasks
 from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
@@ -26,7 +27,7 @@ class Scheduler(BackgroundService):
     ``async with Scheduler(queue):`` runs during the block, ``await Scheduler(queue).run()`` until cancelled.
 
     Args:
-        queue: The queue with the schedulers. Closing the scheduler does not close the queue.
+        queue: The queue with the schedulers, of all its partitions. Closing the scheduler does not close the queue.
 
     Raises:
         GlideMQValidationError: If ``queue`` is not a `Queue`.
@@ -41,5 +42,9 @@ class Scheduler(BackgroundService):
         self._queue = queue
 
     async def _open(self) -> Sequence[BackgroundTask]:
-        link, quiet = await self._queue._connected(), not self._queue.options.events
-        return [SchedulerTask(link=link, quiet=quiet, longest_s=_POLL_S)]
+        quiet = not self._queue.options.events
+        tasks = PartitionTasks(
+            self._queue, lambda link: SchedulerTask(link=link, quiet=quiet, longest_s=_POLL_S), every=_POLL_S
+        )
+        await tasks.open()
+        return [tasks]

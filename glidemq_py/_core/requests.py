@@ -81,6 +81,7 @@ __all__ = [
     "flows_due",
     "group_info",
     "heartbeat",
+    "hold_limits",
     "invalidate",
     "keys_in_use",
     "leave",
@@ -591,14 +592,14 @@ def obliterate(*, force: object, batch: object, cursor: object, has_usage: objec
     return (pack((force, batch, cursor, has_usage)),)
 
 
-def create_partitions(*, layout: object, epoch: object, has_former: object) -> tuple[bytes]:
+def create_partitions(*, layout: object, epoch: object, settings: object, has_former: object) -> tuple[bytes]:
     """Return the arguments of ``create_partitions``."""
-    return (pack((layout, epoch, has_former)),)
+    return (pack((layout, epoch, settings, has_former)),)
 
 
-def set_layout(*, before: object, layout: object, epoch: object) -> tuple[bytes]:
+def set_layout(*, before: object, layout: object, epoch: object, settings: object) -> tuple[bytes]:
     """Return the arguments of ``set_layout``."""
-    return (pack((before, layout, epoch)),)
+    return (pack((before, layout, epoch, settings)),)
 
 
 def advance_layout(*, epoch: object, layout: object) -> tuple[bytes]:
@@ -624,6 +625,11 @@ def dedup_keys(*, start: object, count: object) -> tuple[bytes]:
 def copy_settings(*, settings: object, limits: object, groups: object, used_from: object) -> tuple[bytes]:
     """Return the arguments of ``copy_settings``."""
     return (pack((settings, limits, groups, used_from)),)
+
+
+def hold_limits(*, limits: object, settings: object) -> tuple[bytes]:
+    """Return the arguments of ``hold_limits``."""
+    return (pack((limits, settings)),)
 
 
 def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:

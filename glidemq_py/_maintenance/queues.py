@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.partition_tasks import PartitionTasks
+from glidemq_py._api.partitioned_writes import present_layout
 from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.runtime import BackgroundTask
@@ -55,6 +57,8 @@ class MaintenanceDue(NamedTuple):
     busy: int
     wait: int
     """Milliseconds until the next scheduler is due; -1 = none."""
+    layout: int
+    """Number of the layout of its partitions; 0 = it has none."""
 
 
 def maintenance_due(meta: str, holder: str, hold: int) -> Call[MaintenanceDue]:
@@ -69,8 +73,9 @@ class Maintenance(BackgroundService):
     Every `Worker` does this for its queue: it recovers stalled jobs and expired leases, delivers dead-letter entries
     and results of children to other queues, fires schedulers, fails suspended jobs at their deadlines, and completes
     interrupted flows. Several processes may maintain the same queues: one of them holds a queue at a time, and
-    another one takes over at most 90 seconds after it died. An idle queue costs one command a minute; a new job is
-    noticed within a minute, which delays the recovery of jobs and leases by as much.
+    another one takes over at most 90 seconds after it died. An idle queue costs one command a minute, and one per
+    partition if it has some; a new job is noticed within a minute, which delays the recovery of jobs and leases by as
+    much. So are partitions that another process adds.
 
     ``async with Maintenance(queues):`` runs during the block, ``await Maintenance(queues).run()`` until cancelled.
 
@@ -98,7 +103,7 @@ class Maintenance(BackgroundService):
         max_stalled_count: int = 1,
     ) -> None:
         super().__init__()
-        self._queue_tasks: list[_QueueTask] = []
+        self._queue_tasks: list[PartitionTasks] = []
         self._queues = [_checked(queue) for queue in check_iterable("queues", queues, "queues")]
         if not self._queues:
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
@@ -110,17 +115,32 @@ class Maintenance(BackgroundService):
         )
 
     async def _open(self) -> Sequence[BackgroundTask]:
-        links = [await queue._connected() for queue in self._queues]
-        self._queue_tasks = [
-            _QueueTask(link, self._options, events=queue.options.events)
-            for queue, link in zip(self._queues, links, strict=True)
-        ]
+        self._queue_tasks = [self._tasks_of(queue) for queue in self._queues]
+        for tasks in self._queue_tasks:
+            await tasks.open()
         return self._queue_tasks
 
+    def _tasks_of(self, queue: Queue[Any, Any]) -> PartitionTasks:
+        def make(link: QueueLink) -> BackgroundTask:
+            is_first = link.keys.name == queue.name and queue._partition is None
+            return _QueueTask(
+                link, self._options, events=queue.options.events, read_layout=read_layout if is_first else None
+            )
+
+        def read_layout(number: int) -> None:
+            if number != present_layout(queue).number:
+                tasks.check()
+
+        tasks = PartitionTasks(queue, make)
+        return tasks
+
     def wake(self) -> None:
-        """Look at the queues now, for example after a scheduler was created."""
-        for task in self._queue_tasks:
-            task.wake()
+        """Look at the queues now, for example after a scheduler was created, or after their partitions have changed."""
+        for tasks in self._queue_tasks:
+            tasks.check()
+            for task in tasks.tasks:
+                if isinstance(task, _QueueTask):
+                    task.wake()
 
     async def close(self) -> None:
         """Stop, and let another process take over at once. Idempotent."""
@@ -135,10 +155,21 @@ def _checked(queue: Any) -> Queue[Any, Any]:
 
 
 class _QueueTask(BackgroundTask):
-    """Holds the maintenance of one queue, and runs its tasks while it has work."""
+    """Holds the maintenance of one queue, or one partition, and runs its tasks while it has work.
 
-    def __init__(self, link: QueueLink, options: WorkerOptions, *, events: bool) -> None:
+    Args:
+        link: The queue.
+        options: Options of the stalled jobs.
+        events: Whether events are written.
+        read_layout: Is called with the number of the layout of the queue's partitions, after each call for the queue.
+    """
+
+    def __init__(
+        self, link: QueueLink, options: WorkerOptions, *, events: bool,
+        read_layout: Callable[[int], None] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(f"maintenance-{link.keys.name}")
+        self._read_layout = read_layout
         self._link, self._options, self._events = link, options, events
         self._holder = f"maintenance-{secrets.token_hex(8)}"
         self._lock = link.keys.stem + "lock:maintenance"
@@ -160,7 +191,7 @@ class _QueueTask(BackgroundTask):
             except GlideMQError as error:
                 self._failures += 1
                 pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
-                _log.warning("queue %r: maintenance failed: %s; retried in %.0f s", self._link.keys.name, error, pause)
+                _log.warning("queue %r: maintenance failed: %s; retried in %.0f s", self._link.queue_name, error, pause)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -168,6 +199,8 @@ class _QueueTask(BackgroundTask):
 
     async def _run_once(self) -> float:
         due = await self._link.transport.call(maintenance_due(self._link.keys.meta, self._holder, _HOLD_MS))
+        if self._read_layout is not None:
+            self._read_layout(due.layout)
         if not due.held:
             await self._stop()
             return _IDLE_S * random.uniform(0.9, 1.1)

@@ -70,7 +70,9 @@ class StalledJobsTask(PeriodicTask):
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
                 self._failure_log.stalled(job_id)
-                self._listeners.emit("stalled", job_id, queue=self._link.keys.name)
+                partition = self._link.partition
+                shown = job_id if partition is None else partition.id_of(job_id)
+                self._listeners.emit("stalled", shown, queue=self._link.queue_name)
             for job_id in reply.failed:
                 self._failure_log.stalled_out(job_id)
             if reply.failed:

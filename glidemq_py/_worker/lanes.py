@@ -166,6 +166,8 @@ class Lane:
             self._always = self._is_first and not self._channels.hears
             if self._always:
                 self._start_background()
+        else:
+            self.background = self._make_background()  # for tests, which call its tasks themselves
 
     # -- heartbeats and tasks -------------------------------------------------------------------------------
 
@@ -209,18 +211,21 @@ class Lane:
     def _start_background(self) -> None:
         if self.background is not None or self._closing or not self._opening.in_background:
             return
-        opening = self._opening
-        background = self.background = Background(
-            link=self.link, source=self.source, consumer=opening.consumer, options=opening.options,
-            listeners=opening.listeners, fetching=self.fetching, runner=self.runner, outcomes=self._outcomes,
-            expects_outbox=self._expects_outbox, control=opening.control,
-            layout=opening.layout_of(self.link.keys),
-        )  # fmt: skip
+        background = self.background = self._make_background()
         self.fetching.started = None
         before = self._changing
         self._changing = asyncio.create_task(
             self._started(background, before), name=f"glidemq-start-{self.link.keys.name}"
         )
+
+    def _make_background(self) -> Background:
+        opening = self._opening
+        return Background(
+            link=self.link, source=self.source, consumer=opening.consumer, options=opening.options,
+            listeners=opening.listeners, fetching=self.fetching, runner=self.runner, outcomes=self._outcomes,
+            expects_outbox=self._expects_outbox, control=opening.control,
+            layout=opening.layout_of(self.link.keys),
+        )  # fmt: skip
 
     async def _started(self, background: Background, before: asyncio.Task[None] | None) -> None:
         try:
@@ -523,6 +528,11 @@ class Lanes:
     def start(self) -> None:
         """Start registering the worker with its queues, and looking for new partitions of them."""
         self._idle.add(self.lanes)
+
+    async def taken_over(self) -> None:
+        """Wait until the worker that these lanes replace has ended, if there is one."""
+        if self._taking_over is not None:
+            await asyncio.wait({self._taking_over})
 
     async def is_drained(self) -> bool:
         """Return True if no queue has waiting, active, delayed or parked jobs."""

@@ -17,12 +17,14 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.partitions.layout import Layout
 from glidemq_py._features.partitions.repairing import renewed_layout
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._worker.components import Parts, ServedQueue, WorkerComponents
 from glidemq_py._worker.lanes import Lanes, open_lanes
 from glidemq_py._worker.opening import consumer_name
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._worker.lifecycle import Lifecycle
 
 __all__ = ["Repartitioning"]
@@ -67,6 +69,16 @@ class Repartitioning:
             return
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow(), name="glidemq-partitions")
+
+    async def follow(self, transport: JobTransport, keys: QueueKeys) -> None:
+        """Serve the present partitions of a queue, for tests, whose workers have no heartbeats. Raises GlideMQError."""
+        layout = await read_layout(transport, keys)
+        self.seen(keys.name, 0 if layout is None else layout.number)
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        parts = cast("Parts | Lanes | None", self._life.parts)
+        if isinstance(parts, Lanes):
+            await parts.taken_over()
 
     async def close(self) -> None:
         """Stop following."""

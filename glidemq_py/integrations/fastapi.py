@@ -60,7 +60,6 @@ class AppQueues:
         async with AsyncExitStack() as stack:
             for queue in self._queues.values():
                 await stack.enter_async_context(queue)
-                await queue._connected()
             for worker in self._workers:
                 await stack.enter_async_context(worker)
             self._is_open = True

@@ -75,6 +75,9 @@ class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
         return _Adds(transport, self._keys.meta, not self.options.events, add_call)
 
 
+QueueCore._part_type = QueueCore
+
+
 class ProducerCore(Producer[DataT], Generic[DataT]):
     """A producer whose coroutines never suspend."""
 

@@ -191,7 +191,7 @@ async def _queue_here(queue: Queue[Any, Any], stack: AsyncExitStack) -> AsyncQue
         AsyncQueue(
             queue.name, connection, prefix=options.prefix, compression=options.compression,
             serializer=options.serializer, events=options.events, dead_letter_queue=options.dead_letter_queue,
-            partitions=core._wanted_partitions,
+            partitions=None if core._layout_known else core._wanted_partitions,
         )
     )  # fmt: skip
 

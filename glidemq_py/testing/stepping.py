@@ -9,9 +9,9 @@ import math
 import os
 import socket
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
@@ -22,8 +22,11 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job.job import Job
+from glidemq_py._worker.background import Background
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import Parts, WorkerComponents
+from glidemq_py._worker.fetch_loop import FetchLoop
+from glidemq_py._worker.lanes import Lane, Lanes
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Borrowing", "JobRun", "Stepping", "run_until_empty", "run_until_idle"]
@@ -153,7 +156,7 @@ class Stepping(BaseWorker):
         """Prepare for steps. Must be called once, at the end of the constructor."""
         self.server = server
         self.runs = []
-        self._due = _DueTime()
+        self._due: dict[FetchLoop, _DueTime] = {}
         self._enough = math.inf
         self._moved = server.clock.moved
         self._life.is_paused = True
@@ -181,12 +184,26 @@ class Stepping(BaseWorker):
     async def start(self) -> None:
         """Connect and enter the lifespan. The first step does so automatically. Raises the errors of `Worker.start`."""
         await super().start()
-        parts = self._life.parts
-        assert parts is not None
-        parts.fetching.due_in = self._due.set
+        await self._prepare_parts()
+
+    async def _prepare_parts(self) -> None:
+        """Prepare the partitions that the worker did not serve before."""
+        present = self._parts_of_queue()
+        self._due = {each.fetching: self._due.get(each.fetching) or await self._registered(each) for each in present}
+
+    async def _registered(self, part: Parts | Lane) -> _DueTime:
+        due = _DueTime()
+        part.fetching.due_in = due.set
         # Keeps it in `Queue.get_workers` until it is closed: it sends no heartbeats, and the clock may jump.
         about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
-        await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
+        await part.link.transport.call(part.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
+        return due
+
+    def _parts_of_queue(self) -> Sequence[Parts | Lane]:
+        """Return what serves the queue, or each of its partitions. Each step goes through them in turn."""
+        parts = cast("Parts | Lanes | None", self._life.parts)
+        assert parts is not None
+        return parts.lanes if isinstance(parts, Lanes) else (parts,)
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
         """Leave the lifespan, disconnect, and restore the worker given to `of`.
@@ -199,28 +216,33 @@ class Stepping(BaseWorker):
             if self._borrowing is not None:
                 await self._borrowing.end()
 
-    async def _ready(self) -> Parts:
+    async def _ready(self) -> list[Parts | Lane]:
+        """Start, or serve the present partitions of the queue."""
         if self._life.parts is None:
             await self.start()
-        assert self._life.parts is not None
+        elif not self._life.is_closing and self._life.opening is not None and self._life.opening.source is None:
+            await self._life.repartitioning.follow(self._parts_of_queue()[0].link.transport, self._keys)
+            await self._prepare_parts()
         if self._life.is_closing:
             raise GlideMQError(f"{self!r} is closed")
-        return self._life.parts
+        return list(self._parts_of_queue())
 
     # -- steps ----------------------------------------------------------------------------------------------
 
     async def run_one(self) -> JobRun | None:
         """Fetch one job, run one attempt, and report its result. Return None if no job is ready."""
         before = len(self.runs)
-        parts = await self._ready()
-        engine = parts.fetching.engine
-        usual = engine.max_want, engine.max_calls
-        engine.max_want = engine.max_calls = 1
-        try:
-            await self._exchange_with(parts, once=True)
-        finally:
-            engine.max_want, engine.max_calls = usual
-        return self.runs[before] if len(self.runs) > before else None
+        for part in await self._ready():
+            engine = part.fetching.engine
+            usual = engine.max_want, engine.max_calls
+            engine.max_want = engine.max_calls = 1
+            try:
+                await self._exchange_with(part, once=True)
+            finally:
+                engine.max_want, engine.max_calls = usual
+            if len(self.runs) > before:
+                return self.runs[before]
+        return None
 
     async def run_until_idle(self, limit: int = _ATTEMPTS) -> list[JobRun]:
         """Run all jobs that are ready, including those that become ready meanwhile. The clock does not move.
@@ -240,7 +262,13 @@ class Stepping(BaseWorker):
         before = len(self.runs)
         self._enough = before + limit
         try:
-            await self._exchange_with(await self._ready())
+            parts = await self._ready()
+            while True:
+                found = len(self.runs)
+                for part in parts:
+                    await self._exchange_with(part)
+                if len(parts) == 1 or len(self.runs) == found or len(self.runs) - before > limit:
+                    break
         finally:
             self._enough = math.inf
         if len(self.runs) - before > limit:
@@ -285,17 +313,18 @@ class Stepping(BaseWorker):
         recovered: list[str] = []
         self.on("stalled", recovered.append)
         try:
-            await (await self._ready()).recovery.run_once()
+            for part in await self._ready():
+                await _tasks_of(part).recovery.run_once()
         finally:
             self.off("stalled", recovered.append)
         return recovered
 
-    async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
-        fetching, engine = parts.fetching, parts.fetching.engine
-        self._catch_up(parts)
-        while await parts.schedulers.fire() == 0:
+    async def _exchange_with(self, part: Parts | Lane, *, once: bool = False) -> None:
+        fetching, engine, tasks = part.fetching, part.fetching.engine, _tasks_of(part)
+        self._catch_up()
+        while await tasks.schedulers.fire() == 0:
             pass  # more schedulers are due now
-        self._due.clear()
+        self._due[fetching].clear()
         try:
             fetching.resume()
             if once:
@@ -307,31 +336,45 @@ class Stepping(BaseWorker):
             )
         finally:
             fetching.pause()
-        await parts.outbox.run_once()
-        await parts.sleepers.run_once()
+        await tasks.outbox.run_once()
+        await tasks.sleepers.run_once()
 
     async def _next_due(self) -> int | None:
         """Return the time until the next due job, milliseconds; None if no job will become due."""
         parts = await self._ready()
-        self._catch_up(parts)
+        self._catch_up()
+        return _earliest([await self._next_due_of(part) for part in parts])
+
+    async def _next_due_of(self, part: Parts | Lane) -> int | None:
         times: list[int] = []
         # (A used-up limit has a due time even if no job waits for it.)
-        if self._due.milliseconds is not None and not await self._is_drained(parts.link):
-            times.append(self._due.milliseconds)
-        if parts.fetching.engine.throttle.holding:
-            times.append(max(1, math.ceil(parts.fetching.paused_ms)))
-        first = await parts.link.transport.command("ZRANGE", parts.link.keys.suspended, "0", "0", "WITHSCORES")
+        due = self._due[part.fetching].milliseconds
+        if due is not None and not await self._is_drained(part.link):
+            times.append(due)
+        if part.fetching.engine.throttle.holding:
+            times.append(max(1, math.ceil(part.fetching.paused_ms)))
+        first = await part.link.transport.command("ZRANGE", part.link.keys.suspended, "0", "0", "WITHSCORES")
         deadline = next(iter(first.values())) if first else _NEVER
         if deadline < _NEVER:
             times.append(max(1, int(deadline) - self.clock.now()))
         return min(times) if times else None
 
-    def _catch_up(self, parts: Parts) -> None:
+    def _catch_up(self) -> None:
         """Apply clock advances to pauses of this worker, which are timed by the event loop."""
         moved = self.clock.moved - self._moved
-        if moved:
-            self._moved += moved
-            parts.fetching.advance(moved)
+        if not moved:
+            return
+        self._moved += moved
+        applied: list[object] = []  # the partitions of a queue are paused together
+        for part in self._parts_of_queue():
+            throttle = part.fetching.engine.throttle
+            part.fetching.advance(0 if any(throttle is each for each in applied) else moved)
+            applied.append(throttle)
+
+
+def _tasks_of(part: Parts | Lane) -> Background:
+    assert part.background is not None
+    return part.background
 
 
 class _DueTime:

@@ -24,6 +24,7 @@ from glidemq_py import (
     Worker,
     sync,
 )
+from glidemq_py import backup as command
 from glidemq_py._core.calls import Call
 from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.testing import RespClient
@@ -249,3 +250,28 @@ async def test_a_blocking_queue_is_backed_up(core_url: str, queue_name: str, tmp
             return info.jobs, copy.restore(tmp_path, source=queue_name).jobs
 
     assert await with_timeout(asyncio.to_thread(run)) == (300, 300)
+
+
+async def test_the_command(core_url: str, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    async def run(*arguments: str) -> str:
+        code = await asyncio.to_thread(command.main, [*arguments, "--url", core_url])
+        found = capsys.readouterr()
+        assert code == 0, found
+        return found.out
+
+    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
+        await queue.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
+        assert f" UTC: {PARTITIONS} jobs, " in await run("create", str(tmp_path), queue_name)
+        assert "intact" in await run("verify", str(tmp_path), queue_name)
+        copy = f"{queue_name}-copy"
+        assert f"restored {PARTITIONS} jobs" in await run("restore", str(tmp_path), copy, "--source", queue_name)
+
+
+async def test_a_client_that_knows_no_partitions(core_url: str, queue_name: str, tmp_path: Path):
+    """The backup contains those that another client has added, and a restore serves them."""
+    async with Queue(queue_name, core_url) as queue, Queue(queue_name, core_url) as operator:
+        await queue.count()
+        await operator.set_partitions(PARTITIONS)
+        await operator.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
+        info = await queue.backup(tmp_path)
+        assert (info.jobs, len(info.partitions)) == (PARTITIONS, PARTITIONS)

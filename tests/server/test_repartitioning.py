@@ -54,10 +54,10 @@ async def test_change_during_a_change_of_another_client(url: str, queue_name: st
     async with Queue(queue_name, url) as queue, Queue(queue_name, url) as other:
         await queue.add("n", 1)
 
-        async def change_first(*args: Any) -> None:
+        async def change_first(*args: Any) -> bool:
             monkeypatch.setattr(partitioned_changes, "_note", note)
             await other.set_partitions(3)
-            await note(*args)
+            return await note(*args)
 
         monkeypatch.setattr(partitioned_changes, "_note", change_first)
         with pytest.raises(GlideMQError, match="another client changed the number of partitions") as caught:

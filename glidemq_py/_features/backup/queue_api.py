@@ -33,6 +33,10 @@ class QueueWithBackups(ConnectedQueue, Protocol):
 
     _runtime: Runtime
 
+    async def _check_layout(self, *, always: bool = False) -> None:
+        """Read the partitions again, unless they were never read."""
+        ...
+
     async def _plain_link(self) -> QueueLink | None:
         """Return the queue's link; None if it is partitioned."""
         ...
@@ -203,6 +207,7 @@ async def restore(
     wanted = _checked_id(backup_id)
     store = BackupStore(destination, storage_options, self._runtime)
     info = await find_backup(store, name, wanted)
+    await self._check_layout(always=True)
     link = await self._plain_link()
     if link is None or info.partitions:
         return await self._restore_partitions(store, info)

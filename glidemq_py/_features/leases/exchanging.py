@@ -114,6 +114,13 @@ class LeasingQueue(ConnectedQueue, Protocol):
 
     async def _wake_ups(self) -> WakeUps: ...
 
+    async def _first_connected(self) -> QueueLink:
+        """Return the queue's link; that of its first partition if it is partitioned.
+
+        A job that was fetched before the queue had partitions is in the first one.
+        """
+        ...
+
     async def fetch(
         self, count: int = 1, *, lock_duration: Milliseconds = 30_000, wait: Milliseconds = 0,
         owner: str | None = None, count_expiry: bool = False,
@@ -273,7 +280,7 @@ async def exchange(
     """Report leases, and fetch others with the last call.
 
     Args:
-        queue: The queue.
+        queue: The queue; with reports, those of a queue that has partitions by now are for its first one.
         reports: Any number; at most `ROWS_PER_CALL` per call.
         fetch: What to fetch, or None.
         make: Makes a lease.
@@ -282,7 +289,7 @@ async def exchange(
     Raises:
         AmbiguousResultError: If the reply was lost twice.
     """
-    link = await queue._connected()
+    link = await (queue._first_connected() if reports else queue._connected())
     outcomes: list[LeaseOutcome] = []
     found = Exchanged([], [], -1, 0, False)
     for start in range(0, max(1, len(reports)), ROWS_PER_CALL):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
@@ -23,6 +24,7 @@ from glidemq_py._features.leases.exchanging import (
 )
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token, encode_token
 from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
 
@@ -78,7 +80,8 @@ class Lease(Generic[DataT, ResultT]):
         """Return the lease of a token, in any process that can reach the queue's server. Nothing is sent.
 
         Args:
-            queue: The queue from which the job was fetched; one with partitions must be connected.
+            queue: The queue from which the job was fetched; one with partitions must be connected, unless the job was
+                fetched before it had them.
             token: The `token` of the lease.
 
         Raises:
@@ -142,7 +145,7 @@ class Lease(Generic[DataT, ResultT]):
             AmbiguousResultError: If the reply was lost; repeating the call is safe.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        link = await self._queue._connected()
+        link = await self._queue._first_connected()
         row = completed_row(link.serializer, self._facts, result, self._run)
         return await self._report(Report(row, self._facts.limit, self._run), fetch_next)
 
@@ -164,7 +167,7 @@ class Lease(Generic[DataT, ResultT]):
             GlideMQConnectionError: If the server cannot be reached.
         """
         retried = check_bool("retry", retry)
-        link = await self._queue._connected()
+        link = await self._queue._first_connected()
         (row,) = await failed_rows(link, [(self, error)], retried)
         return await self._report(Report(row, self._facts.limit, self._run, error), fetch_next)
 
@@ -193,7 +196,7 @@ class Lease(Generic[DataT, ResultT]):
             JobRevokedError: If the job was revoked. The lock was extended; pass the error to `fail`.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        ((outcome, deadline),) = await extend_all(self._queue, [self], duration)
+        ((outcome, deadline),) = await extend_all(self._queue._first_connected, [self], duration)
         if not outcome.applied:
             raise LeaseLostError(self.id)
         if outcome is LeaseOutcome.REVOKED:
@@ -249,11 +252,11 @@ async def report_all(
 
 
 async def extend_all(
-    queue: LeasingQueue, leases: list[Lease[Any, Any]], duration: Milliseconds
+    connect: Callable[[], Awaitable[QueueLink]], leases: list[Lease[Any, Any]], duration: Milliseconds
 ) -> list[tuple[LeaseOutcome, int]]:
-    """Extend leases; return the outcome and the new deadline of each."""
+    """Extend leases of the queue to which ``connect`` returns the link; return the outcome and new deadline of each."""
     ms = lock_ms("duration", duration)
-    link = await queue._connected()
+    link = await connect()
     found: list[tuple[LeaseOutcome, int]] = []
     for start in range(0, len(leases), exchanging.ROWS_PER_CALL):
         piece = leases[start : start + exchanging.ROWS_PER_CALL]

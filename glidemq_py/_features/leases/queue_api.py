@@ -331,7 +331,7 @@ async def extend_leases(
         GlideMQValidationError: If an argument is invalid. Nothing was sent.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    return [outcome for outcome, _ in await extend_all(self, _leases(self, "leases", leases), duration)]
+    return [outcome for outcome, _ in await extend_all(self._connected, _leases(self, "leases", leases), duration)]
 
 
 async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:

@@ -14,11 +14,14 @@ __all__ = [
     "HAS_ID",
     "IN_USE",
     "MOVED",
+    "NotedSettings",
     "SettingsPage",
     "advance_layout",
     "copy_settings",
     "dedup_keys",
+    "hold_limits",
     "keys_in_use",
+    "note_settings",
     "replace_layout",
     "settings_page",
 ]
@@ -41,11 +44,29 @@ class SettingsPage(NamedTuple):
     cursor: str
 
 
-def replace_layout(meta: str, before: Layout | None, layout: Layout) -> Call[bytes]:
-    """Replace the layout of a queue. Returns the one that applies: another one if it is not ``before`` any more."""
+@declared("note_settings_reply")
+class NotedSettings(NamedTuple):
+    """What a client learns after it has changed settings of a queue."""
+
+    number: int
+    """Number of the layout; 0 = the queue has no partitions."""
+    changing: str
+    """The limits of the queue if a change of its partitions has begun, or was interrupted; else empty."""
+
+
+def replace_layout(meta: str, before: Layout | None, layout: Layout, settings: int = -1) -> Call[bytes]:
+    """Replace the layout of a queue. Returns the one that applies: another one if it is not ``before`` any more.
+
+    Args:
+        meta: Key of partition 0.
+        before: The present layout.
+        layout: The following one.
+        settings: Number of changes of settings before they were copied: if there were more, the layout remains.
+    """
     request = requests.set_layout(
-        before="" if before is None else layout_text(before), layout=layout_text(layout), epoch=layout.number
-    )
+        before="" if before is None else layout_text(before), layout=layout_text(layout), epoch=layout.number,
+        settings=settings,
+    )  # fmt: skip
     return Call("set_layout", meta, request, bytes)
 
 
@@ -70,11 +91,23 @@ def keys_in_use(meta: str, number: int, rows: Sequence[object], *, peek: bool = 
 
 
 _read_settings: Final = reader(SettingsPage)
+_read_noted: Final = reader(NotedSettings)
 
 
 def settings_page(meta: str, cursor: str) -> Call[SettingsPage]:
     """Return the settings of a queue and the limits of its keys, page by page."""
     return Call("read_settings", meta, requests.read_settings(cursor=cursor), _read_settings, repeatable=True)
+
+
+def note_settings(meta: str) -> Call[NotedSettings]:
+    """Count a change of settings or limits, after it was made."""
+    return Call("note_settings", meta, (), _read_noted, repeatable=True)
+
+
+def hold_limits(meta: str, limits: str, settings: int) -> Call[int]:
+    """Store the limits of the whole queue before they are divided. Returns 0 if settings have changed since."""
+    request = requests.hold_limits(limits=limits, settings=settings)
+    return Call("hold_limits", meta, request, int, repeatable=True)
 
 
 def dedup_keys(meta: str, start: int, count: int) -> Call[list[str]]:
@@ -90,7 +123,7 @@ def copy_settings(
     Args:
         meta: Key of the partition.
         settings: Fields and values.
-        limits: Fair keys and their limits.
+        limits: Fair keys and their limits; those of a key with an empty text are removed.
         groups: Rows of ordering keys; without settings, the limits of the key are removed.
         used_from: Number of the first layout that uses the partition again: its other settings are removed; 0 = in use.
     """

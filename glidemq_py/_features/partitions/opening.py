@@ -13,7 +13,14 @@ from glidemq_py._features import results
 from glidemq_py._features.partitions.changing import copy_settings, settings_page
 from glidemq_py._features.partitions.layout import Layout, number_after, partition_names
 from glidemq_py._features.partitions.repairing import agreed_layout
-from glidemq_py._features.partitions.stored import UNIQUE, create_partitions, may_create_partitions, read_layout
+from glidemq_py._features.partitions.stored import (
+    CREATABLE,
+    SETTINGS_NUMBER,
+    UNIQUE,
+    create_partitions,
+    may_create_partitions,
+    read_layout,
+)
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["open_layout"]
@@ -47,11 +54,14 @@ async def _create(transport: Transport, keys: QueueKeys, partitions: int) -> Lay
         return restored
     layout = Layout(number_after(0), (partitions,), names)
     with contextlib.suppress(LayoutChangedError):  # another client was faster
-        may_follow = await transport.call(may_create_partitions(keys.meta))
-        if may_follow and await _copy_settings(transport, keys, names[1:]):
-            reply = await transport.call(create_partitions(keys.meta, layout))
+        reply = await transport.call(may_create_partitions(keys.meta))
+        while reply == CREATABLE:
+            settings = int(await transport.command("HGET", keys.meta, SETTINGS_NUMBER) or 0)
+            if not await _copy_settings(transport, keys, names[1:]):
+                break
+            reply = await transport.call(create_partitions(keys.meta, layout, settings))
             if reply == UNIQUE:
-                await transport.call(create_partitions(keys.meta, layout._replace(counts=(1, partitions))))
+                layout, reply = layout._replace(counts=(1, partitions)), CREATABLE
     found = await agreed_layout(transport, keys)
     if found is None:
         problem = f"queue {keys.name!r} has jobs or limits and is not partitioned"

@@ -20,7 +20,9 @@ from glidemq_py.errors import (
 )
 
 __all__ = [
+    "CREATABLE",
     "FIELD",
+    "SETTINGS_NUMBER",
     "UNIQUE",
     "create_partitions",
     "layout_in",
@@ -34,6 +36,10 @@ __all__ = [
 
 FIELD: Final = "partitions"
 """Field of the meta key."""
+SETTINGS_NUMBER: Final = "settingsNumber"
+"""Field of the meta key: how often settings, limits or schedulers have changed."""
+CREATABLE: Final = b"empty"
+"""Reply of `may_create_partitions`, and of `create_partitions` if settings have changed."""
 _VERSION: Final = 2
 
 
@@ -82,20 +88,23 @@ def _are_counts(counts: object, most: int) -> bool:
 UNIQUE: Final = b"unique"
 
 
-def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
+def create_partitions(meta: str, layout: Layout, settings: int) -> Call[bytes]:
     """Store the layout of an empty queue.
 
-    Returns the layout that applies; "" if the queue has jobs or limits; `UNIQUE` if an add may still be deduplicated
-    and the layout has no former ones: then keys must be looked for in the plain queue first.
+    Returns the layout that applies; empty if the queue has jobs or limits; `CREATABLE` if settings have changed since
+    ``settings``, their number of changes, was read; `UNIQUE` if an add may still be deduplicated and the layout has no
+    former ones: then keys must be looked for in the plain queue first.
     """
     has_former = len(layout.counts) > 1
-    request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number, has_former=has_former)
+    request = requests.create_partitions(
+        layout=layout_text(layout), epoch=layout.number, settings=settings, has_former=has_former
+    )  # fmt: skip
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 
 def may_create_partitions(meta: str) -> Call[bytes]:
     """Return the layout of a queue, "" if it has jobs or limits, or "empty" if `create_partitions` may follow."""
-    request = requests.create_partitions(layout="", epoch=0, has_former=False)
+    request = requests.create_partitions(layout="", epoch=0, settings=0, has_former=False)
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 

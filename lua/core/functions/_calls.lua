@@ -225,11 +225,11 @@ G.calls = {
   end,
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { layout = r[1], epoch = r[2], has_former = r[3] }
+    return { layout = r[1], epoch = r[2], settings = r[3], has_former = r[4] }
   end,
   set_layout = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { before = r[1], layout = r[2], epoch = r[3] }
+    return { before = r[1], layout = r[2], epoch = r[3], settings = r[4] }
   end,
   advance_layout = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -250,6 +250,11 @@ G.calls = {
   copy_settings = function(args)
     local r = cmsgpack.unpack(args[1])
     return { settings = r[1], limits = r[2], groups = r[3], used_from = r[4] }
+  end,
+  note_settings = function() end,
+  hold_limits = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { limits = r[1], settings = r[2] }
   end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -644,6 +649,7 @@ G.replies = {
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
   read_settings = function(r) return cmsgpack.pack({ r.settings, r.limits, r.groups, r.cursor }) end,
+  note_settings = function(r) return cmsgpack.pack({ r.number, r.changing }) end,
   queue_limits = function(r)
     return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait })
   end,
@@ -692,7 +698,7 @@ G.replies = {
   check_groups = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   check_group = function(r) return cmsgpack.pack({ r.moved, r.rows }) end,
   blocked_groups = function(r) return cmsgpack.pack({ r.names, r.cursor }) end,
-  maintenance_due = function(r) return cmsgpack.pack({ r.held, r.busy, r.wait }) end,
+  maintenance_due = function(r) return cmsgpack.pack({ r.held, r.busy, r.wait, r.layout }) end,
   backup_facts = function(r) return cmsgpack.pack({ r.now, r.broadcast, r.features }) end,
   backup_jobs = function(r) return cmsgpack.pack({ r.rows, r.taken, r.deferred, r.used, r.large }) end,
   backup_keys = function(r) return cmsgpack.pack({ r.rows, r.taken, r.cursor, r.used }) end,

@@ -51,6 +51,18 @@ async def test_endpoints_get_the_queues_of_the_application(url: str, queue_name:
             await client.post("/double/21")
 
 
+async def test_partitioned_queues(url: str, queue_name: str) -> None:
+    queues = AppQueues([Queue(queue_name, url, partitions=3)], workers=[Worker(queue_name, double, url)])
+    app = FastAPI(lifespan=queues.lifespan)
+
+    @app.post("/double/{number}")
+    async def endpoint(number: int, queue: Any = Depends(queues.get(queue_name))) -> int:  # noqa: B008
+        return await queue.add_and_wait("double", number)
+
+    async with running(app) as client:
+        assert [(await client.post(f"/double/{n}")).json() for n in range(4)] == [0, 2, 4, 6]
+
+
 async def test_a_test_replaces_a_queue(url: str, queue_name: str) -> None:
     queues = AppQueues([Queue(queue_name, url)])
     app = FastAPI(lifespan=queues.lifespan)

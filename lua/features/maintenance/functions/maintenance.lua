@@ -1,8 +1,9 @@
 -- maintenance_due: hold the maintenance of a queue that may have no worker, and return whether it has work.
--- KEYS 1 meta   ARGV 1 packed {holder, hold ms}   -> packed {held 0|1, busy 0|1, wait}
---   held = 0: another holder maintains the queue; nothing else was read
+-- KEYS 1 meta   ARGV 1 packed {holder, hold ms}   -> packed {held 0|1, busy 0|1, wait, layout}
+--   held = 0: another holder maintains the queue; nothing else was read but the layout
 --   busy: the queue has active, leased, suspended or parked jobs, parents that wait, entries for other queues, unfinished
 --   flows or staged writes, or failed jobs and a failure policy   wait: ms until the next scheduler is due, -1 = there is none
+--   layout: number of the layout of its partitions, 0 = it has none
 -- Bound: constant.
 
 local SCORED = G.rows.scored
@@ -36,10 +37,11 @@ G.export('maintenance_due', { 'allow-oom' }, function(q, r)
   local key = q.P .. 'lock:maintenance'
   local holder = redis.call('GET', key)
   if holder and holder ~= r.holder then
-    return G.replies.maintenance_due({ held = 0, busy = 0, wait = -1 })
+    return G.replies.maintenance_due({ held = 0, busy = 0, wait = -1, layout = G.moving.number(q) })
   end
   redis.call('SET', key, r.holder, 'PX', G.int(r.hold))
   return G.replies.maintenance_due({
     held = 1, busy = is_busy(q) and 1 or 0, wait = until_next_scheduler(q, G.now(q)),
+    layout = G.moving.number(q),
   })
 end)

@@ -1,15 +1,19 @@
 -- create_partitions: make an empty queue a partitioned one.
---   KEYS 1 meta (of the queue itself, which is its partition 0)   ARGV 1 packed {layout, epoch, has_former}
+--   KEYS 1 meta (of partition 0, the queue itself)   ARGV 1 packed {layout, epoch, settings, has_former}
 --   -> the layout of the queue
--- layout: text for clients (_features/partitions/stored.py), which is stored as it is. epoch: its number. A queue that
--- already has a layout keeps it. The reply is '' if the queue has jobs, which would not be found by their routing keys, or
--- limits, which would have to be divided; nothing was changed. Without a layout, the reply says whether it could be created:
--- 'empty' = yes.
+-- layout: text for clients (_features/partitions/stored.py), which is stored as it is. epoch: its number. settings: number of
+-- changes of settings before they were copied. A queue that already has a layout keeps it. The reply is '' if the queue has
+-- jobs, which would not be found by their routing keys, or limits, which would have to be divided; nothing was changed.
+-- Without a layout, and if settings have changed meanwhile, the reply is 'empty': it could be created.
 -- has_former: true = clients with this layout look for jobs of a key in partition 0 first, as after a change. Without it, the
 -- reply is 'unique' if an add may still be deduplicated; nothing was changed.
 -- Bound: constant.
 
 local M = G.moving
+
+local function settings_number(q)
+  return G.count_of(redis.call('HGET', q.meta, 'settingsNumber'))
+end
 
 local function has_jobs(q)
   if redis.call('EXISTS', q.scheduled, q.completed, q.failed, q.priority, q.lifo, q.list_active, q.suspended,
@@ -32,7 +36,7 @@ G.export('create_partitions', {}, function(q, r)
   local layout = redis.call('HGET', q.meta, 'partitions')
   if layout then return layout end
   if has_jobs(q) or has_limits(q) then return '' end
-  if r.layout == '' then return 'empty' end
+  if r.layout == '' or settings_number(q) ~= r.settings then return 'empty' end
   if not r.has_former and redis.call('ZCOUNT', q.dedup_expiry, '(' .. G.int(G.now(q)), '+inf') > 0 then return 'unique' end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
@@ -40,13 +44,15 @@ G.export('create_partitions', {}, function(q, r)
 end)
 
 -- set_layout: replace the layout of a queue, if it is still the one that the caller has read.
---   KEYS 1 meta (of partition 0)   ARGV 1 packed {before, layout, epoch}   -> the layout of the queue
--- before: the layout that was read, '' = none. epoch: number of the new layout, larger than any before. If the reply is not
--- `layout`, another client has changed it meanwhile; nothing was changed.
+--   KEYS 1 meta (of partition 0)   ARGV 1 packed {before, layout, epoch, settings}   -> the layout of the queue
+-- before: the layout that was read, '' = none. epoch: number of the new layout, larger than any before. settings: number of
+-- changes of settings before they were copied; -1 = any. If the reply is not `layout`, another client has changed the layout
+-- or, if it is `before`, settings meanwhile; nothing was changed.
 -- Bound: constant.
 G.export('set_layout', {}, function(q, r)
   local found = redis.call('HGET', q.meta, 'partitions') or ''
   if found ~= r.before then return found end
+  if r.settings >= 0 and settings_number(q) ~= r.settings then return found end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
@@ -143,8 +149,9 @@ end
 
 -- copy_settings: write what read_settings has returned for another partition of the queue.
 --   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, used_from}   -> 1
--- groups: the limits of a row without settings are removed.   used_from: number of the first layout that uses the partition
--- again; its former settings and limits, but for those of ordering keys, are removed. 0 = it is in use.
+-- limits: those of a key without text are removed. groups: the limits of a row without settings are removed. used_from: number
+-- of the first layout that uses the partition again; its former settings and limits, but for those of ordering keys, are
+-- removed. 0 = it is in use.
 -- errors: ERR layout (the partition is in use already)
 -- Bound: what is given.
 G.export('copy_settings', {}, function(q, r)
@@ -160,7 +167,13 @@ G.export('copy_settings', {}, function(q, r)
       for feature in string.gmatch(r.settings[i + 1], '[^,]+') do G.use_feature(q, feature) end
     end
   end
-  if #r.limits > 0 then redis.call('HSET', q.fair_limits, unpack(r.limits)) end
+  for i = 1, #r.limits, 2 do
+    if r.limits[i + 1] == '' then
+      redis.call('HDEL', q.fair_limits, r.limits[i])
+    else
+      redis.call('HSET', q.fair_limits, r.limits[i], r.limits[i + 1])
+    end
+  end
   for i = 1, #r.groups do
     local group = r.groups[i]
     local name, settings = group[GROUP.name], group[GROUP.settings]
@@ -176,6 +189,27 @@ G.export('copy_settings', {}, function(q, r)
       redis.call('HSETNX', q.ordering, name, '0')
     end
   end
+  return 1
+end)
+
+-- note_settings: count a change of settings or limits, after it was made. A change of the partitions that has begun before
+-- copies the settings again.
+--   KEYS 1 meta (of partition 0)   -> packed {number of the layout, changing ('' = no change of the partitions has begun)}
+-- changing: limits of the queue while they are divided (hold_limits).
+-- Bound: constant.
+G.export('note_settings', { 'allow-oom' }, function(q)
+  redis.call('HINCRBY', q.meta, 'settingsNumber', 1)
+  local changing = redis.call('HGET', q.meta, 'changingLimits')
+  return G.replies.note_settings({ number = M.number(q), changing = changing or '' })
+end)
+
+-- hold_limits: store the limits of the whole queue before they are divided. Clients do not change them until then.
+--   KEYS 1 meta (of partition 0)   ARGV 1 packed {limits, settings}   -> 1; 0 = settings have changed, nothing was stored
+-- limits: text, with the number of the coming layout. settings: as for set_layout.
+-- Bound: constant.
+G.export('hold_limits', {}, function(q, r)
+  if settings_number(q) ~= r.settings then return 0 end
+  redis.call('HSET', q.meta, 'changingLimits', r.limits)
   return 1
 end)
 
