@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ _TTL: Final = Field("ttl", Kind.INTEGER, minimum=1, maximum=_MAX_MS)
 
 
 @contextmanager
-def _field_named() -> Iterator[None]:
+def _field_named() -> Generator[None]:
     """Name the field of the command in errors of its limit: each partition needs a part of it."""
     try:
         yield
