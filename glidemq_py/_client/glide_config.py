@@ -28,6 +28,7 @@ from glide_shared.logger import Logger
 
 from glidemq_py._client.connect_errors import GlideConfig
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.logs import has_only_records
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 
@@ -148,6 +149,7 @@ def config_of(options: ConnectionOptions) -> GlideConfig:
 def limit_logs() -> None:
     """Limit GLIDE's core to errors: it writes every lost connection to stderr, which we raise and log ourselves.
 
-    Has no effect if the user has configured GLIDE's logger.
+    Has no effect if the user has configured GLIDE's logger. Its lines have a form of their own, so it writes none if
+    the log must have only records.
     """
-    Logger.init(LogLevel.ERROR)
+    Logger.init(LogLevel.OFF if has_only_records() else LogLevel.ERROR)

@@ -11,7 +11,15 @@ import re
 import traceback
 from typing import Any, Final
 
-__all__ = ["escape_control", "format_traceback", "get_logger", "indent", "show_id"]
+__all__ = [
+    "escape_control",
+    "format_traceback",
+    "get_logger",
+    "has_only_records",
+    "indent",
+    "keep_only_records",
+    "show_id",
+]
 
 _TAB: Final = "\t"
 
@@ -21,6 +29,19 @@ _CONTROL: Final = re.compile(
     "\U000e0000-\U000e007f]"
 )
 _PLAIN_ID: Final = re.compile(r"[\w.:@/+-]+")
+
+
+_only_records: list[bool] = []
+
+
+def keep_only_records() -> None:
+    """Let no library of ours write its own lines to stderr in this process: each line must be a log record."""
+    _only_records[:] = [True]
+
+
+def has_only_records() -> bool:
+    """Return whether `keep_only_records` was called."""
+    return bool(_only_records)
 
 
 def escape_control(text: str, *, keep: str = "") -> str:

@@ -38,7 +38,11 @@ def validate_queue_name(name: object, option: str = "name") -> str:
         GlideMQValidationError: the name is invalid.
     """
     text = check_text(option, name, maximum=NAME_LENGTH)
-    _reject(option, text, _STRUCTURE, _NO_STRUCTURE)
+    if _STRUCTURE.search(text) is not None:
+        # The gateway escapes the names of its clients so.
+        escaped = text.replace(":", "%3A")
+        hint = "" if _BRACES.search(text) else f"; a gateway client's queue of this name is {escaped!r} here"
+        raise GlideMQValidationError(option, text, _NO_STRUCTURE + hint)
     _reject(option, text, _GLOB, _NO_GLOB)
     _reject(option, text, _CONTROL, _NO_CONTROL)
     return text

@@ -34,12 +34,13 @@ class UnauthorizedError(GlideMQError):
     """Raised when a request has no valid token."""
 
 
-def check_site(headers: Headers, hosts: Sequence[str]) -> None:
+def check_site(headers: Headers, hosts: Sequence[str], remedy: str = " (option 'hosts')") -> None:
     """Reject requests from pages of other sites.
 
     Args:
         headers: those of the request.
         hosts: accepted names in the header Host; "*" accepts any.
+        remedy: end of the error: how to accept other names.
 
     Raises:
         NotAllowedError: if Host, Origin or Sec-Fetch-Site is foreign.
@@ -47,7 +48,7 @@ def check_site(headers: Headers, hosts: Sequence[str]) -> None:
     host = headers.get("host", "").lower()
     if "*" not in hosts and _name_of(host) not in hosts:
         allowed = ", ".join(hosts)
-        raise NotAllowedError(f"header Host = {show_value(host)}: must be one of {allowed} (option 'hosts')")
+        raise NotAllowedError(f"header Host = {show_value(host)}: must be one of {allowed}{remedy}")
     for origin in headers.getlist("origin"):
         if not _is_origin_of(host, origin):
             raise NotAllowedError(f"header Origin = {show_value(origin)}: requests from other sites are not accepted")

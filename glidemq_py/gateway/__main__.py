@@ -170,7 +170,8 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--slot", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
         "--restore-ids", nargs="*", metavar="QUEUE",
-        help="only let gateways find the jobs of restored queues by their ids, and end; default: of all queues",
+        help="only let gateways find the jobs of restored queues, named as by clients or in Python, by their ids, and "
+        "end; default: of all queues",
     )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="TOML file with the names of the flags, with underscores")
     for setting in SETTINGS:

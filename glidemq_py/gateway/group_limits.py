@@ -32,11 +32,11 @@ _defaults: WeakKeyDictionary[Queue[Any, Any], tuple[_Defaults, float]] = WeakKey
 """Per queue: the limits of each group that this process has set, and until when they are not set again."""
 
 _GROUP: Final = (
-    Field("affinity"), Field("concurrency", Kind.INTEGER, minimum=1, maximum=MAX_COUNT), Field("limit", Kind.MAP),
+    Field("affinity"), Field("concurrency", Kind.POSITIVE, minimum=1, maximum=MAX_COUNT), Field("limit", Kind.MAP),
 )  # fmt: skip
 _LIMIT: Final = (
-    Field("max", Kind.INTEGER, minimum=1, maximum=MAX_COUNT, required=True),
-    Field("duration", Kind.INTEGER, minimum=1, maximum=31_536_000_000, required=True),
+    Field("max", Kind.POSITIVE, minimum=1, maximum=MAX_COUNT, required=True),
+    Field("duration", Kind.POSITIVE, minimum=1, maximum=31_536_000_000, required=True),
 )  # fmt: skip
 
 

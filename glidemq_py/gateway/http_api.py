@@ -41,6 +41,7 @@ _PROMETHEUS: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-
 _STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"),
 )  # fmt: skip
+_ANY_HOST: Final = "; any is accepted with tokens (AUTH_TOKENS) or --allow-anonymous"
 _MOST_STREAMS: Final = 1_000
 """Clients of events per process, and WebSockets."""
 _LIVE: Final = ("/healthz", "/live")
@@ -166,7 +167,7 @@ class HttpApi:
         if digests and not is_authorized(headers, digests):
             raise _RefusedError(401, "Unauthorized")
         if not digests and not self._is_origin(headers):
-            check_site(headers, self._hosts)
+            check_site(headers, self._hosts, _ANY_HOST)
 
     def _address(self, headers: Headers, scope: Scope) -> Address | None:
         """Return the address of the client."""

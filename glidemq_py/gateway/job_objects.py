@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
@@ -58,7 +58,7 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
         "stackTraceLimit": opts.get("stackTraceLimit", _STACK_TRACE_LIMIT), "keepLogs": None, "sizeLimit": None,
         "failParentOnFailure": False, "removeDependencyOnFailure": False, "continueParentOnFailure": False,
         "ignoreDependencyOnFailure": False, "debounceId": None, "debounceTtl": None,
-        "stacktrace": list(job.stacktrace) or None, "timeline": [],
+        "stacktrace": _lines_of(job.stacktrace), "timeline": [],
     }  # fmt: skip
 
 
@@ -83,6 +83,11 @@ def full_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
 def _is_chosen(job: Job[Any, Any], job_id: str) -> bool:
     """Return whether a user has chosen the id on the wire; clients make UUIDs for the jobs of flows."""
     return not is_uuid7(job_id) and job_id != f"{wire_name(job.queue_name)}:{job.id}"
+
+
+def _lines_of(stacks: Sequence[str]) -> list[str] | None:
+    """Return the lines of the stack of the last failure."""
+    return [line.strip() for line in stacks[-1].split("\n")] if stacks else None
 
 
 def _removal(value: Any) -> Any:

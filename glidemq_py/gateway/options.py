@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_int, check_text
@@ -17,6 +17,7 @@ from glidemq_py.gateway.webhooks.addresses import Network, parse_networks
 
 __all__ = ["GatewayOptions"]
 
+_SHARED_PORT: Final = "must not be 0 with several processes (share_port): each would get another port"
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -129,9 +130,9 @@ class GatewayOptions(OptionValue, kw_only=True):
 
     def _check_given(self) -> None:
         if self.share_port and self.http_port == 0:
-            raise GlideMQValidationError("http_port", 0, "must be given with share_port")
+            raise GlideMQValidationError("http_port", 0, _SHARED_PORT)
         if self.share_port and self.port == 0:
-            raise GlideMQValidationError("port", 0, "must be given with share_port")
+            raise GlideMQValidationError("port", 0, _SHARED_PORT)
         if (self.tls_cert is None) != (self.tls_key is None):
             missing, given = ("tls_key", "tls_cert") if self.tls_key is None else ("tls_cert", "tls_key")
             raise GlideMQValidationError(missing, None, f"is required with {given}")

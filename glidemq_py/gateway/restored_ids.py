@@ -6,7 +6,7 @@ queue. After a restore they are written again, from the ids of its jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import wire_id
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.partitions import listed_queues
 
 __all__ = ["RestoredIds", "restore_ids"]
@@ -52,7 +53,7 @@ async def restore_ids(
     Args:
         connection: URL or options of the server.
         prefix: First part of every key.
-        queues: Names of the queues; none = all queues of the prefix.
+        queues: Names of the queues, in Python or as clients have them; none = all queues of the prefix.
 
     Returns:
         A result per queue.
@@ -65,10 +66,7 @@ async def restore_ids(
     async with Queue[Any, Any]("ids", connection, prefix=prefix) as any_queue:
         transport = (await any_queue._connected()).transport
         known = await listed_queues(transport, prefix)
-        for name in queues:
-            if name not in known:
-                raise GlideMQValidationError("queues", name, f"does not exist (prefix {prefix!r})")
-        for name in queues or known:
+        for name in [_stored_name(each, known, prefix) for each in queues] or known:
             async with Queue[Any, Any](name, connection, prefix=prefix) as queue:
 
                 async def open_queue(_: str, queue: Queue[Any, Any] = queue) -> Queue[Any, Any]:
@@ -81,6 +79,20 @@ async def restore_ids(
                 made, chosen, taken = (sum(counts) for counts in zip(*parts, strict=True))
                 found.append(RestoredIds(queue=name, made=made, chosen=chosen, taken=taken))
     return found
+
+
+def _stored_name(name: str, known: Collection[str], prefix: str) -> str:
+    """Return the name in Python of a queue that a user has named."""
+    if name in known:
+        return name
+    try:
+        escaped = engine_name(name)
+    except QueueNameError:
+        escaped = name
+    if escaped in known:
+        return escaped
+    problem = "does not exist" if escaped == name else f"does not exist, nor does {escaped!r}"
+    raise GlideMQValidationError("queues", name, f"{problem} (prefix {prefix!r})")
 
 
 async def _restore(ids: JobIds, part: Queue[Any, Any]) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import secrets
+import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
@@ -28,6 +29,7 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures, Backups
 from glidemq_py.gateway.commands.cron import read_schedulers
 from glidemq_py.gateway.commands.monitoring import read_counts
@@ -164,11 +166,7 @@ class Gateway:
             self._flows._payload_limit = LIMIT
             self._ids = JobIds(self._transport, self.options.prefix, self.queue, self.part)
             self._webhooks = Webhooks(self.options, self._connection, self._transport, self.queue, self._ids.on_wire)
-            self._server = await loop.create_server(
-                lambda: Session(self), self.options.host, self.options.port,
-                reuse_port=True if self.options.share_port else None,
-                ssl=None if self._certificate is None else self._certificate.context,
-            )  # fmt: skip
+            self._server = await self._listen(loop)
             if self.options.http_port is not None:
                 self._http = self._open_http()
                 self.http_port = self._http.port
@@ -186,6 +184,16 @@ class Gateway:
             self._duties += (asyncio.create_task(self._backups.run(self._transport)),)
         if self._certificate is not None:
             self._duties += (asyncio.create_task(self._watch_certificate()),)
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+        host = self.options.host
+        try:
+            return await loop.create_server(
+                lambda: Session(self), host, self.options.port, reuse_port=True if self.options.share_port else None,
+                ssl=None if self._certificate is None else self._certificate.context,
+            )  # fmt: skip
+        except socket.gaierror as error:
+            raise socket.gaierror(error.errno, f"option 'host' = {show_value(host)}: {error.strerror}") from None
 
     def _open_http(self) -> GatewayHttpServer:
         try:

@@ -15,7 +15,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py.errors import GlideMQError, PayloadTooLargeError
+from glidemq_py.errors import GlideMQError, PayloadTooLargeError, UnsupportedOptionError
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.commands import COMMANDS
@@ -45,6 +45,7 @@ MAX_RUNNING: Final = 50
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
 _INVALID_FORMAT: Final = "Invalid command format"
+_NOT_DURABLE: Final = "durable: the server has no append-only file; set its option appendonly to yes"
 _DATA_TOO_LARGE: Final = "Job data too large (max 10MB)"
 _MOST_AT_ONCE: Final = 50
 """Frames that are answered without a task in one turn of the event loop."""
@@ -378,6 +379,8 @@ class Session(asyncio.Protocol):
             return await self._execute(name, given, fields)
         except PayloadTooLargeError as error:
             return _failure(_too_large(error))
+        except UnsupportedOptionError as error:
+            return _failure(_NOT_DURABLE if error.option == "durable" else str(error))
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))
         except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can express and a key cannot

@@ -48,6 +48,7 @@ class Kind(StrEnum):
     STRICT_QUEUE = "queue name of the protocol"
     NUMBER = "number"
     INTEGER = "integer"
+    POSITIVE = "positive integer"
     FLAG = "boolean"
     TEXTS = "list of strings"
     LIST = "list"
@@ -235,6 +236,14 @@ def _integer(field: Field, value: Any) -> int:
     return int(number)
 
 
+def _positive(field: Field, value: Any) -> int:
+    """Check a limit of a group, whose error in the protocol differs from that of other integers."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 1 <= value < math.inf or int(value) != value:
+        raise CommandError(f"{field.name} must be a positive safe integer")
+    return _integer(field, value)
+
+
 def _flag(field: Field, value: Any) -> bool:
     if not isinstance(value, bool):
         raise CommandError(f"{field.name} must be a boolean")
@@ -267,6 +276,6 @@ def _map(field: Field, value: Any) -> dict[Any, Any]:
 
 
 _CHECKS: Mapping[Kind, Callable[[Field, Any], Any]] = {
-    Kind.TEXT: _text, Kind.NUMBER: _number, Kind.INTEGER: _integer, Kind.FLAG: _flag, Kind.LIST: _list,
-    Kind.TEXTS: _texts, Kind.MAP: _map, Kind.UNSUPPORTED: _unsupported,
+    Kind.TEXT: _text, Kind.NUMBER: _number, Kind.INTEGER: _integer, Kind.POSITIVE: _positive, Kind.FLAG: _flag,
+    Kind.LIST: _list, Kind.TEXTS: _texts, Kind.MAP: _map, Kind.UNSUPPORTED: _unsupported,
 }  # fmt: skip

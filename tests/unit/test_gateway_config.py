@@ -145,7 +145,7 @@ def test_command_reports_invalid_settings_in_one_line(
     assert "did you mean 'port'" in lines[0]
     assert "tls_cert" in lines[1]
     assert "tokens" in lines[2]
-    assert "port" in lines[3]
+    assert "option 'port' = 0: must not be 0 with several processes" in lines[3]
     assert "processes" in lines[4]
     with pytest.raises(SystemExit):
         main(["--prot", "1"])

@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,3 +166,17 @@ def test_complaints_before_logging_is_set_up_follow_the_format() -> None:
     assert log_line(None, logging.CRITICAL, "x", "no \x1b module\nTraceback") == "no \\x1b module\n    Traceback"
     line = json.loads(log_line("json", logging.CRITICAL, "x", "no module"))
     assert (line["level"], line["message"]) == ("CRITICAL", "no module")
+
+
+@pytest.mark.parametrize(("log_format", "is_written"), [(None, True), ("json", False)])
+def test_core_writes_no_lines_of_its_own_into_a_json_log(log_format: str | None, is_written: bool) -> None:
+    program = (
+        "from glide_shared.logger import Level, Logger\n"
+        "from glidemq_py._client.glide_config import limit_logs\n"
+        "from glidemq_py._worker.command.logs import set_up_logs\n"
+        f"set_up_logs(None, {log_format!r})\n"
+        "limit_logs()\n"
+        "Logger.log(Level.ERROR, 'pubsub', 'lost the server')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ("lost the server" in run.stdout + run.stderr) == is_written

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, Final, Literal
 
-from glidemq_py._core.logs import escape_control, format_traceback, indent, show_id
+from glidemq_py._core.logs import escape_control, format_traceback, indent, keep_only_records, show_id
 from glidemq_py._job.current import label_log_records
 
 __all__ = ["LogFormat", "log_line", "set_up_logs"]
@@ -114,3 +114,4 @@ def set_up_logs(level: int | None, log_format: LogFormat | None = None) -> None:
         root.setLevel(logging.INFO if level is None else level)
     if log_format == "json":
         logging.captureWarnings(True)
+        keep_only_records()

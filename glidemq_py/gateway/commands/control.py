@@ -146,6 +146,9 @@ async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
     for job in found:
         with contextlib.suppress(JobDataError, SerializationError):
             jobs.append(full_job_object(job, await session.state.ids.on_wire(queue.name, job.id)))
+    if given["state"] == "paused":
+        for each in jobs:
+            each["state"] = "paused"
     return {"jobs": jobs}
 
 

@@ -133,8 +133,8 @@ COMMANDS: Final = (
     Command(
         "SetGroupRateLimit", "groups", _set_rate_limit, "Limit how many jobs of a group start per `duration` ms.",
         (
-            *_GROUP, Field("max", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT),
-            Field("duration", Kind.INTEGER, required=True, minimum=1, maximum=_MAX_MS),
+            *_GROUP, Field("max", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
+            Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS),
         ),
     ),
     Command("GetGroupRateLimit", "groups", _get_rate_limit, "Return the rate limit of a group.", _GROUP),
@@ -145,13 +145,13 @@ COMMANDS: Final = (
     ),
     Command(
         "SetGroupConcurrency", "groups", _set_concurrency, "Limit the active jobs of a group.",
-        (*_GROUP, Field("concurrency", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT)),
+        (*_GROUP, Field("concurrency", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT)),
     ),
     Command("GetGroupConcurrency", "groups", _get_concurrency, "Return the limit of active jobs of a group.", _GROUP),
     Command("RemoveGroupConcurrency", "groups", _remove_concurrency, "Remove the limit of active jobs.", _GROUP),
     Command(
         "RateLimitGroup", "groups", _hold, "Start no job of a group for `duration` ms from now.",
-        (*_GROUP, Field("duration", Kind.INTEGER, required=True, minimum=1, maximum=_MAX_MS)),
+        (*_GROUP, Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS)),
     ),
     Command("PauseGroup", "groups", _pause, "Start no more jobs of a group.", _GROUP),
     Command("ResumeGroup", "groups", _resume, "Start jobs of a paused group again.", _GROUP),

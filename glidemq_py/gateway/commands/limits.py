@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._features.limits.options import MAX_COUNT
-from glidemq_py.gateway.table import Answer, Command, Field, Kind
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
@@ -21,9 +23,19 @@ _DURATION: Final = Field("duration", Kind.INTEGER, minimum=1, maximum=_MAX_MS, d
 _TTL: Final = Field("ttl", Kind.INTEGER, minimum=1, maximum=_MAX_MS)
 
 
+@contextmanager
+def _field_named() -> Generator[None]:
+    """Name the field of the command in errors of its limit: each partition needs a part of it."""
+    try:
+        yield
+    except GlideMQValidationError as error:
+        raise CommandError(f"limit {error.problem}") from None
+
+
 async def _rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    await queue.set_global_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
+    with _field_named():
+        await queue.set_global_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
     return {"id": UNDEFINED}
 
 
@@ -33,7 +45,9 @@ async def _clear_rate_limit(session: Session, given: Mapping[str, Any]) -> Answe
 
 
 async def _concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
-    await (await session.state.queue(given["queue"])).set_global_concurrency(given["limit"])
+    queue = await session.state.queue(given["queue"])
+    with _field_named():
+        await queue.set_global_concurrency(given["limit"])
     return {"id": UNDEFINED}
 
 

@@ -86,7 +86,8 @@ GOOD: Final[Mapping[str, Mapping[str, Any]]] = {
 OTHER_TYPES: Final[tuple[Any, ...]] = (True, 7, 1.5, "text", b"bytes", [], ["a"], [1], {}, {"a": 1})
 _FITTING: Final[Mapping[Kind, tuple[type, ...]]] = {
     Kind.TEXT: (str,), Kind.QUEUE: (str,), Kind.STRICT_QUEUE: (str,), Kind.NUMBER: (int, float),
-    Kind.INTEGER: (int,), Kind.FLAG: (bool,), Kind.TEXTS: (list,), Kind.LIST: (list,), Kind.MAP: (dict,),
+    Kind.INTEGER: (int,), Kind.POSITIVE: (int,), Kind.FLAG: (bool,), Kind.TEXTS: (list,), Kind.LIST: (list,),
+    Kind.MAP: (dict,),
 }  # fmt: skip
 EXTREMES: Final[tuple[Any, ...]] = (
     0, -1, 2**31, 2**53, -(2**63), 2**64 - 1, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"), "",
@@ -115,13 +116,13 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
 
 def beyond(field: Field) -> Iterator[Any]:
     """Yield values of the right type that are outside the limits of a field."""
-    if field.kind in (Kind.NUMBER, Kind.INTEGER):
+    if field.kind in (Kind.NUMBER, Kind.INTEGER, Kind.POSITIVE):
         yield from (float("nan"), float("inf"), float("-inf"))
         if field.minimum is not None:
             yield from (field.minimum - 1, -1e300)
         if field.maximum is not None and field.maximum < 2**53:
             yield from (field.maximum + 1, 1e300, 2**64 - 1)
-        if field.kind is Kind.INTEGER:
+        if field.kind is not Kind.NUMBER:
             yield 1.5
     elif field.kind is Kind.TEXT:
         if field.minimum:

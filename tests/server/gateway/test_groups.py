@@ -71,7 +71,7 @@ async def test_paused_group_is_not_served(wire: Wire, other: Wire, queue: Queue)
 
 async def test_group_is_held_for_a_time(wire: Wire, other: Wire, queue_name: str) -> None:
     group = {"queue": queue_name, "groupId": "a"}
-    assert await failure(wire, "RateLimitGroup", **group, duration=0) == "duration must be at least 1"
+    assert await failure(wire, "RateLimitGroup", **group, duration=0) == "duration must be a positive safe integer"
     await good(wire, "RateLimitGroup", **group, duration=3_600_000)  # also without jobs
     await add(wire, queue_name, "a", 2)
     await add(wire, queue_name, "b", 1)
@@ -96,7 +96,12 @@ async def test_invalid_group(wire: Wire, queue_name: str) -> None:
     assert await failure(wire, "PauseGroup", queue=queue_name, groupId="") == "groupId must be a non-empty string"
     assert await failure(wire, "PauseGroup", queue=queue_name, groupId="\0a") == "groupId must not contain NUL"
     error = await failure(wire, "SetGroupConcurrency", queue=queue_name, groupId="a", concurrency=0)
-    assert error == "concurrency must be at least 1"
+    assert error == "concurrency must be a positive safe integer"
+    for most in ("5", 1.5, True):
+        error = await failure(wire, "SetGroupRateLimit", queue=queue_name, groupId="a", max=most, duration=1)
+        assert error == "max must be a positive safe integer"
+    error = await failure(wire, "SetGroupRateLimit", queue=queue_name, groupId="a", max=2**40, duration=1)
+    assert error == "max must be at most 2147483647"
 
 
 async def test_rejected_jobs_leave_the_maximum_size_of_their_group(wire: Wire, queue: Queue) -> None:
@@ -205,10 +210,10 @@ async def test_a_fetch_without_limits_writes_none(wire: Wire, queue: Queue) -> N
     ("group", "error"),
     [
         (5, "group must be a map"),
-        ({"concurrency": 0}, "group.concurrency must be at least 1"),
+        ({"concurrency": 0}, "group.concurrency must be a positive safe integer"),
         ({"limit": 5}, "group.limit must be a map"),
         ({"limit": {"max": 1}}, "group.limit.duration is required"),
-        ({"limit": {"max": 0, "duration": 1}}, "group.limit.max must be at least 1"),
+        ({"limit": {"max": 0, "duration": 1}}, "group.limit.max must be a positive safe integer"),
         ({"affinity": 5}, "group.affinity must be a string"),
         ({"size": 5}, "group.size is not supported"),
     ],

@@ -191,7 +191,9 @@ async def test_limits_are_those_of_the_whole_queue(wire: Wire, other: Wire, queu
     limits = (await good(other, "GetQueueLimits", queue=name))["data"]["limits"]
     assert (limits["concurrencyLimit"], limits["maxed"]) == (PARTITIONS, True)
     error = await failure(other, "SetConcurrency", queue=name, limit=2)
-    assert "must be at least the number of partitions" in error
+    assert error == f"limit must be at least the number of partitions, {PARTITIONS}"
+    error = await failure(other, "RateLimit", queue=name, limit=2)
+    assert error == f"limit must be at least the number of partitions, {PARTITIONS}"
     await good(wire, "ClearConcurrency", queue=name)
     await good(wire, "RateLimit", queue=name, limit=PARTITIONS, duration=60_000)
     await good(other, "PULLB", queue=name, count=20, owner="w")

@@ -45,6 +45,9 @@ async def test_jobs_of_a_paused_queue(wire: Wire, queue_name: str, ids: list[str
     await good(wire, "Pause", queue=queue_name)
     jobs = (await good(wire, "GetJobs", queue=queue_name, state="paused"))["jobs"]
     assert sorted(job["id"] for job in jobs) == sorted(ids[number] for number in (0, 1, 2, 4))
+    assert {job["state"] for job in jobs} == {"paused"}
+    both = (await good(wire, "GetJobs", queue=queue_name, state=["paused", "waiting"]))["jobs"]
+    assert {job["state"] for job in both} == {"waiting", "prioritized"}
 
 
 async def test_invalid_listing(wire: Wire, queue_name: str) -> None:

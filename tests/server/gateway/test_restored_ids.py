@@ -80,6 +80,16 @@ async def test_an_id_of_another_queue_is_not_taken_from_it(servers: tuple[str, s
 async def test_unknown_queue_is_named(servers: tuple[str, str]) -> None:
     with pytest.raises(GlideMQValidationError, match=r"'queues' = 'nothing': does not exist \(prefix 'shop'\)"):
         await restore_ids(servers[0], prefix=PREFIX, queues=["nothing"])
+    with pytest.raises(GlideMQValidationError, match=r"'queues' = 'a:b': does not exist, nor does 'a%3Ab' \(prefix"):
+        await restore_ids(servers[0], prefix=PREFIX, queues=["a:b"])
+
+
+async def test_queue_may_have_the_name_of_clients(servers: tuple[str, str]) -> None:
+    await push(servers[0], {"mail:out": [{"data": 1}]})
+    for name in ("mail:out", "mail%3Aout"):
+        assert await restore_ids(servers[0], prefix=PREFIX, queues=[name]) == [
+            RestoredIds(queue="mail%3Aout", made=1, chosen=0, taken=0)
+        ]
 
 
 @pytest.mark.slow

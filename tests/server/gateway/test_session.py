@@ -18,7 +18,7 @@ from glidemq_py.gateway.frames import FrameReader
 from glidemq_py.gateway.held import HeldJobs
 from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.table import CommandError, check_fields
-from tests.server.gateway.wire import Wire, framed, good, packed
+from tests.server.gateway.wire import Wire, failure, framed, good, packed
 from tests.server.worker_support import until
 
 TOKENS = ["first-token", "second-token"]
@@ -436,3 +436,17 @@ async def test_many_locks_are_looked_up_once(wire: Wire, monkeypatch: pytest.Mon
         ids = [str(number) for number in range(count)]
         assert (await good(wire, "JobHeartbeatB", ids=ids))["data"]["count"] == 0
         assert looked == ids * times
+
+
+async def test_unknown_host_is_named(url: str) -> None:
+    with pytest.raises(OSError, match=r"option 'host' = 'no-such-host\.invalid'"):
+        await Gateway(url, host="no-such-host.invalid", port=0, allow_anonymous=True).start()
+
+
+async def test_durable_job_without_an_append_only_file_is_rejected(wire: Wire, queue_name: str) -> None:
+    problem = "durable: the server has no append-only file; set its option appendonly to yes"
+    assert await failure(wire, "PUSH", queue=queue_name, data=1, durable=True) == problem
+    jobs = [{"data": 1, "durable": True}] * 2
+    assert await failure(wire, "PUSHB", queue=queue_name, jobs=jobs) == problem
+    flow = [{"id": "f", "queue": queue_name, "input": {"name": "n", "data": {}, "durable": True}}]
+    assert await failure(wire, "PUSHF", jobs=flow) == problem

@@ -1,0 +1,156 @@
+"""The names of queues and the ids of jobs as clients of gateways have them, for Python programs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.async_transport import SharedClient
+from glidemq_py._client.connect import check_connection, open_transport
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._core.checks import check_text
+from glidemq_py._core.names import parse_job_id, validate_prefix, validate_queue_name
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py.errors import ClosedError, GlideMQValidationError
+from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
+from glidemq_py.gateway.partitions import queue_of_part
+
+__all__ = ["ClientIds", "JobAddress", "client_queue_name", "queue_name"]
+
+_MOST_CHARS = 1_024
+
+
+def queue_name(client_name: str) -> str:
+    """Return the name in Python of a queue, from the name that clients of gateways give it.
+
+    Args:
+        client_name: Name of the client, such as "mail:out", which is "mail%3Aout" in Python.
+
+    Raises:
+        GlideMQValidationError: No queue can have this name.
+    """
+    try:
+        return engine_name(check_text("client_name", client_name, maximum=_MOST_CHARS))
+    except QueueNameError as error:
+        raise GlideMQValidationError("client_name", client_name, str(error)) from None
+
+
+def client_queue_name(name: str) -> str:
+    """Return the name that clients of gateways give a queue.
+
+    Args:
+        name: Name of the queue in Python.
+
+    Raises:
+        GlideMQValidationError: No queue can have this name.
+    """
+    return wire_name(validate_queue_name(name))
+
+
+class JobAddress(NamedTuple):
+    """Queue and id of a job, for `Queue` and `Queue.get_job`.
+
+    Attributes:
+        queue: Name of the queue in Python.
+        job_id: Id of the job in the queue; in a partitioned queue, it names the partition.
+    """
+
+    queue: str
+    job_id: str
+
+
+class ClientIds:
+    """Translates the ids of jobs that clients of gateways use, and back: ``async with ClientIds(url) as ids``.
+
+    Args:
+        connection: URL or options of the server, as for `Queue`.
+        prefix: First part of every key.
+
+    Raises:
+        GlideMQValidationError: An argument is invalid.
+    """
+
+    def __init__(self, connection: str | ConnectionOptions | None = None, *, prefix: str = DEFAULT_PREFIX) -> None:
+        check_connection(connection)
+        self._connection, self._prefix = connection, validate_prefix(prefix)
+        self._client: ConnectionSource | None = None
+        self._transport: Transport | None = None
+        self._ids: JobIds | None = None
+        self._queues: dict[str, Queue[Any, Any]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+        self._client = await SharedClient.open(self._connection)
+        try:
+            self._transport = await open_transport(self._client)
+        except BaseException:
+            await self.close()
+            raise
+        self._ids = JobIds(self._transport, self._prefix, self._queue, self._part)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connection."""
+        await self.close()
+
+    async def find(self, client_id: str) -> JobAddress | None:
+        """Return queue and id of the job that a client names by its id; None if no job has had this id.
+
+        The job may have been deleted.
+
+        Args:
+            client_id: The id as clients have it: one that a gateway has made, one that a client has chosen, or
+                ``queue:id`` of a job that another program added.
+
+        Raises:
+            GlideMQValidationError: The id is invalid.
+            GlideMQConnectionError: The server cannot be reached.
+        """
+        found = await self._opened().find(check_text("client_id", client_id, maximum=_MOST_CHARS))
+        return None if found is None else JobAddress(*found)
+
+    async def client_id(self, queue: str, job_id: str) -> str:
+        """Return the id by which clients name a job.
+
+        Args:
+            queue: Name of the queue in Python.
+            job_id: Id of the job in the queue.
+
+        Raises:
+            GlideMQValidationError: The name or the id is invalid.
+            GlideMQConnectionError: The server cannot be reached.
+        """
+        return await self._opened().on_wire(validate_queue_name(queue, "queue"), parse_job_id(job_id))
+
+    async def close(self) -> None:
+        """Close the connection. Idempotent; after it, `async with` connects again."""
+        queues, self._queues, self._ids = self._queues, {}, None
+        for queue in queues.values():
+            await queue.close()
+        transport, client, self._transport, self._client = self._transport, self._client, None, None
+        if transport is not None:
+            await transport.close()
+        if isinstance(client, SharedClient):
+            await client.close()
+
+    def _opened(self) -> JobIds:
+        if self._ids is None:
+            raise ClosedError("the connection is closed: open it with `async with`")
+        return self._ids
+
+    async def _queue(self, name: str) -> Queue[Any, Any]:
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = Queue(name, self._client, prefix=self._prefix)
+        return found
+
+    async def _part(self, name: str) -> Queue[Any, Any]:
+        """Return the queue, or the partition of one, whose keys have this name."""
+        home = queue_of_part(name)
+        queue = await self._queue(home)
+        if home == name and queue._partitions is None:
+            return queue
+        await queue._plain_link()
+        return next((part for part in queue._parts if part.name == name), None) or await self._queue(name)
