@@ -365,7 +365,7 @@ async def test_durable_flow_is_an_error_until_it_is_in_the_file(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Unconfirmed(FlowWait):
-        async def confirm(self) -> None:
+        async def confirm(self, job_id: str | None = None) -> None:
             raise DurabilityError("on purpose", "x")
 
     async def wait_of(*_: Any) -> FlowWait:
