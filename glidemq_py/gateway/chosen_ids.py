@@ -8,6 +8,7 @@ claimed again, and is removed by `sweep`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import time
 import zlib
@@ -125,8 +126,8 @@ class ChosenIds:
         claims = [self._claim_new(shard, ids, value) for shard, ids in shards.items()]
         # Another program may have used an id before any client. A job that it adds from now on is one that a client
         # has met, even if it finishes before the job of the client is added.
-        used, *claimed = await asyncio.gather(self._used_in(queue, every), *claims)
-        for each, before in [pair for taken in claimed for pair in taken]:
+        used, claimed = await asyncio.gather(self._used_in(queue, every), asyncio.gather(*claims))
+        for each, before in itertools.chain.from_iterable(claimed):
             if before == own.get(each) and await self._replaces(each, before, value):
                 continue
             if not await self._claim_again(queue, each, before, value):
