@@ -501,7 +501,8 @@ class Gateway:
             with contextlib.suppress(GlideMQError):
                 listed = await listed_queues(self.transport, self.options.prefix)
                 for name in listed:
-                    self.maintain(await self.queue(name))
+                    with contextlib.suppress(GlideMQValidationError):  # the others are maintained
+                        self.maintain(await self.queue(name))
                 await self._forget_unused(frozenset(listed))
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
 
