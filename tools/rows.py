@@ -221,7 +221,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("confirm_durable", "marks keep cluster", reply="found node"),
     _call("flow_add", "token number rows deps ready quiet budget flow mark layout", reply="now ids refused"),
     _call("flow_reserve", "count ids orderings token layout", reply="ids taken costly"),
-    _call("flow_stage", "token commit steps"),
+    _call("flow_stage", "token commit at steps"),
+    _call("flow_withdraw", args="token"),
     _call("flow_done", args="token"),
     _call("flows_due", "age count"),
     # -- working

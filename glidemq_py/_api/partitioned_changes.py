@@ -438,7 +438,7 @@ async def _gateway_number(queue: Queue[Any, Any]) -> int | None:
         found = await link.transport.command("HGET", queue_numbers_key(link.keys.prefix), f"q:{queue.name}")
     except PermissionDeniedError:
         return None
-    return None if found is None else int(found)
+    return int(found) if found is not None and found.isdigit() else None
 
 
 async def _has_ordered_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:

@@ -78,6 +78,7 @@ __all__ = [
     "flow_nodes",
     "flow_reserve",
     "flow_stage",
+    "flow_withdraw",
     "flows_due",
     "group_info",
     "heartbeat",
@@ -221,9 +222,14 @@ def flow_reserve(*, count: object, ids: object, orderings: object, token: object
     return (pack((count, ids, orderings, token, layout)),)
 
 
-def flow_stage(*, token: object, commit: object, steps: object) -> tuple[bytes]:
+def flow_stage(*, token: object, commit: object, at: object, steps: object) -> tuple[bytes]:
     """Return the arguments of ``flow_stage``."""
-    return (pack((token, commit, steps)),)
+    return (pack((token, commit, at, steps)),)
+
+
+def flow_withdraw(*, token: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``flow_withdraw``."""
+    return (token,)
 
 
 def flow_done(*, token: str | bytes) -> tuple[str | bytes]:

@@ -199,7 +199,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "confirm_durable_request": ("marks", "keep", "cluster"),
     "flow_add_request": ("token", "number", "rows", "deps", "ready", "quiet", "budget", "flow", "mark", "layout"),
     "flow_reserve_request": ("count", "ids", "orderings", "token", "layout"),
-    "flow_stage_request": ("token", "commit", "steps"),
+    "flow_stage_request": ("token", "commit", "at", "steps"),
     "flows_due_request": ("age", "count"),
     "exchange_request": (
         "consumer",

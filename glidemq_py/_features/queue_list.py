@@ -22,8 +22,9 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.names import validate_queue_name
 from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = [
     "ExistingQueueTask",
@@ -159,7 +160,10 @@ class QueueListTask(BackgroundTask):
 
 
 async def find_queues(transport: Transport, prefix: str, *, scan: bool = False) -> list[str]:
-    """Return the listed names: of queues, and of all partitions. ``scan``: see `list_queues`."""
+    """Return the listed names: of queues, and of all partitions. ``scan``: see `list_queues`.
+
+    Members that are no names of queues are left out.
+    """
     names: set[str] = set()
     for key in shard_keys(prefix):
         async for page in _members(transport, key):
@@ -169,7 +173,15 @@ async def find_queues(transport: Transport, prefix: str, *, scan: bool = False) 
             for name in page - names:
                 await transport.call(register_queue(prefix, name))
                 names.add(name)
-    return sorted(names)
+    return sorted(filter(_is_name, names))
+
+
+def _is_name(text: str) -> bool:
+    try:
+        validate_queue_name(text)
+    except GlideMQValidationError:
+        return False
+    return True
 
 
 async def _members(transport: Transport, key: str) -> AsyncIterator[Iterable[str]]:

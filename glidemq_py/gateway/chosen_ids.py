@@ -8,23 +8,24 @@ claimed again, and is removed by `sweep`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, unpack
+from glidemq_py._core.calls import Call, reading, unpack
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._features.partitions.stored import read_layout
-from glidemq_py.errors import GlideMQValidationError, JobStateError
+from glidemq_py.errors import GlideMQValidationError, JobStateError, PartitionedQueueError
 from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
@@ -120,19 +121,51 @@ class ChosenIds:
         shards: dict[str, list[str]] = {}
         for each in dict.fromkeys(chosen):
             shards.setdefault(self._shard(each), []).append(each)
+        every = [each for ids in shards.values() for each in ids]
         existing, own = set[str](), {} if mine is None else mine
-        for taken in await asyncio.gather(*(self._claim_new(shard, ids, value) for shard, ids in shards.items())):
-            for each, before in taken:
-                if before == own.get(each) and await self._replaces(each, before, value):
-                    continue
-                if not await self._claim_again(queue, each, before, value):
-                    existing.add(each)
-        for ids in shards.values():
-            for each in ids:
-                if each not in existing:
-                    own[each] = value
-                    self._remember(each, queue)
+        claims = [self._claim_new(shard, ids, value) for shard, ids in shards.items()]
+        # Another program may have used an id before any client. A job that it adds from now on is one that a client
+        # has met, even if it finishes before the job of the client is added.
+        used, claimed = await asyncio.gather(self._used_in(queue, every), asyncio.gather(*claims))
+        for each, before in itertools.chain.from_iterable(claimed):
+            if before == own.get(each) and await self._replaces(each, before, value):
+                continue
+            if not await self._claim_again(queue, each, before, value):
+                existing.add(each)
+        for each in used:
+            if each not in existing and not await self._remove_finished(queue, each):
+                existing.add(each)
+        for each in every:
+            if each not in existing:
+                own[each] = value
+                self._remember(each, queue)
         return existing
+
+    async def _used_in(self, queue: str, chosen: Sequence[str]) -> list[str]:
+        """Return those of the ids that jobs of a queue or partition have.
+
+        A flow in a partitioned queue rejects them when it is added.
+        """
+        try:
+            link = await (await self._open_part(queue))._connected()
+        except PartitionedQueueError:
+            return []
+        by_own = {engine_id(each): each for each in chosen}
+        wanted, used = list(by_own), list[str]()
+        for start in range(0, len(wanted), _IDS_PER_CALL):
+            call = reading.records(link.keys.meta, wanted[start : start + _IDS_PER_CALL], ("state",))
+            used += [by_own[own] for own, _ in await link.transport.call(call)]
+        return used
+
+    async def _remove_finished(self, queue: str, chosen: str) -> bool:
+        """Delete the job of an id if it has finished; return False if it has not."""
+        job = await (await self._open_part(queue)).get_job(engine_id(chosen), exclude_data=True)
+        if job is not None:
+            try:
+                await job.remove(states=_FINISHED)
+            except JobStateError:
+                return False
+        return True
 
     async def restore(self, queue: str, chosen: Iterable[str]) -> int:
         """Write the entries of jobs that exist; return how many ids are those of jobs of other queues.

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import struct
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from glidemq_py._core.gateway_ids import CHECK_BITS, COUNTER_BITS, RANDOM_BITS, check_bits, is_uuid7, queue_number
 
-__all__ = ["MAX_QUEUES", "IdMaker", "is_uuid7", "queue_number"]
+__all__ = ["MAX_QUEUES", "IdMaker", "is_uuid7", "queue_number", "usual_number"]
 
 MAX_QUEUES: Final = 2**24
 """Queue numbers are below this."""
 
 _RANDOM_KEPT: Final = 1_024
 """Random numbers that are got at a time."""
+
+
+@lru_cache(maxsize=16_384)
+def usual_number(queue: str) -> int:
+    """Return the number that a queue or partition has, unless another one has it already.
+
+    It is a hash of the name, so that a number which the server has lost becomes that of the same queue again.
+    """
+    digest = hashlib.blake2b(queue.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % (MAX_QUEUES - 1) + 1
 
 
 def _now_ms() -> int:

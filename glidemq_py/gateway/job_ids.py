@@ -1,14 +1,18 @@
 """Numbers of queues, which ids of jobs contain, and the ids of jobs on the wire.
 
-The hash `<prefix>:gateway:queues` has the field `next`, and per queue `n:<number>` (its name) and `q:<name>` (its
-number). A number is never given to another queue. `n:` is written before `q:`, so every number in use leads to a name.
+The hash `<prefix>:gateway:queues` has the fields `n:<number>` (the name of a queue) and `q:<name>` (its number). A
+number is never given to another queue, and `n:` is written before `q:`, so every number in use leads to a name. Several
+numbers may lead to one queue.
+
+The server may lose entries, in a failover or when it starts without its last writes. So a number is a hash of the name
+if it is free, and each gateway writes the numbers that it knows again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.gateway_ids import queue_numbers_key
@@ -17,14 +21,20 @@ from glidemq_py._core.names import validate_existing_id
 from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, engine_id, wire_id
-from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number
+from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number, usual_number
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
 from glidemq_py.gateway.partitions import MARK, queue_of_part
 from glidemq_py.gateway.table import CommandError
 
 __all__ = ["JobIds"]
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _KEPT: Final = 10_000
+_DIGITS: Final = 8
+_NUMBERS_TRIED: Final = 100
+_NUMBERS_PER_CALL: Final = 250
 
 
 class JobIds:
@@ -54,6 +64,12 @@ class JobIds:
         self._maker = IdMaker()
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._names: OrderedDict[int, str] = OrderedDict()
+        self._met: OrderedDict[int, str] = OrderedDict()
+        """Names of queues by their usual numbers, which the server may have lost."""
+
+    def met(self, queue: str) -> None:
+        """Remember a queue or partition that exists, or may exist."""
+        _keep(self._met, usual_number(queue), queue)
 
     async def make(self, queue: str) -> str:
         """Return the id of a new job of a queue or partition.
@@ -148,8 +164,10 @@ class JobIds:
             GlideMQConnectionError: If the server cannot be reached.
         """
         number = queue_number(job_id)
-        if number is not None and (self._numbers.get(queue) == number or await self._name(number) == queue):
-            return job_id
+        if number is not None:
+            self.met(queue)
+            if self._numbers.get(queue) == number or await self._name(number) == queue:
+                return job_id
         home = queue_of_part(queue)
         if home != queue:
             part = (await self._open_part(queue))._partition
@@ -176,44 +194,102 @@ class JobIds:
         Raises:
             GlideMQConnectionError: If the server cannot be reached.
         """
-        await self._transport.command("HSETNX", self._key, f"n:{number}", queue)
-        found = await self._transport.command("HGET", self._key, f"n:{number}")
-        if found is None or found.decode("utf-8", "replace") != queue:
+        if not await self._holds(number, queue):
             return False
         await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number))
         return True
 
+    async def repair(self) -> int:
+        """Write the numbers that this process knows again if the server has lost them; return how many.
+
+        Numbers that are those of other queues by now are forgotten, so the next jobs get another one.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        written = 0
+        known = list(self._names.items())
+        for start in range(0, len(known), _NUMBERS_PER_CALL):
+            page = known[start : start + _NUMBERS_PER_CALL]
+            fields = [field for number, name in page for field in (f"n:{number}", f"q:{name}")]
+            found = await self._transport.command("HMGET", self._key, *fields)
+            for (number, name), named, numbered in zip(page, found[::2], found[1::2], strict=True):
+                if named is None:
+                    written += await self.restore_number(number, name)
+                elif named.decode("utf-8", "replace") != name:
+                    self._forget(number, name)
+                elif numbered is None:
+                    await self._transport.command("HSETNX", self._key, f"q:{name}", str(number))
+        return written
+
     async def _number(self, queue: str) -> int:
-        found = await self._transport.command("HGET", self._key, f"q:{queue}")
-        if found is None:
-            number, is_new = 0, False
-            while not is_new:  # numbers of restored queues may be ahead of `next`
-                number = int(await self._transport.command("HINCRBY", self._key, "next", "1"))
-                if number >= MAX_QUEUES:
-                    raise CommandError(f"queue {wire_name(queue)!r} is one too many: at most {MAX_QUEUES - 1:,}")
-                is_new = bool(await self._transport.command("HSETNX", self._key, f"n:{number}", queue))
-            if not await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number)):
-                # Another gateway was first; this number was not used.
-                await self._transport.command("HDEL", self._key, f"n:{number}")
-            found = await self._transport.command("HGET", self._key, f"q:{queue}")
-        number = int(found)
+        text = await self._transport.command("HGET", self._key, f"q:{queue}")
+        stored, usual = _valid_number(text), usual_number(queue)
+        following = ((usual + at - 1) % (MAX_QUEUES - 1) + 1 for at in range(_NUMBERS_TRIED))
+        for number in following if stored is None else (stored, *following):
+            if await self._holds(number, queue):
+                break
+        else:
+            raise CommandError(f"queue {wire_name(queue)!r} is one too many: no number is free for it")
+        if number != stored:
+            await self._transport.command("HSETNX" if text is None else "HSET", self._key, f"q:{queue}", str(number))
         self._remember(queue, number)
+        self._numbers[queue] = number
         return number
+
+    async def _holds(self, number: int, queue: str) -> bool:
+        """Give a number to a queue unless it has it; return False if another queue has it."""
+        if await self._transport.command("HSETNX", self._key, f"n:{number}", queue):
+            return True
+        found = await self._transport.command("HGET", self._key, f"n:{number}")
+        return found is not None and bool(found.decode("utf-8", "replace") == queue)
 
     async def _name(self, number: int) -> str | None:
         name = self._names.get(number)
-        if name is None:
-            found = await self._transport.command("HGET", self._key, f"n:{number}")
-            if found is None:
-                return None
+        if name is not None:
+            return name
+        found = await self._transport.command("HGET", self._key, f"n:{number}")
+        if found is not None:
             name = found.decode("utf-8", "replace")
-            self._remember(name, number)
+            if not _is_name(self._prefix, name):
+                return None
+        else:  # none has got it, or the server has lost it
+            name = self._met.get(number)
+            if name is None or not await self.restore_number(number, name):
+                return None
+        self._remember(name, number)
         return name
 
     def _remember(self, queue: str, number: int) -> None:
-        self._numbers[queue], self._names[number] = number, queue
-        if len(self._numbers) > _KEPT:
-            self._names.pop(self._numbers.popitem(last=False)[1], None)
+        _keep(self._numbers, queue, self._numbers.get(queue, number))
+        _keep(self._names, number, queue)
+
+    def _forget(self, number: int, queue: str) -> None:
+        self._names.pop(number, None)
+        if self._numbers.get(queue) == number:
+            del self._numbers[queue]
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _KEPT:
+        kept.popitem(last=False)
+
+
+def _valid_number(text: bytes | None) -> int | None:
+    """Return a stored number; None if it is missing or invalid."""
+    if text is None or len(text) > _DIGITS or not text.isdigit():
+        return None
+    return int(text) if 0 < int(text) < MAX_QUEUES else None
+
+
+def _is_name(prefix: str, name: str) -> bool:
+    try:
+        QueueKeys(prefix, name)
+    except GlideMQValidationError:
+        return False
+    return True
 
 
 def _in_its_queue(job_id: str) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from glidemq_py.errors import AmbiguousResultError, FairKeyFullError, JobNotFoun
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
+from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "missing_job",
     "push_of",
     "template_options",
+    "way_of",
 ]
 
 T = TypeVar("T")
@@ -190,6 +192,13 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
             engine_id(each) if each in beside else await _dependency(ids, queue, each) for each in given["dependsOn"]
         ]
     return name, data, options
+
+
+def way_of(given: Mapping[str, Any], push: Push) -> Way:
+    """Return how a job is added, given the values of its `JOB_FIELDS`."""
+    if "depends_on" in push[2] or "parent" in push[2]:
+        return Way.ALONE
+    return Way.DURABLE if given["durable"] else Way.TOGETHER
 
 
 def template_options(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

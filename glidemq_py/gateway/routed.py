@@ -6,7 +6,7 @@ client has chosen, else in turn. Then the gateway makes the id, which contains t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from glidemq_py._api.bulk import added_job
@@ -21,8 +21,9 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import FairKeyFullError, JobNotFoundError
 from glidemq_py.gateway.group_limits import group_size, set_group_sizes
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of
-from glidemq_py.gateway.rows import added_row, is_usual, remember_usual, row_of, usual_row
+from glidemq_py.gateway.push_order import Way
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of, way_of
+from glidemq_py.gateway.rows import add_durable_row, added_row, is_usual, remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all
 from glidemq_py.telemetry.state import TELEMETRY
 
@@ -102,7 +103,7 @@ class RoutedJob:
         self._chosen: str | None = None
         self._claimed: dict[str, str] = {}
         self._routing = NO_OPTIONS
-        self._is_special = False
+        self._way = Way.TOGETHER
 
     @classmethod
     async def checked(
@@ -133,7 +134,7 @@ class RoutedJob:
         options = push[2]
         self._routing = routing_options(self._queue, fields, options)
         self._chosen = chosen_id(fields)
-        self._is_special = fields["durable"] or "depends_on" in options or "parent" in options or TELEMETRY.on
+        self._way = way_of(fields, push)
         await self._know_numbers()
         await set_group_sizes(self._queue, [group_size(fields)])
         self._fields, self._push = fields, push
@@ -146,39 +147,48 @@ class RoutedJob:
                 await ids.make(part.name)
 
     @property
-    def is_claimed_first(self) -> bool:
-        """Whether its id is claimed before it is added, which takes a call more than others."""
-        return self._chosen is not None
+    def way(self) -> Way:
+        """How it is added. A job whose id is claimed first takes a call more than others, so it goes alone."""
+        return self._way if self._chosen is None else Way.ALONE
 
-    async def add(self, refusal: LayoutChangedError | None = None) -> str:
+    async def add(
+        self, refusal: LayoutChangedError | None = None, added: Callable[[], None] | None = None
+    ) -> str:  # fmt: skip
         """Add it; return its id on the wire.
 
         Args:
             refusal: Why it was not added to the queue before: the queue has been partitioned meanwhile.
+            added: Called when it was added, and is not yet durable.
 
         Raises:
             CommandError: If it was refused.
             GlideMQError: If a call failed.
         """
         try:
-            return await add_routed(self._queue, self._routing, self._add_to, refusal)
+            return await add_routed(self._queue, self._routing, lambda part: self._add_to(part, added), refusal)
         except FairKeyFullError as error:
             raise GroupFullError(error, self._fields) from None
         except JobNotFoundError as error:
             raise CommandError(missing_job(error, {} if self._push is None else self._push[2])) from None
 
-    async def _add_to(self, part: Queue[Any, Any]) -> str:
+    async def _add_to(self, part: Queue[Any, Any], added: Callable[[], None] | None) -> str:
         ids = self._state.ids
         if self._chosen is not None and await ids.claim(part.name, [self._chosen], self._claimed):
             return self._chosen
         link = await part._connected()
-        if self._is_special:
+        if self._way is Way.ALONE or (TELEMETRY.on and self._push is not None):
             name, data, options = await self._push_to(part)
             durability = parse_durable(True) if self._fields["durable"] else None
             placed = part._options(options)
-            added = await again(lambda: part._add_here(name, data, placed, durability))
+            job = await again(lambda: part._add_here(name, data, placed, durability))
             self._state.added(part.name)
-            return await ids.on_wire(self._queue.name, added.id)
+            return await ids.on_wire(self._queue.name, job.id)
+        if self._way is Way.DURABLE:
+            push = await self._push_to(part)
+            made = row_of(part, link, push)
+            job = await add_durable_row(part, link, made, push, added or _nothing)
+            self._state.added(part.name)
+            return await ids.on_wire(self._queue.name, job.id)
         row, placed = await self._row_for(part, link)
         adder = await part._adder_here()
         self._state.adding(part.name)
@@ -209,3 +219,7 @@ class RoutedJob:
         if self._chosen is None:
             options = {**options, "job_id": await self._state.ids.make(part.name)}
         return name, data, options
+
+
+def _nothing() -> None:
+    """Do nothing."""

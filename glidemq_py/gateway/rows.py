@@ -5,21 +5,24 @@ The clients of a queue usually add their jobs with the same options, and only id
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.bulk import spec_of
+from glidemq_py._api.bulk import added_job, spec_of
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls.adding import Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.rows import FIELDS
+from glidemq_py._features.durability.options import parse_durable
+from glidemq_py._features.queue_list import register
+from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
-from glidemq_py.gateway.pushing import Push
+from glidemq_py.gateway.pushing import Push, again
 
-__all__ = ["added_row", "is_usual", "remember_usual", "row_of", "usual_row"]
+__all__ = ["add_durable_row", "added_row", "is_usual", "remember_usual", "row_of", "usual_row"]
 
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, _ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
@@ -176,3 +179,28 @@ async def added_row(link: QueueLink, row: Row) -> tuple[int, str] | None:
     """
     job_id = str(row[_ID])
     return (0, job_id) if await link.transport.command("EXISTS", link.keys.job(job_id)) else None
+
+
+async def add_durable_row(
+    queue: Queue[Any, Any], link: QueueLink, made: tuple[Row, JobOptions], push: Push, added: Callable[[], None]
+) -> Job[Any, Any]:  # fmt: skip
+    """Add a job, and wait until it is durable.
+
+    Args:
+        queue: The queue or partition.
+        link: Its connection.
+        made: The row and the options of the job.
+        push: The job.
+        added: Called when it was added.
+
+    Raises:
+        DurabilityError: If the job was added, but is not durable.
+        GlideMQError: If the call failed.
+    """
+    durability = parse_durable(True)
+    assert durability is not None
+    adder = await queue._durable_adds(durability)
+    now, result = await again(lambda: adder.add(made[0], added))
+    if not link.is_listed:
+        await register(link)
+    return added_job(link, push[0], push[1], made[1], now, result)

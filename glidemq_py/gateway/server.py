@@ -64,6 +64,7 @@ _UNUSED_S: Final = 120.0
 _RELEASED_PER_CALL: Final = 100
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
+_REPAIR_S: Final = 2.0
 """Interval of the search for queues that need maintenance."""
 _WATCH_S: Final = 1.0
 """Interval of the check of the partitions of queues from which clients fetch."""
@@ -178,6 +179,7 @@ class Gateway:
         self.port = self._server.sockets[0].getsockname()[1]
         self._duties = (
             asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()),
+            asyncio.create_task(self._repair_numbers()),
             asyncio.create_task(self._webhooks.run()), asyncio.create_task(self._watch_partitions()),
         )  # fmt: skip
         if self._backups is not None:
@@ -273,6 +275,8 @@ class Gateway:
             raise ClosedError("the gateway is closed")
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
         found._payload_limit = LIMIT
+        if self._ids is not None:
+            self._ids.met(name)
         if len(self._queues) > _QUEUES_KEPT:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
@@ -286,6 +290,7 @@ class Gateway:
         await queue._plain_link()
         for each in queue._parts:
             if each.name == name:
+                self.ids.met(name)
                 return each
         return await self.queue(name)  # a former partition, or a queue whose name looks like that of one
 
@@ -504,7 +509,8 @@ class Gateway:
             with contextlib.suppress(GlideMQError):
                 listed = await listed_queues(self.transport, self.options.prefix)
                 for name in listed:
-                    self.maintain(await self.queue(name))
+                    with contextlib.suppress(GlideMQValidationError):  # the others are maintained
+                        self.maintain(await self.queue(name))
                 await self._forget_unused(frozenset(listed))
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
 
@@ -526,6 +532,17 @@ class Gateway:
             await asyncio.sleep(_SWEEP_S * random.uniform(0.9, 1.1))
             with contextlib.suppress(GlideMQError):
                 await self.ids.chosen.sweep()
+
+    async def _repair_numbers(self) -> None:
+        """Write the numbers of queues again if the server has lost them, for example in a failover."""
+        while True:
+            await asyncio.sleep(_REPAIR_S * random.uniform(0.9, 1.1))
+            with contextlib.suppress(GlideMQError):
+                written = await self.ids.repair()
+                if written:
+                    _log.warning(
+                        "gateway: wrote the numbers of %d queues again, which the server had lost", written
+                    )  # fmt: skip
 
     def opened(self, session: Session) -> bool:
         """Register a session; return False if there are too many."""

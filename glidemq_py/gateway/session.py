@@ -28,6 +28,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import LIMIT
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.partition_hubs import PartitionHubs
+from glidemq_py.gateway.push_order import PushOrder
 from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
@@ -213,6 +214,8 @@ class Session(asyncio.Protocol):
             self._limit = FrameLimit(state.options.rate_limit, state.options.rate_limit_window / 1_000)
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
+        self.push_order = PushOrder()
+        """The jobs that have got their place, and are not added yet."""
         self.subscription: str | None = None
         """Name of the queue whose events this connection gets."""
         self.workers: set[str] = set()

@@ -72,8 +72,12 @@ class DurableAdds:
         """The event loop; None for blocking code."""
         return self._adder.loop
 
-    async def add(self, row: Row) -> Added:
+    async def add(self, row: Row, added: Callable[[], None] | None = None) -> Added:
         """Add one row and wait until it is durable.
+
+        Args:
+            row: The row.
+            added: Called when it was added, before the wait.
 
         Raises:
             UnsupportedOptionError: if the server cannot confirm adds. Nothing was added.
@@ -81,6 +85,8 @@ class DurableAdds:
         """
         await self.confirmer.ready()
         now, (mark, result) = await self._adder.add(row)
+        if added is not None:
+            added()
         if mark is None:
             return now, result
         try:

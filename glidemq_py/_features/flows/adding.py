@@ -31,6 +31,7 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     DuplicateJobError,
+    GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
     JobCostError,
@@ -38,7 +39,15 @@ from glidemq_py.errors import (
     JobStateError,
 )
 
-__all__ = ["add_planned", "attach_children", "check_remote_parents", "finish_flow", "invalid_parent", "remote_parents"]
+__all__ = [
+    "UnfinishedFlowError",
+    "add_planned",
+    "attach_children",
+    "check_remote_parents",
+    "finish_flow",
+    "invalid_parent",
+    "remote_parents",
+]
 
 _CHUNK: Final = 500
 
@@ -105,6 +114,10 @@ _STEPS_PER_STAGE: Final = 10
 _IDS_PER_CALL: Final = 1_000
 
 
+class UnfinishedFlowError(AmbiguousResultError):
+    """A flow was committed, and a worker of its root's queue will add the jobs that are missing."""
+
+
 async def add_planned(
     transport: Transport,
     plan: Sequence[Planned],
@@ -130,8 +143,8 @@ async def add_planned(
         DuplicateJobError: a job id is already used; nothing was added.
         JobCostError: a job costs more than its group's bucket holds; nothing was added.
         LayoutChangedError: a queue has other partitions than those that were chosen; nothing was added.
-        AmbiguousResultError: the connection was lost. A flow of several steps is finished by the workers of the
-            root's queue if it was committed; a flow that takes one call may have been added.
+        UnfinishedFlowError: a step failed after the flow was committed; the workers of the root's queue finish it.
+        AmbiguousResultError: the connection was lost, and the flow may have been added.
     """
     _check_ids(plan)
     if not is_small(plan):
@@ -205,15 +218,19 @@ async def _by_steps(
 ) -> int:
     root, queue = plan[0].link.keys, plan[0].link.queue_name
     steps = list(steps_of(plan, token, quiet, budget, flow_id, next_mark))
-    pieces = list(_pieces(steps))
-    for i, piece in enumerate(pieces):
-        flat = [part for step in piece for part in (step.meta, step.request)]
-        await transport.call(flows.flow_stage(root.meta, token, i == len(pieces) - 1, flat))
+    await _stage(transport, root.meta, token, steps)
+    executed: list[Step] = []
     try:
-        now, refused = await _execute(transport, steps)
+        now, refused = await _execute(transport, steps, executed)
     except GlideMQError as error:
+        if not executed and not isinstance(error, GlideMQConnectionError):
+            is_withdrawn = False
+            with contextlib.suppress(GlideMQError):
+                is_withdrawn = await _withdraw(transport, root.meta, token, steps)
+            if is_withdrawn:
+                raise
         text = f"the flow was accepted and a worker of queue {queue!r} will finish adding it: {error}"
-        raise AmbiguousResultError(text) from error
+        raise UnfinishedFlowError(text) from error
     with contextlib.suppress(GlideMQError):  # all steps are done; otherwise a worker deletes the record
         await _close(transport, root.meta, token, steps)
     if refused is not None:
@@ -222,14 +239,62 @@ async def _by_steps(
     return now
 
 
-async def _execute(transport: Transport, steps: Iterable[Step]) -> tuple[int, str | None]:
-    """Execute the steps and return the server's time and the id that made the first step reject the flow, if any."""
+async def _stage(transport: Transport, root: str, token: str, steps: Sequence[Step]) -> None:
+    """Record the steps and commit the flow.
+
+    Raises:
+        AmbiguousResultError: The flow may have been committed.
+        GlideMQError: A call failed. The flow was not committed, and will not be.
+    """
+    pieces, at = list(_pieces(steps)), 0
+    for piece in pieces:
+        flat = [part for step in piece for part in (step.meta, step.request)]
+        is_last = at + len(piece) == len(steps)
+        try:
+            if not await transport.call(flows.flow_stage(root, token, is_last, at, flat)):
+                raise GlideMQError("the staged steps of the flow are lost; nothing was added")
+        except GlideMQError as error:
+            try:
+                is_withdrawn = await _withdraw(transport, root, token, steps)
+            except GlideMQError:
+                if is_last or not isinstance(error, AmbiguousResultError):
+                    raise error from None
+                is_withdrawn = True  # what was staged expires
+            if not is_withdrawn:  # it is committed, and a worker has begun to add it
+                return
+            if isinstance(error, AmbiguousResultError):
+                raise GlideMQConnectionError(f"nothing was added: {error}") from error
+            raise
+        at += len(piece)
+
+
+async def _withdraw(transport: Transport, root: str, token: str, steps: Sequence[Step]) -> bool:
+    """Prevent that a flow is added, and delete its record; return False if its first step was executed."""
+    for meta in dict.fromkeys((steps[0].meta, root)):
+        if not await transport.call(flows.flow_withdraw(meta, token)):
+            return False
+    with contextlib.suppress(GlideMQError):  # the marks of the other queues expire
+        await _close(transport, root, token, steps)
+    return True
+
+
+async def _execute(
+    transport: Transport, steps: Iterable[Step], executed: list[Step]
+) -> tuple[int, str | None]:  # fmt: skip
+    """Execute the steps and return the server's time and the id that made the first step reject the flow, if any.
+
+    Args:
+        transport: the connection.
+        steps: the steps.
+        executed: gets the steps that were executed.
+    """
     now = 0
     for step in steps:
         reply = await transport.call(flows.flow_step(step.meta, step.request))
         if not isinstance(reply.refused, bool):
             number, _ = reply.refused
             return reply.now, step.ids[number - 1]
+        executed.append(step)
         now = reply.now
     return now, None
 
@@ -270,9 +335,10 @@ async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
         reply = await transport.call(flows.flow_step(done[-1].meta, packed))
         if not isinstance(reply.refused, bool):
             _log.warning(
-                "queue %r: deleted half-added flow %s of a producer that stopped (its job ids are taken)",
+                "queue %r: deleted half-added flow %s of a producer that stopped (%s)",
                 root.name,
                 token,
+                "its job ids are taken" if reply.refused[1] == "duplicate" else "it was withdrawn",
             )
             break
     await _close(transport, root.meta, token, done)

@@ -32,6 +32,7 @@ __all__ = [
     "flow_reserve",
     "flow_stage",
     "flow_step",
+    "flow_withdraw",
     "flows_due",
     "notify_parents",
     "notify_remote_parents",
@@ -310,9 +311,18 @@ def flow_step(meta: str, request: bytes) -> Call[FlowAdded]:
     return Call("flow_add", meta, (request,), reader(FlowAdded), repeatable=True)
 
 
-def flow_stage(meta: str, token: str, commit: bool, steps: Sequence[str | bytes]) -> Call[bool]:
-    """Record steps (meta key and request, flat); once committed, a worker executes them if this client stops."""
-    return Call("flow_stage", meta, requests.flow_stage(token=token, commit=int(commit), steps=steps), bool)
+def flow_stage(meta: str, token: str, commit: bool, at: int, steps: Sequence[str | bytes]) -> Call[bool]:
+    """Record steps (meta key and request, flat); once committed, a worker executes them if this client stops.
+
+    ``at`` is the number of steps that were recorded before. Returns False if these are lost, or the flow was withdrawn.
+    """
+    request = requests.flow_stage(token=token, commit=int(commit), at=at, steps=steps)
+    return Call("flow_stage", meta, request, bool, repeatable=True)
+
+
+def flow_withdraw(meta: str, token: str) -> Call[bool]:
+    """Prevent that any step of a flow is executed in this queue; returns False if one was executed."""
+    return Call("flow_withdraw", meta, requests.flow_withdraw(token=token), bool, repeatable=True)
 
 
 def flow_done(meta: str, token: str) -> Call[bool]:

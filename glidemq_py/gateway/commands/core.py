@@ -35,10 +35,11 @@ from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.lookup import located
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of
+from glidemq_py.gateway.push_order import Way
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of, way_of
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
-from glidemq_py.gateway.rows import added_row, remember_usual, row_of, usual_row
+from glidemq_py.gateway.rows import add_durable_row, added_row, remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
 from glidemq_py.telemetry.state import TELEMETRY
@@ -76,6 +77,7 @@ class _Checked(NamedTuple):
     fields: Mapping[str, Any]
     claimed: dict[str, str]
     """The entry of its chosen id."""
+    way: Way
 
 
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
@@ -99,8 +101,6 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             link = await queue._connected()
         except PartitionedQueueError:
             routed = await RoutedJob.checked(session.state, queue, given)
-            if routed.is_claimed_first:
-                return await routed.add()  # the connection's next jobs with the same group come after it
         if link is not None:
             adder = await queue._adder_here()
             made = None if TELEMETRY.on else usual_row(queue, link, ids, given)
@@ -109,27 +109,51 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
                 if isinstance(found, str):
                     return found
                 job, made = found, found.made
-    if link is None:
-        assert routed is not None, "it is a partitioned queue"
-        return await routed.add()
-    if made is None:
-        assert job is not None, "only a job that was checked needs more than a row"
-        return await _add_specially(ids, queue, job)
-    row, options = made
-    session.state.adding(queue.name)
+        way = Way.TOGETHER if routed is None and job is None else (routed or job).way  # type: ignore[union-attr]
+        place = await session.push_order.enter(queue.name, way)
+        if way is Way.ALONE:
+            try:
+                if routed is not None:
+                    return await routed.add()
+                assert job is not None, "only a job that was checked takes another way"
+                return await _add_specially(ids, queue, job)
+            finally:
+                place.leave()
     try:
-        now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
-    except LayoutChangedError as error:
-        routed = await RoutedJob.checked(session.state, queue, given, None if job is None else job.claimed)
-        return await routed.add(error)
+        if link is None:
+            assert routed is not None, "it is a partitioned queue"
+            return await routed.add(added=place.leave)
+        if made is None:
+            assert job is not None, "only a job that was checked needs more than a row"
+            return await _add_specially(ids, queue, job)
+        try:
+            if way is Way.DURABLE:
+                assert job is not None, "only a job that was checked is durable"
+                durable = await add_durable_row(queue, link, made, job.push, place.leave)
+                return await ids.on_wire(queue.name, durable.id)
+            return await _add_row(session, queue, link, adder, made, job)
+        except FairKeyFullError as error:
+            raise GroupFullError(error, given) from None
+        except LayoutChangedError as error:
+            routed = await RoutedJob.checked(session.state, queue, given, None if job is None else job.claimed)
+            return await routed.add(error)
+    finally:
+        place.leave()
+
+
+async def _add_row(
+    session: Session, queue: Queue[Any, Any], link: QueueLink, adder: Any, made: tuple[Row, JobOptions],
+    job: _Checked | None,
+) -> str:  # fmt: skip
+    row, options = made
+    ids = session.state.ids
+    session.state.adding(queue.name)
+    now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
     if not link.is_listed:
         await register(link)
     if not isinstance(result, str):
         name, data = (str(row[0]), None) if job is None else job.push[:2]
-        try:
-            result = added_job(link, name, data, options, now, result).id
-        except FairKeyFullError as error:
-            raise GroupFullError(error, given) from None
+        result = added_job(link, name, data, options, now, result).id
     return ids.known_on_wire(queue.name, result) or await ids.on_wire(queue.name, result)
 
 
@@ -137,8 +161,9 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     """Check a job, and claim its chosen id; return the id if it is that of an unfinished job."""
     fields = check_all(JOB_FIELDS, given)
     push = await push_of(ids, queue.name, fields)
-    chosen, options = chosen_id(fields), push[2]
-    is_special = fields["durable"] or "depends_on" in options or "parent" in options or TELEMETRY.on
+    chosen = chosen_id(fields)
+    way = way_of(fields, push)
+    is_special = way is Way.ALONE or TELEMETRY.on
     # A job is checked before its id is claimed.
     made = None if is_special and chosen is None else row_of(queue, link, push)
     if chosen is None:
@@ -147,7 +172,7 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     if chosen is not None and await ids.claim(queue.name, [chosen], claimed):
         return chosen
     await set_group_sizes(queue, [group_size(fields)])
-    return _Checked(push, None if is_special else made, fields, claimed)
+    return _Checked(push, None if is_special else made, fields, claimed, way)
 
 
 async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> str:
@@ -177,8 +202,12 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        # A client that leaves must not stop it halfway: all jobs are added, or none.
-        return {"ids": await session.state.finished(_push_all(session, queue, jobs))}
+        place = await session.push_order.enter(queue.name, Way.ALONE)
+        try:
+            # A client that leaves must not stop it halfway: all jobs are added, or none.
+            return {"ids": await session.state.finished(_push_all(session, queue, jobs))}
+        finally:
+            place.leave()
 
 
 async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:

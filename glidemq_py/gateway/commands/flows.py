@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.dependencies.dependencies import add_dependency
+from glidemq_py._features.flows.adding import UnfinishedFlowError
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
@@ -18,6 +20,8 @@ from glidemq_py.errors import (
     AmbiguousResultError,
     CycleError,
     DuplicateJobError,
+    DurabilityError,
+    GlideMQError,
     GlideMQValidationError,
     JobNotFoundError,
     JobStateError,
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "family_of"]
+
+_log = get_logger(__name__)
 
 _MOST_JOBS: Final = 10_000
 _MOST_CHILDREN: Final = 1_000
@@ -74,14 +80,8 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
         known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue])
         if known:
             raise CommandError(f"flow job already exists: {min(known)}")
-    flows = session.state.flows
-    durable = any(job.is_durable for job in jobs) or None
     try:
-        await flows._add_graph(plan, None, durable)
-    except AmbiguousResultError:
-        # The ids make it safe to add the flow again: a part of it cannot exist.
-        with contextlib.suppress(DuplicateJobError):
-            await flows._add_graph(await _planned(session, jobs), None, durable)
+        await _add(session, jobs, plan)
     except DuplicateJobError as error:
         raise CommandError(f"flow job already exists: {error.job_id}") from None
     snapshots: list[dict[str, Any]] = []
@@ -91,6 +91,39 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
     for queue in queues:
         session.state.changed({"queue": queue})
     return {"data": {"jobs": snapshots}}
+
+
+async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) -> None:
+    """Add the jobs of a flow.
+
+    Raises:
+        DuplicateJobError: If the id of one of them is that of another job. Nothing was added.
+        AmbiguousResultError: If the flow may have been added, or is not durable yet.
+        GlideMQError: If a call failed. Nothing was added.
+    """
+    flows, durable = session.state.flows, any(job.is_durable for job in jobs) or None
+    try:
+        await flows._add_graph(plan, None, durable)
+    except (UnfinishedFlowError, DurabilityError) as error:
+        _accept(error, durable)
+    except AmbiguousResultError as ambiguous:
+        # The ids make it safe to add the flow again: a part of it cannot exist.
+        try:
+            await flows._add_graph(await _planned(session, jobs), None, durable)
+        except DuplicateJobError:
+            _accept(ambiguous, durable)
+        except UnfinishedFlowError as error:
+            _accept(error, durable)
+        except GlideMQError:
+            raise ambiguous from None
+
+
+def _accept(error: AmbiguousResultError, durable: bool | None) -> None:
+    """Return if the error is none for a client, as the flow is stored: an error would let it add the flow again."""
+    if durable:
+        raise error
+    if isinstance(error, UnfinishedFlowError):
+        _log.warning("gateway: some jobs of a PUSHF are not added yet: %s", error)
 
 
 async def _checked(session: Session, given: Sequence[Any]) -> list[_FlowJob]:
@@ -180,9 +213,10 @@ async def _planned(session: Session, jobs: Sequence[_FlowJob]) -> list[Planned]:
 
 async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
     """Return the object of a job that was added."""
-    queue = await session.state.queue(job.queue)
-    found = await queue.get_job(engine_id(job.id))
-    if found is None:  # it has ended already, and is not kept
+    found: Job[Any, Any] | None = None
+    with contextlib.suppress(GlideMQError):  # the flow is stored all the same
+        found = await (await session.state.queue(job.queue)).get_job(engine_id(job.id))
+    if found is None:  # it has ended already, and is not kept; or it is not added yet
         name, data, _ = job.push
         data = data.value if isinstance(data, PackedValue) else data
         return {"id": job.id, "queue": wire_name(job.queue), "name": name, "data": data}

@@ -44,6 +44,7 @@ class Webhook:
     enabled: bool = True
 
 
+_MAX_TIME: Final = 2**53
 _REVISION: Final = "revision"
 
 
@@ -149,6 +150,17 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) <= 15 else None
 
 
+def _time(stored: Any) -> int:
+    """Return a stored time.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if isinstance(stored, bool) or not isinstance(stored, int | float) or not 0 <= stored < _MAX_TIME:
+        raise ValueError(stored)
+    return int(stored)
+
+
 def _webhook(text: str) -> Webhook | None:
     """Return a stored webhook; None if it is ill-formed."""
     try:
@@ -157,7 +169,7 @@ def _webhook(text: str) -> Webhook | None:
         return Webhook(
             url=str(given["url"]), events=tuple(str(each) for each in given["events"]),
             queue=None if queue is None else str(queue), secret=None if secret is None else str(secret),
-            created=int(given["created"]), since=int(given["since"]), enabled=given["enabled"] is True,
+            created=_time(given["created"]), since=_time(given["since"]), enabled=given["enabled"] is True,
         )  # fmt: skip
     except (SerializationError, TypeError, KeyError, ValueError):
         return None

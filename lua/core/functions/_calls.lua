@@ -34,8 +34,9 @@ G.calls = {
   end,
   flow_stage = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { token = r[1], commit = r[2], steps = r[3] }
+    return { token = r[1], commit = r[2], at = r[3], steps = r[4] }
   end,
+  flow_withdraw = function(args) return { token = args[1] } end,
   flow_done = function(args) return { token = args[1] } end,
   flows_due = function(args)
     local r = cmsgpack.unpack(args[1])

@@ -4,6 +4,7 @@
 local F = G.flows
 
 F.COMPLETED, F.FAILED, F.REMOVED, F.RETRIED = 'completed', 'failed', 'removed', 'again'
+F.WITHDRAWN_MARK = 9007199254740991 -- instead of the number of a step: no step is executed any more
 
 local CHILDREN_COUNTED = 1000
 local CHILD_FAILED = 'ChildFailedError'

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,6 +29,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py._core.calls import Call
+from glidemq_py._features.flows.calls import flow_step, flow_withdraw
 from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
@@ -419,3 +420,99 @@ async def test_unfinishable_flow_does_not_block_others(url: str, queue_name: str
         await finish(queue)
     assert await link.transport.command("HKEYS", f"{link.keys.stem}flows") == [tokens[0].encode()]
     await queue.obliterate(force=True)
+
+
+class FullAt:
+    """A transport to a server that is full at the n-th call of a function."""
+
+    def __init__(self, transport: Any, function: str, number: int) -> None:
+        self._transport, self._function, self._left = transport, function, number
+
+    async def call(self, call: Call[Any]) -> Any:
+        if call.function == self._function:
+            self._left -= 1
+            if not self._left:
+                raise ServerOutOfMemoryError
+        return await self._transport.call(call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+@pytest.mark.parametrize(("function", "number"), [("flow_stage", 1), ("flow_stage", 2), ("flow_add", 1)])
+async def test_flow_rejected_by_a_full_server_leaves_nothing(
+    url: str, queue_name: str, queue: Queue, resp: RespClient, function: str, number: int
+) -> None:
+    """Until its first step is executed, a flow that was committed can be withdrawn."""
+    leaves = [FlowJob("leaf", f"{queue_name}-b", "x" * 2_000, {"job_id": f"leaf-{i}"}) for i in range(700)]
+    flow = FlowJob("root", queue_name, None, {"job_id": "root"}, leaves)
+    async with FlowProducer(url) as flows, Queue(f"{queue_name}-b", url) as other:
+        transport = await flows._connected()
+        flows._transport = FullAt(transport, function, number)  # type: ignore[assignment]
+        with pytest.raises(ServerOutOfMemoryError):
+            await flows.add(flow)
+        assert resp.keys(f"glide:{{{queue_name}}}:flow:*") == resp.keys(f"glide:{{{queue_name}}}:flows") == []
+        assert await finish(queue) == 0
+        assert (await queue.get_job_counts()).total == (await other.get_job_counts()).total == 0
+        flows._transport = transport  # type: ignore[assignment]
+        await flows.add(flow)
+        assert (await queue.get_job_counts()).total + (await other.get_job_counts()).total == 701
+        await other.obliterate()
+
+
+@pytest.mark.parametrize("function", ["flow_stage", "flow_add"])
+async def test_call_of_a_withdrawn_flow_that_arrives_late(
+    url: str, queue_name: str, queue: Queue, function: str
+) -> None:
+    """The server may read a call after its producer has given up, from a connection that is lost."""
+    late: list[Call[Any]] = []
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+
+        class Late(FullAt):
+            async def call(self, call: Call[Any]) -> Any:
+                if call.function == function:
+                    late.append(call)
+                return await super().call(call)
+
+        flows._transport = Late(transport, function, 1)  # type: ignore[assignment]
+        with pytest.raises(ServerOutOfMemoryError):
+            await flows.add(with_ids(queue_name, queue_name))
+        (call,) = late
+        reply = await transport.call(call)
+        assert reply is False if function == "flow_stage" else tuple(cast("Any", reply.refused)) == (1, "withdrawn")
+        assert await finish(queue) == 0
+        assert (await queue.get_job_counts()).total == 0
+        flows._transport = transport  # type: ignore[assignment]
+        await flows.add(with_ids(queue_name, queue_name))
+
+
+async def test_worker_that_has_read_a_withdrawn_flow_adds_nothing(url: str, queue_name: str, queue: Queue) -> None:
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+        flows._transport = Deadly(transport, 3)  # type: ignore[assignment]
+        with pytest.raises(Killed):
+            await flows.add(with_ids(queue_name, queue_name))
+        link = await queue._connected()
+        (token,) = await link.transport.command("HKEYS", f"{link.keys.stem}flows")
+        step = await link.transport.command("LRANGE", f"{link.keys.stem}flow:{token.decode()}", "0", "1")
+        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
+        reply = await transport.call(flow_step(step[0].decode(), step[1]))
+        assert tuple(cast("Any", reply.refused)) == (1, "withdrawn")
+        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
+        await flows.add(with_ids(queue_name, queue_name))
+        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
+    assert (await queue.get_job_counts()).total == 156
+
+
+async def test_begun_flow_cannot_be_withdrawn(url: str, queue_name: str, queue: Queue) -> None:
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+        flows._transport = Deadly(transport, 4)  # type: ignore[assignment]
+        with pytest.raises(Killed):
+            await flows.add(with_ids(queue_name, queue_name))
+        link = await queue._connected()
+        (token,) = await link.transport.command("HKEYS", f"{link.keys.stem}flows")
+        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is False
+    assert await finish(queue) == 1
+    assert (await queue.get_job_counts()).total == 156

@@ -92,6 +92,61 @@ async def test_job_of_another_program_keeps_its_id(wire: Wire, queue: Queue) -> 
     assert "another program" in error
 
 
+async def finish_job(queue: Queue, job_id: str) -> None:
+    """Add a job as another program does, and complete it."""
+    await queue.add("x", "old", job_id=job_id)
+    (lease,) = await queue.fetch()
+    await lease.complete("done")
+
+
+@pytest.mark.parametrize("cmd", ["PUSH", "PUSHB", "PUSHB of many", "PUSHF", "durable"])
+async def test_id_of_a_finished_job_of_another_program_names_a_new_job(
+    wire: Wire, other: Wire, queue: Queue, cmd: str
+) -> None:
+    x = f"{queue.name}-x"
+    await finish_job(queue, x)
+    if cmd == "PUSH":
+        await push(wire, queue.name, x, data="new")
+    elif cmd == "durable":  # needs several calls, as a durable job does
+        first = await push(wire, queue.name, f"{queue.name}-1", data="first", priority=2)
+        await push(wire, queue.name, x, data="new", dependsOn=[first])
+        token = (await good(other, "PULL", queue=queue.name, owner="w"))["token"]
+        await good(wire, "ACK", id=first, token=token)
+    elif cmd == "PUSHF":
+        await good(wire, "PUSHF", jobs=[{"id": x, "queue": queue.name, "input": {"data": {"a": "new"}}}])
+    else:
+        jobs = [{"data": "new", "customId": x, "priority": 1}]
+        jobs += [{"data": number} for number in range(1 if cmd == "PUSHB" else 300)]
+        assert (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"][0] == x
+    assert await state_of(other, x) in ("waiting", "prioritized")
+    pulled = (await good(other, "PULL", queue=queue.name, owner="w"))["job"]
+    assert (pulled["id"], pulled["data"]) == (x, {"a": "new"} if cmd == "PUSHF" else "new")
+
+
+async def test_id_of_an_unfinished_job_of_another_program_adds_nothing(wire: Wire, other: Wire, queue: Queue) -> None:
+    x = f"{queue.name}-x"
+    await queue.add("x", "old", job_id=x)
+    assert await push(wire, queue.name, x, data="new") == x
+    jobs = [{"data": "new", "customId": x}, {"data": "second"}]
+    assert (await good(other, "PUSHB", queue=queue.name, jobs=jobs))["ids"][0] == x
+    assert (await good(other, "GetJob", id=x))["job"]["data"] == "old"
+    assert (await queue.get_job_counts()).waiting == 2
+
+
+async def test_finished_job_of_another_program_in_a_partition(
+    wire: Wire, other: Wire, url: str, queue_name: str
+) -> None:
+    async with Queue(queue_name, url, partitions=3) as queue:
+        x, y, z = (f"{queue_name}-{letter}" for letter in "xyz")
+        for name in (x, y, z):
+            await finish_job(queue, name)
+        await push(wire, queue_name, x, data="new")
+        jobs = [{"data": "new", "customId": y}, {"data": "new", "customId": z}]
+        await good(other, "PUSHB", queue=queue_name, jobs=jobs)
+        assert [await state_of(wire, name) for name in (x, y, z)] == ["waiting"] * 3
+        await good(wire, "Obliterate", queue=queue_name)
+
+
 async def test_bulk(wire: Wire, other: Wire, queue: Queue) -> None:
     names = [f"{queue.name}-{letter}" for letter in "abc"]
     await push(wire, queue.name, names[0], data="old")

@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._core.calls import Call
+from glidemq_py._features.durability.adding import FlowWait
+from glidemq_py._maintenance.flows import UnfinishedFlowsTask
+from glidemq_py.errors import AmbiguousResultError, DurabilityError, GlideMQError, ServerOutOfMemoryError
+from glidemq_py.gateway import Gateway
 from tests.server.gateway.wire import Wire, failure, good, state_of
 
 
@@ -299,3 +304,73 @@ async def test_parent_that_cannot_have_another_child(wire: Wire, queue_name: str
     parent = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
     assert "only one of" in await failure(wire, "PUSH", queue=queue_name, data=1, parentId=parent, **both)
     assert (await good(wire, "GetJobCounts", queue=queue_name))["counts"]["waiting"] == 1
+
+
+class FullAt:
+    """A transport to a server that is full from the n-th call of a function, or loses its reply."""
+
+    def __init__(self, transport: Any, function: str, number: int, error: type[GlideMQError]) -> None:
+        self._transport, self._function, self._left, self._error = transport, function, number, error
+
+    async def call(self, call: Call[Any]) -> Any:
+        if call.function == self._function:
+            self._left -= 1
+            if self._left <= 0:
+                raise self._error("on purpose")
+        return await self._transport.call(call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def wide_flow(queue: str) -> list[dict[str, Any]]:
+    ids = made(*map(str, range(150)))
+    return [*(flow_job(each, queue) for each in ids), flow_job(f"{ids[0]}-root", queue, ids[:20])]
+
+
+async def full_at(gateway: Gateway, function: str, number: int, error: type[GlideMQError]) -> Any:
+    transport = await gateway.flows._connected()
+    gateway.flows._transport = FullAt(transport, function, number, error)  # type: ignore[assignment]
+    return transport
+
+
+@pytest.mark.parametrize(("function", "number"), [("flow_reserve", 1), ("flow_stage", 1), ("flow_add", 1)])
+async def test_flow_rejected_by_a_full_server_leaves_nothing(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, function: str, number: int
+) -> None:
+    flow = wide_flow(queue.name)
+    transport = await full_at(gateways[0], function, number, ServerOutOfMemoryError)
+    assert "on purpose" in await failure(wire, "PUSHF", jobs=flow)
+    link = await queue._connected()
+    assert await UnfinishedFlowsTask(link=link, age=0).run_once() == 0
+    assert (await queue.get_job_counts()).total == 0
+    gateways[0].flows._transport = transport
+    assert len(await push(wire, *flow)) == 151
+
+
+@pytest.mark.parametrize("error", [ServerOutOfMemoryError, AmbiguousResultError])
+async def test_flow_that_is_stored_is_no_error(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, error: type[GlideMQError]
+) -> None:
+    """An error would let the client add it again, although maintenance adds its other jobs."""
+    flow = wide_flow(queue.name)
+    await full_at(gateways[0], "flow_add", 2, error)
+    assert [job["id"] for job in await push(wire, *flow)] == [job["id"] for job in flow]
+    assert (await queue.get_job_counts()).total < 151
+    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once() == 1
+    assert (await queue.get_job_counts()).total == 151
+
+
+async def test_durable_flow_is_an_error_until_it_is_in_the_file(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unconfirmed(FlowWait):
+        async def confirm(self, job_id: str | None = None) -> None:
+            raise DurabilityError("on purpose", "x")
+
+    async def wait_of(*_: Any) -> FlowWait:
+        return Unconfirmed({})
+
+    monkeypatch.setattr(gateways[0].flows, "_durable_wait", wait_of)
+    (job_id,) = made("a")
+    assert "on purpose" in await failure(wire, "PUSHF", jobs=[flow_job(job_id, queue.name, durable=True)])

@@ -11,6 +11,7 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py._features.leases.tokens import decode_token, encode_token
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.ids import queue_number
+from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
@@ -526,3 +527,43 @@ async def test_held_jobs_of_expired_locks_are_forgotten(
         await good(wire, "PUSH", queue=queue.name, data=number)
         await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=1_000)
     assert len(gateways[0].held) == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("kind", ["durable", "dependsOn", "parentId", "PUSHB", "jobId"])
+async def test_pushes_of_all_kinds_keep_their_order(
+    private_server: Callable[..., ServerProcess], queue_name: str, kind: str, partitions: int
+) -> None:
+    url = private_server(appendonly="yes").url
+    async with (
+        Queue(queue_name, url, partitions=partitions) as queue,
+        Gateway(url, port=0) as gateway,
+        Wire(gateway) as wire,
+    ):
+        done = (await good(wire, "PUSH", queue=f"{queue_name}-done", data=0))["id"]
+        token = (await good(wire, "PULL", queue=f"{queue_name}-done", owner="w"))["token"]
+        if kind == "dependsOn":
+            await good(wire, "ACK", id=done, token=token)
+        for number in range(12):
+            fields: dict[str, Any] = {"queue": queue_name, "data": number, "groupId": "g"}
+            if number % 3 == 1:
+                fields |= {
+                    "durable": {"durable": True}, "dependsOn": {"dependsOn": [done]}, "parentId": {"parentId": done},
+                    "jobId": {"jobId": f"{queue_name}-{number}"},
+                }.get(kind, {})  # fmt: skip
+            if kind == "PUSHB" and number % 3 == 1:
+                job = {key: value for key, value in fields.items() if key != "queue"}
+                wire.send(packed({"cmd": "PUSHB", "reqId": number, "queue": queue_name, "jobs": [job, job]}))
+            else:
+                wire.send(packed({"cmd": "PUSH", "reqId": number, **fields}))
+        for _ in range(12):
+            answer = await wire.receive()
+            assert answer["ok"] is True, answer
+        expected = sorted([*range(12), *([1, 4, 7, 10] if kind == "PUSHB" else [])])
+        found = []
+        while len(found) < len(expected):  # a group has one active job at a time
+            pulled = await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000)
+            found.append(pulled["job"]["data"])
+            await good(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])
+        assert found == expected
+        await queue.obliterate(force=True)

@@ -11,6 +11,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway import Gateway, RestoredIds, restore_ids
+from glidemq_py.gateway.ids import queue_number
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, good
 
@@ -48,12 +49,16 @@ async def test_jobs_are_found_on_another_server(servers: tuple[str, str], tmp_pa
         "first": [{"data": 1}], "second": [{"data": 1}, {"data": 2, "jobId": "mine"}, {"data": 3, "jobId": "17"}],
     }  # fmt: skip
     ids = await push(old, pushed)
-    # There, "first" gets a number of its own as the second queue.
+    # There, another queue has the number of "first".
+    async with Queue("n", new, prefix=PREFIX) as queue:
+        transport = (await queue._connected()).transport
+        number = str(queue_number(ids[0]))
+        await transport.command("HSET", f"{PREFIX}:gateway:queues", f"n:{number}", "other", "q:other", number)
     (other,) = await push(new, {"other": [{"data": 1}]})
     await move(old, new, ["second", "first"], tmp_path)
     async with Queue("second", new, prefix=PREFIX) as queue:
         await queue.add("n")
-    assert await states(new, ids) == ["unknown"] * 4
+    assert await states(new, ids[2:]) == ["unknown"] * 2
     assert await restore_ids(new, prefix=PREFIX, queues=["second", "first"]) == [
         RestoredIds(queue="second", made=1, chosen=2, taken=0), RestoredIds(queue="first", made=0, chosen=0, taken=1),
     ]  # fmt: skip

@@ -7,7 +7,8 @@
 --   = {number of the row, 'duplicate' | 'cost'}
 --   else one step of a flow (flow_stage.lua): `number` counts the steps, and a finished step is not repeated. Its ids
 --   were reserved. If another job has got a custom id since, the first step is rejected and with it the flow, of which
---   no job exists yet; in a later step the job becomes a failed child.
+--   no job exists yet; in a later step the job becomes a failed child. If the flow was withdrawn, each step is
+--   rejected; rejected = {1, 'withdrawn'}
 --   deps: {parent id, members} of this queue's parents, written before any of these children may run
 --   ready: ids of this queue's parents, in the last step: all deps of all of them are written
 --   budget, whose key every job gets: false, {id of the root or '' = the first row, flat fields} to create it, or {key,
@@ -199,7 +200,11 @@ G.export('flow_add', {}, function(q, r)
   local token, number, rows, now = r.token, r.number, r.rows, G.now(q)
   local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r.quiet, flow = r.flow, members = {} }
   local mark = q.P .. 'flow-mark:' .. token
-  if token ~= '' and G.num(redis.call('GET', mark) or '') >= number then
+  local done = token ~= '' and G.num(redis.call('GET', mark) or '') or -1
+  if done >= G.flows.WITHDRAWN_MARK then
+    return G.replies.flow_add({ now = now, ids = {}, refused = G.new.refused({ row = 1, reason = 'withdrawn' }) })
+  end
+  if done >= number then
     return G.replies.flow_add({ now = now, ids = {}, refused = false })
   end
   local rejected = reject_reason(q, token, number, rows, f.now_text)
