@@ -171,6 +171,28 @@ def test_backup_of_the_variables_of_bunqueue() -> None:
         GatewayOptions(backup_storage={"region": 5})  # type: ignore[dict-item]
 
 
+def test_other_destination_replaces_the_storage_of_the_variables_of_bunqueue(tmp_path: Path) -> None:
+    environment = {"S3_BACKUP_ENABLED": "1", "S3_BUCKET": "b", "S3_SECRET_ACCESS_KEY": "secret"}
+    folder = str(tmp_path)
+    assert settings_of(environment, None, {"backup": folder}) == {"backup": folder}
+    assert settings_of(environment, written(tmp_path, f'backup = "{folder}"'), {}) == {"backup": folder}
+    other = settings_of(environment, None, {"backup": "s3://other"})
+    assert other["backup_storage"] == {"region": "us-east-1", "secret_access_key": "secret"}
+    own = 'backup = "gs://other"\nbackup_storage = {google_api_key = "k"}'
+    assert settings_of(environment, written(tmp_path, own), {}) == {
+        "backup": "gs://other", "backup_storage": {"google_api_key": "k"}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("destination", ["{folder}", "file://{folder}", "s3://b"])
+def test_secrets_of_the_storage_are_not_shown(destination: str, tmp_path: Path) -> None:
+    storage = {"secret_access_key": "TOPSECRET", "region": "x", "nope": "TOPSECRET"}
+    with pytest.raises(GlideMQValidationError) as caught:
+        Gateway("valkey://127.0.0.1:1", backup=destination.format(folder=tmp_path), backup_storage=storage)
+    assert str(caught.value).startswith("option 'backup_storage' = ***: ")
+    assert "TOPSECRET" not in str(caught.value)
+
+
 def test_destination_of_the_backup_is_named() -> None:
     with pytest.raises(GlideMQValidationError, match="option 'backup' = 'nope://x'"):
         Gateway("valkey://127.0.0.1:1", backup="nope://x")
