@@ -6,6 +6,9 @@ those that arrive meanwhile leave when a call has returned.
 A queue without ready jobs is known to be empty until a client of this process changes it, a message on the process's
 wake-up channel tells of a push, its next delayed job is due, or `STALE_S` have passed. Until then long polls sleep, and
 other polls are answered from memory after the first `FIRST_LOOKS`, so that a lone poll always looks.
+
+A timer on the earliest deadline of the fetched jobs enforces their locks and timeouts: its call ends all leases of the
+queue that are over, and returns when the next one is. Those of a process that died are left to the maintenance.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.leases.ending import end_expired
 from glidemq_py._features.leases.exchanging import (
     ROWS_PER_CALL,
     FetchOptions,
@@ -60,6 +64,12 @@ _PASS_S: Final = 0.1
 _FEWER: Final = int(ExchangeFlags.FEWER)
 _TURN_S: Final = 0.0015
 """How long a client needs between a reply and its next command."""
+_ENDING_S: Final = 0.25
+"""Least interval of the calls that end expired leases."""
+_ENDING_RETRY_S: Final = 5.0
+"""When such a call is made again that has failed."""
+_DEADLINE_MARGIN_S: Final = 0.002
+"""A lease is over when the server's clock, which counts milliseconds, has reached its deadline."""
 _RETRY_S: Final = 0.5
 """How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 _FORGOTTEN_S: Final = 60.0
@@ -143,6 +153,9 @@ class Hub:
         self._polled_at = 0.0
         self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
+        """Ends expired leases."""
+        self._ended_at = -_ENDING_S
         self._on_ready: Callable[[], None] | None = None
         """Of a partition: wakes the fetches from the whole queue."""
         self.partitions: object = None
@@ -367,6 +380,8 @@ class Hub:
             if not isinstance(error, Exception):
                 raise
             return
+        if jobs:
+            self.expect_end((min([job.expires_at for job in jobs]) - reply.now) / 1_000)
         done = 0
         for some, future in reported:
             if not future.done():
@@ -449,6 +464,38 @@ class Hub:
             await self._queue.release_leases([each.lease for each in jobs])
         except GlideMQError as error:
             _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", self._queue.name, error)
+
+    # -- expiry ----------------------------------------------------------------------------------------------
+
+    def expect_end(self, wait: float) -> None:
+        """End expired leases of the queue in this many seconds at the latest."""
+        if self._is_closed:
+            return
+        at = max(self._loop.time() + wait + _DEADLINE_MARGIN_S, self._ended_at + _ENDING_S)
+        if self._ending is not None:
+            if self._ending.when() <= at:
+                return
+            self._ending.cancel()
+        self._ending = self._loop.call_at(at, self._end)
+
+    def _end(self) -> None:
+        self._ending = None
+        self._ended_at = self._loop.time()
+        self._start(self._end_expired())
+
+    async def _end_expired(self) -> None:
+        try:
+            ended = await end_expired(self._link, quiet=not self._queue.options.events)
+        except ClosedError:
+            return
+        except GlideMQError as error:
+            _log.debug("gateway: queue %r: ending expired locks failed: %s", self._queue.name, error)
+            self.expect_end(_ENDING_RETRY_S)
+            return
+        if ended.wait_s is not None:
+            self.expect_end(ended.wait_s)
+        if ended.leases:
+            self.look()
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -583,8 +630,9 @@ class Hub:
             fetch.end([])
         self._sleeping.clear()
         self._fetches.clear()
-        if self._due is not None:
-            self._due.cancel()
+        for timer in (self._due, self._ending):
+            if timer is not None:
+                timer.cancel()
         while self._in_flight or self._tasks:
             await asyncio.wait((*self._in_flight, *self._tasks))
         await self._channels.remove(self)

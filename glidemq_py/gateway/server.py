@@ -377,6 +377,12 @@ class Gateway:
         if hub is not None:
             hub.look()
 
+    def extended(self, name: str, duration: int) -> None:
+        """Let the hub of a queue or partition know that the locks of jobs end in ``duration`` ms: maybe earlier."""
+        hub = self._hubs.get(name)
+        if hub is not None:
+            hub.expect_end(duration / 1_000)
+
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
         queue, job_id = fields.get("queue"), fields.get("id")
@@ -477,6 +483,8 @@ class Gateway:
                 known.wake()
         elif not self._is_closing:
             following = self._maintained[queue.name] = _Maintained(queue)
+            if now:
+                following.wake()
             self._start(self._begin_maintenance(following, known))
 
     async def _begin_maintenance(self, maintained: _Maintained, before: _Maintained | None) -> None:
@@ -625,6 +633,7 @@ class _Maintained:
         self.queue = queue
         self.partitions: object = queue._partitions
         self._maintenance: Maintenance | None = None
+        self._is_woken = False
         self._is_closed = False
 
     async def start(self) -> None:
@@ -638,9 +647,12 @@ class _Maintained:
         if not self._is_closed:
             self._maintenance = Maintenance(self.queue._parts)
             await self._maintenance.start()
+            if self._is_woken:
+                self._maintenance.wake()
 
     def wake(self) -> None:
         """See `Maintenance.wake`."""
+        self._is_woken = True
         if self._maintenance is not None:
             self._maintenance.wake()
 

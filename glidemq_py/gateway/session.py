@@ -148,6 +148,10 @@ class GatewayState(Protocol):
         """Note that jobs were added to a partition."""
         ...
 
+    def extended(self, name: str, duration: int) -> None:
+        """Note that locks of jobs of a queue or partition now end in ``duration`` ms."""
+        ...
+
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Note that a command with these fields may have made jobs ready."""
         ...
