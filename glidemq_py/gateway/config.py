@@ -143,6 +143,8 @@ SETTINGS: Final = (
         "rate_limit_window", "length of the window (60s)", parse_duration, (int, str), "RATE_LIMIT_WINDOW_MS", _whole,
         "TIME",
     ),
+    Setting("max_completed", "completed jobs of a queue to keep; default: all", _whole, (int,),
+            "BUNQUEUE_MAX_COMPLETED_JOBS", metavar="N"),
     Setting(
         "backup", "directory or URL such as s3://bucket/prefix for backups of all queues; default: none",
         metavar="DESTINATION",

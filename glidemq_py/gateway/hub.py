@@ -127,15 +127,18 @@ class Hub:
         owner: Owner of the leases.
         channels: Wake-ups of the process.
         transport: Connection of the process.
+        max_completed: Number of completed jobs to keep, of those without a rule of their own; None = all.
     """
 
     def __init__(
-        self, queue: Queue[Any, Any], link: QueueLink, owner: str, channels: WakeChannels, transport: Transport
-    ) -> None:
+        self, queue: Queue[Any, Any], link: QueueLink, owner: str, channels: WakeChannels, transport: Transport,
+        max_completed: int | None = None,
+    ) -> None:  # fmt: skip
         self._queue = queue
         self._link = link
         self._owner = owner
         self._channels = channels
+        self._max_completed = max_completed
         self._loop = asyncio.get_running_loop()
         self._reports: deque[_Reported] = deque()
         self._fetches: deque[_Fetch] = deque()
@@ -364,6 +367,8 @@ class Hub:
             if self._channels.hears:
                 channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
         reports = [report for some, _ in reported for report in some]
+        if self._max_completed is not None:
+            self._limit_completed(reports, self._max_completed)
         messages = self._messages
         try:
             reply, outcomes, jobs = await self._call(reports, options, channel)
@@ -389,6 +394,15 @@ class Hub:
             done += len(some)
         self._note(reply, bool(outcomes), bool(jobs), bool(fetches), messages == self._messages)
         self._distribute(fetches, jobs)
+
+    @staticmethod
+    def _limit_completed(reports: list[Report], count: int) -> None:
+        """Let one of the reports apply the rule: it deletes more jobs than a call completes."""
+        for number, report in enumerate(reports):
+            row = report.row
+            if isinstance(row, working.Completed) and row.keep == 0:
+                reports[number] = report._replace(row=row._replace(keep=(count, 0)))
+                return
 
     async def _call(
         self, reports: Sequence[Report], options: FetchOptions | None, channel: WakeChannel | None

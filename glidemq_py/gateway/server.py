@@ -362,7 +362,9 @@ class Gateway:
         home = queue_of_part(part.name)
         if home != part.name:
             self._part_hubs.setdefault(home, set()).add(part.name)
-        hub = self._hubs[part.name] = Hub(part, link, self._owner, self._channels, self.transport)
+        hub = self._hubs[part.name] = Hub(
+            part, link, self._owner, self._channels, self.transport, self.options.max_completed
+        )  # fmt: skip
         return hub
 
     def adding(self, name: str) -> None:

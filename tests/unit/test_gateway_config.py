@@ -55,6 +55,7 @@ def test_empty_variables_count_as_absent() -> None:
         ({"GLIDEMQ_PREFIX": "{a"}, "GLIDEMQ_PREFIX' = '{a': must not contain"),
         ({"CORS_ALLOW_ORIGIN": "foo"}, "CORS_ALLOW_ORIGIN' = 'foo': must be origins such as"),
         ({"HTTP_PORT": "-1"}, "HTTP_PORT' = '-1': must be 0 to 65535"),
+        ({"BUNQUEUE_MAX_COMPLETED_JOBS": "0"}, "BUNQUEUE_MAX_COMPLETED_JOBS' = 0: must be an integer from 1 to"),
         ({"S3_BACKUP_ENABLED": "maybe"}, "S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_ENABLED": "1"}, "S3_BUCKET' = None: is required with S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_RETENTION": "x"}, "S3_BACKUP_RETENTION"),

@@ -561,6 +561,18 @@ async def test_ended_leases_deliver_to_parents_of_other_queues(wire: Wire, queue
     assert time.monotonic() - start < 5
 
 
+async def test_few_completed_jobs_are_kept(url: str, queue: Queue) -> None:
+    async with Gateway(url, port=0, max_completed=2) as gateway, Wire(gateway) as wire:
+        jobs = [{"data": number} for number in range(6)]
+        jobs[5]["removeOnComplete"] = True
+        ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+        pulled = await good(wire, "PULLB", queue=queue.name, count=6, owner="w")
+        await good(wire, "ACKB", ids=ids[:3], tokens=pulled["tokens"][:3])
+        for number in range(3, 6):
+            await good(wire, "ACK", id=ids[number], token=pulled["tokens"][number])
+        assert [await state_of(wire, each) for each in ids] == ["unknown"] * 3 + ["completed"] * 2 + ["unknown"]
+
+
 async def test_data_that_cannot_be_read_fails_the_job(wire: Wire, queue: Queue) -> None:
     bad = await queue.add("n", {"a": 1})
     link = await queue._connected()
