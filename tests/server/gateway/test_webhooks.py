@@ -312,6 +312,8 @@ async def test_disabled_and_removed_webhooks_get_nothing(
         ({"url": "http://a b/"}, "Invalid URL format"),
         ({"url": "http:///x"}, "Invalid URL format"),
         ({"url": "http://h:99999/"}, "Invalid URL format"),
+        ({"url": "http://.../"}, "Invalid URL format"),
+        ({"url": f"http://{70 * 'a'}.com/"}, "Invalid URL format"),
         ({"url": "http://h/\r\nX: 1"}, "Invalid URL format"),
         ({"url": "ftp://a/"}, "Webhook URL must use http or https protocol"),
         ({"url": f"http://a/{2_048 * 'a'}"}, "Webhook URL too long (max 2048 characters)"),
@@ -394,6 +396,12 @@ async def test_bad_answers(answer: bytes, error: str) -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(WebhookError, match=error):
             await post(f"http://127.0.0.1:{port}/", {}, b"{}", [ip_network("127.0.0.0/8")], 60.0)
+
+
+@pytest.mark.parametrize("url", ["http://.../", "ftp://example.com/", f"http://{70 * 'a'}.example.com/"])
+async def test_stored_url_that_is_invalid_is_an_error_of_the_webhook(url: str) -> None:
+    with pytest.raises(WebhookError):
+        await post(url, {}, b"{}", [], 5.0)
 
 
 async def test_receiver_that_does_not_answer() -> None:
