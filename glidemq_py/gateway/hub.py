@@ -637,6 +637,11 @@ class Hub:
         if self._is_closed:
             raise ClosedError("the gateway is closed")
 
+    def abort(self) -> None:
+        """Cancel the calls in flight."""
+        for task in (*self._in_flight, *self._tasks):
+            task.cancel()
+
     async def close(self) -> None:
         """Wait for the calls in flight, and end the fetches that wait. Idempotent."""
         self._is_closed = True

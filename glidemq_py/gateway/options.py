@@ -70,7 +70,8 @@ class GatewayOptions(OptionValue, kw_only=True):
         frame_timeout: maximum time from the first to the last byte of a frame, ms or timedelta; then the connection is
             closed. The time in which the gateway does not read the connection does not count.
         max_unsent: maximum size of answers that a client has not read, bytes; then its connection is closed.
-        shutdown_timeout: maximum time for running commands when the gateway closes, ms or timedelta.
+        shutdown_timeout: maximum time for closing, ms or timedelta: running commands, the release of fetched jobs, and
+            webhooks; at least half a second.
         share_port: let other gateways of this machine listen on the same port; the kernel distributes the connections.
         tls_cert: path of a PEM file with the certificate chain; connections then use TLS. It is read again when it
             changes.

@@ -60,6 +60,9 @@ _QUEUES_KEPT: Final = 10_000
 _UNUSED_S: Final = 120.0
 """Queues that do not exist any more are forgotten if no client has named them for so long."""
 _RELEASED_PER_CALL: Final = 100
+_RELEASE_S: Final = 1.0
+"""Part of the time for closing that is kept for what follows the running commands, but at most a quarter."""
+_LEAST_CLOSE_S: Final = 0.5
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
 """Interval of the search for queues that need maintenance."""
@@ -197,7 +200,11 @@ class Gateway:
         return GatewayHttpServer(self, self.options, context)
 
     async def close(self) -> None:
-        """Stop listening, wait for running commands, and close all connections. Idempotent."""
+        """Stop listening, wait for running commands, release fetched jobs, and close all connections. Idempotent.
+
+        All of it takes ``shutdown_timeout`` at most, but half a second if that is shorter. What has not ended by then
+        is cancelled: jobs that were not released stay locked until their locks expire.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -205,11 +212,33 @@ class Gateway:
             duty.cancel()
         if self._server is not None:
             self._server.close()
-        if self._http is not None:
-            await self._http.close()
         grace = self.options.shutdown_timeout / 1_000
+        deadline = asyncio.get_running_loop().time() + max(grace, _LEAST_CLOSE_S)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._close_parts(grace - min(_RELEASE_S, grace / 4))
+        except TimeoutError:
+            _log.warning(
+                "gateway: not all was closed within %g s; jobs may stay locked until their locks expire", grace
+            )
+            for session in tuple(self._sessions):
+                session.abort()
+            for hub in self._hubs.values():
+                hub.abort()
+            for task in self._tasks:
+                task.cancel()
+        self._is_closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAST_CLOSE_S):
+                if self._flows is not None:
+                    await self._flows.close()
+                await self._close_client()
+
+    async def _close_parts(self, grace: float) -> None:
+        """Close all but the connection; ``grace``: time for running commands, s."""
         draining = tuple(self._sessions)
-        await asyncio.gather(*(session.drain(grace) for session in draining))
+        http = () if self._http is None else (self._http.close(grace),)
+        await asyncio.gather(*http, *(session.drain(grace) for session in draining))
         for session in draining:
             self._start(self._release(session, ()))
         while self._tasks:
@@ -221,9 +250,6 @@ class Gateway:
         await asyncio.gather(self.counts.close(), self.schedulers.close())
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
-        if self._flows is not None:
-            await self._flows.close()
-        await self._close_client()
 
     async def __aenter__(self) -> Self:
         """Start the gateway."""

@@ -280,6 +280,10 @@ class Session(asyncio.Protocol):
             self._abort()  # connection_lost cancels them
         self._end()
 
+    def abort(self) -> None:
+        """Close the connection at once, and cancel the running commands."""
+        self._abort()
+
     # -- commands --------------------------------------------------------------------------------------------
 
     async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:

@@ -41,8 +41,8 @@ async def post(url: str, headers: Mapping[str, str], body: bytes, allowed: Seque
         timeout_s: Maximum time, s.
 
     Raises:
-        WebhookError: If the URL is invalid, the receiver cannot be reached, is in a network that is not allowed, or answers with another
-            status.
+        WebhookError: If the URL is invalid, or the receiver cannot be reached, is in a network that is not allowed, or
+            answers with another status.
     """
     try:
         target = target_of(url)
