@@ -253,6 +253,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("workers"),
     _call("extend_leases", "duration leases", reply="now statuses deadlines"),
     _call("release_leases", "owner cursor quiet", reply="released cursor"),
+    _call("end_leases", "quiet", reply="recovered failed wait outbox_pending"),
     _call("update_job", "kind id text fence processed_on keep message"),
     _call("stream_chunk", "id fence processed_on keep fields", reply="status entry"),
     _call("store_vector", "id field bytes fence processed_on"),

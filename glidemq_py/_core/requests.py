@@ -67,6 +67,7 @@ __all__ = [
     "depend",
     "discard",
     "drain",
+    "end_leases",
     "event_slice",
     "exchange",
     "extend_leases",
@@ -378,6 +379,11 @@ def extend_leases(*, duration: object, leases: object) -> tuple[bytes]:
 def release_leases(*, owner: object, cursor: object, quiet: object) -> tuple[bytes]:
     """Return the arguments of ``release_leases``."""
     return (pack((owner, cursor, quiet)),)
+
+
+def end_leases(*, quiet: object) -> tuple[bytes]:
+    """Return the arguments of ``end_leases``."""
+    return (pack((quiet,)),)
 
 
 def update_job(

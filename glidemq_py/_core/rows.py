@@ -239,6 +239,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "control_replies_request": ("request", "workers"),
     "extend_leases_request": ("duration", "leases"),
     "release_leases_request": ("owner", "cursor", "quiet"),
+    "end_leases_request": ("quiet",),
     "update_job_request": ("kind", "id", "text", "fence", "processed_on", "keep", "message"),
     "stream_chunk_request": ("id", "fence", "processed_on", "keep", "fields"),
     "store_vector_request": ("id", "field", "bytes", "fence", "processed_on"),
@@ -408,6 +409,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "control_workers_reply": ("sent", "unknown"),
     "extend_leases_reply": ("now", "statuses", "deadlines"),
     "release_leases_reply": ("released", "cursor"),
+    "end_leases_reply": ("recovered", "failed", "wait", "outbox_pending"),
     "stream_chunk_reply": ("status", "entry"),
     "counts_reply": (
         "waiting",

@@ -135,7 +135,11 @@ class Maintenance(BackgroundService):
         return tasks
 
     def wake(self) -> None:
-        """Look at the queues now, for example after a scheduler was created, or after their partitions have changed."""
+        """Look at the queues now, for example after a scheduler was created, or after their partitions have changed.
+
+        If another process maintains a queue, which may notice the scheduler in a minute only, this one fires the
+        queue's schedulers too until then.
+        """
         for tasks in self._queue_tasks:
             tasks.check()
             for task in tasks.tasks:
@@ -174,6 +178,8 @@ class _QueueTask(BackgroundTask):
         self._holder = f"maintenance-{secrets.token_hex(8)}"
         self._lock = link.keys.stem + "lock:maintenance"
         self._running: AsyncExitStack | None = None
+        self._is_beside_holder = False
+        """Whether this process fires schedulers of a queue that another one maintains."""
         self._failures = 0
         self._woken = asyncio.Event()
 
@@ -183,8 +189,10 @@ class _QueueTask(BackgroundTask):
 
     async def _repeat(self) -> None:
         while True:
+            was_woken = self._woken.is_set()
+            self._woken.clear()
             try:
-                pause = await self._run_once()
+                pause = await self._run_once(was_woken)
                 self._failures = 0
             except ClosedError:
                 return
@@ -192,26 +200,33 @@ class _QueueTask(BackgroundTask):
                 self._failures += 1
                 pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
                 _log.warning("queue %r: maintenance failed: %s; retried in %.0f s", self._link.queue_name, error, pause)
-            self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
 
-    async def _run_once(self) -> float:
+    async def _run_once(self, was_woken: bool = False) -> float:
         due = await self._link.transport.call(maintenance_due(self._link.keys.meta, self._holder, _HOLD_MS))
         if self._read_layout is not None:
             self._read_layout(due.layout)
-        if not due.held:
+        if self._is_beside_holder or not due.held:
             await self._stop()
-            return _IDLE_S * random.uniform(0.9, 1.1)
+        if not due.held:
+            if not was_woken:
+                return _IDLE_S * random.uniform(0.9, 1.1)
+            self._start_tasks([self._schedulers()])
+            self._is_beside_holder = True
+            return _IDLE_S * random.uniform(1.1, 1.2)
         if due.busy or 0 <= due.wait <= _BUSY_S * 1000:
             if self._running is None:
-                await self._begin()
+                self._begin()
             return _BUSY_S
         await self._stop()
         return _IDLE_S if due.wait < 0 else max(_SCHEDULER_LEAD_S, min(_IDLE_S, due.wait / 1000 - _SCHEDULER_LEAD_S))
 
-    async def _begin(self) -> None:
+    def _schedulers(self) -> SchedulerTask:
+        return SchedulerTask(link=self._link, quiet=not self._events, longest_s=_BUSY_S)
+
+    def _begin(self) -> None:
         link, name = self._link, self._link.queue_name
         failure_log = FailureLog(
             source=f"queue {name!r}", queue=name, worker_id=self._holder, options=self._options.log_failures,
@@ -227,7 +242,7 @@ class _QueueTask(BackgroundTask):
                 link=link, source=source, options=self._options, listeners=Listeners(self), failure_log=failure_log,
                 policy=policy, outbox_pending=outbox.wake,
             ),
-            SchedulerTask(link=link, quiet=not self._events, longest_s=_BUSY_S),
+            self._schedulers(),
             SuspendTimeoutsTask(link, outbox.wake, failure_log.signal_timed_out),
             UnfinishedFlowsTask(link=link),
             WaitingParentsTask(link=link, outbox_pending=outbox.wake),
@@ -238,13 +253,17 @@ class _QueueTask(BackgroundTask):
             tasks.append(GroupRepair(link=link))
             if link.transport.is_cluster:
                 tasks.append(RemoteFlows(link=link, outbox_pending=outbox.wake))
+        self._start_tasks(tasks).callback(failure_log.close)
+
+    def _start_tasks(self, tasks: Sequence[BackgroundTask]) -> AsyncExitStack:
         self._running = stack = AsyncExitStack()
-        stack.callback(failure_log.close)
         for task in tasks:
             stack.push_async_callback(task.close)
             task.start()
+        return stack
 
     async def _stop(self) -> None:
+        self._is_beside_holder = False
         running, self._running = self._running, None
         if running is not None:
             await running.aclose()

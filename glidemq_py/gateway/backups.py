@@ -17,6 +17,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.gateway.partitions import listed_queues
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class Backups:
         try:
             BackupStore(self._destination, options.backup_storage, ASYNC_RUNTIME, writes=True)
         except GlideMQValidationError as error:
-            if error.option != "destination":
-                raise
+            if error.option == "storage_options":
+                raise GlideMQValidationError("backup_storage", SECRET, error.problem) from None
             raise GlideMQValidationError("backup", options.backup, error.problem) from None
 
     async def run(self, transport: Transport) -> None:

@@ -143,6 +143,8 @@ SETTINGS: Final = (
         "rate_limit_window", "length of the window (60s)", parse_duration, (int, str), "RATE_LIMIT_WINDOW_MS", _whole,
         "TIME",
     ),
+    Setting("max_completed", "completed jobs of a queue to keep; default: all", _whole, (int,),
+            "BUNQUEUE_MAX_COMPLETED_JOBS", metavar="N"),
     Setting(
         "backup", "directory or URL such as s3://bucket/prefix for backups of all queues; default: none",
         metavar="DESTINATION",
@@ -198,12 +200,15 @@ def settings_of(environment: Mapping[str, str], file: str | None, flags: Mapping
     most = environment.get(MOST_QUEUES_VARIABLE)
     if most:
         most_queues(most)
-    found |= _s3_settings(environment)
+    of_bunqueue = _s3_settings(environment)
+    found |= of_bunqueue
     if file is not None:
         found |= _file_settings(file)
     for name, value in flags.items():
         if value is not None:
             found[name] = _checked(_BY_NAME[name], _BY_NAME[name].flag, value)
+    if of_bunqueue and not _S3_URL.match(found["backup"]) and found["backup_storage"] is of_bunqueue["backup_storage"]:
+        del found["backup_storage"]  # the file or a flag names a destination of another kind
     return found
 
 
@@ -217,6 +222,7 @@ def most_queues(text: str) -> int:
     return check_int(MOST_QUEUES_VARIABLE, value, 0, 1_000_000)
 
 
+_S3_URL: Final = re.compile("s3a?://", re.IGNORECASE)
 _S3_STORAGE: Final[Mapping[str, tuple[str, ...]]] = {
     "access_key_id": ("S3_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
     "secret_access_key": ("S3_SECRET_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY"),

@@ -67,8 +67,9 @@ class GatewayHttpServer:
         self._server = _Server(config, api.begin_closing)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
-    async def close(self) -> None:
-        """Answer waiting fetches, close WebSockets, wait for running requests, and stop listening."""
+    async def close(self, seconds: float) -> None:
+        """Answer waiting fetches, close WebSockets, wait for running requests so many seconds, and stop listening."""
+        self._server.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # passed to `wait_for`
         self._server.should_exit = True
         try:
             await self._serving

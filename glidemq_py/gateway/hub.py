@@ -6,6 +6,9 @@ those that arrive meanwhile leave when a call has returned.
 A queue without ready jobs is known to be empty until a client of this process changes it, a message on the process's
 wake-up channel tells of a push, its next delayed job is due, or `STALE_S` have passed. Until then long polls sleep, and
 other polls are answered from memory after the first `FIRST_LOOKS`, so that a lone poll always looks.
+
+A timer on the earliest deadline of the fetched jobs enforces their locks and timeouts: its call ends all leases of the
+queue that are over, and returns when the next one is. Those of a process that died are left to the maintenance.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.leases.ending import end_expired
 from glidemq_py._features.leases.exchanging import (
     ROWS_PER_CALL,
     FetchOptions,
@@ -60,6 +64,12 @@ _PASS_S: Final = 0.1
 _FEWER: Final = int(ExchangeFlags.FEWER)
 _TURN_S: Final = 0.0015
 """How long a client needs between a reply and its next command."""
+_ENDING_S: Final = 0.25
+"""Least interval of the calls that end expired leases."""
+_ENDING_RETRY_S: Final = 5.0
+"""When such a call is made again that has failed."""
+_DEADLINE_MARGIN_S: Final = 0.002
+"""A lease is over when the server's clock, which counts milliseconds, has reached its deadline."""
 _RETRY_S: Final = 0.5
 """How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 _FORGOTTEN_S: Final = 60.0
@@ -117,15 +127,18 @@ class Hub:
         owner: Owner of the leases.
         channels: Wake-ups of the process.
         transport: Connection of the process.
+        max_completed: Number of completed jobs to keep, of those without a rule of their own; None = all.
     """
 
     def __init__(
-        self, queue: Queue[Any, Any], link: QueueLink, owner: str, channels: WakeChannels, transport: Transport
-    ) -> None:
+        self, queue: Queue[Any, Any], link: QueueLink, owner: str, channels: WakeChannels, transport: Transport,
+        max_completed: int | None = None,
+    ) -> None:  # fmt: skip
         self._queue = queue
         self._link = link
         self._owner = owner
         self._channels = channels
+        self._max_completed = max_completed
         self._loop = asyncio.get_running_loop()
         self._reports: deque[_Reported] = deque()
         self._fetches: deque[_Fetch] = deque()
@@ -143,6 +156,9 @@ class Hub:
         self._polled_at = 0.0
         self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
+        """Ends expired leases."""
+        self._ended_at = -_ENDING_S
         self._on_ready: Callable[[], None] | None = None
         """Of a partition: wakes the fetches from the whole queue."""
         self.partitions: object = None
@@ -351,6 +367,8 @@ class Hub:
             if self._channels.hears:
                 channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
         reports = [report for some, _ in reported for report in some]
+        if self._max_completed is not None:
+            self._limit_completed(reports, self._max_completed)
         messages = self._messages
         try:
             reply, outcomes, jobs = await self._call(reports, options, channel)
@@ -367,6 +385,8 @@ class Hub:
             if not isinstance(error, Exception):
                 raise
             return
+        if jobs:
+            self.expect_end((min([job.expires_at for job in jobs]) - reply.now) / 1_000)
         done = 0
         for some, future in reported:
             if not future.done():
@@ -374,6 +394,15 @@ class Hub:
             done += len(some)
         self._note(reply, bool(outcomes), bool(jobs), bool(fetches), messages == self._messages)
         self._distribute(fetches, jobs)
+
+    @staticmethod
+    def _limit_completed(reports: list[Report], count: int) -> None:
+        """Let one of the reports apply the rule: it deletes more jobs than a call completes."""
+        for number, report in enumerate(reports):
+            row = report.row
+            if isinstance(row, working.Completed) and row.keep == 0:
+                reports[number] = report._replace(row=row._replace(keep=(count, 0)))
+                return
 
     async def _call(
         self, reports: Sequence[Report], options: FetchOptions | None, channel: WakeChannel | None
@@ -449,6 +478,38 @@ class Hub:
             await self._queue.release_leases([each.lease for each in jobs])
         except GlideMQError as error:
             _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", self._queue.name, error)
+
+    # -- expiry ----------------------------------------------------------------------------------------------
+
+    def expect_end(self, wait: float) -> None:
+        """End expired leases of the queue in this many seconds at the latest."""
+        if self._is_closed:
+            return
+        at = max(self._loop.time() + wait + _DEADLINE_MARGIN_S, self._ended_at + _ENDING_S)
+        if self._ending is not None:
+            if self._ending.when() <= at:
+                return
+            self._ending.cancel()
+        self._ending = self._loop.call_at(at, self._end)
+
+    def _end(self) -> None:
+        self._ending = None
+        self._ended_at = self._loop.time()
+        self._start(self._end_expired())
+
+    async def _end_expired(self) -> None:
+        try:
+            ended = await end_expired(self._link, quiet=not self._queue.options.events)
+        except ClosedError:
+            return
+        except GlideMQError as error:
+            _log.debug("gateway: queue %r: ending expired locks failed: %s", self._queue.name, error)
+            self.expect_end(_ENDING_RETRY_S)
+            return
+        if ended.wait_s is not None:
+            self.expect_end(ended.wait_s)
+        if ended.leases:
+            self.look()
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -576,6 +637,11 @@ class Hub:
         if self._is_closed:
             raise ClosedError("the gateway is closed")
 
+    def abort(self) -> None:
+        """Cancel the calls in flight."""
+        for task in (*self._in_flight, *self._tasks):
+            task.cancel()
+
     async def close(self) -> None:
         """Wait for the calls in flight, and end the fetches that wait. Idempotent."""
         self._is_closed = True
@@ -583,8 +649,9 @@ class Hub:
             fetch.end([])
         self._sleeping.clear()
         self._fetches.clear()
-        if self._due is not None:
-            self._due.cancel()
+        for timer in (self._due, self._ending):
+            if timer is not None:
+                timer.cancel()
         while self._in_flight or self._tasks:
             await asyncio.wait((*self._in_flight, *self._tasks))
         await self._channels.remove(self)

@@ -71,7 +71,8 @@ class GatewayOptions(OptionValue, kw_only=True):
         frame_timeout: maximum time from the first to the last byte of a frame, ms or timedelta; then the connection is
             closed. The time in which the gateway does not read the connection does not count.
         max_unsent: maximum size of answers that a client has not read, bytes; then its connection is closed.
-        shutdown_timeout: maximum time for running commands when the gateway closes, ms or timedelta.
+        shutdown_timeout: maximum time for closing, ms or timedelta: running commands, the release of fetched jobs, and
+            webhooks; at least half a second.
         share_port: let other gateways of this machine listen on the same port; the kernel distributes the connections.
         tls_cert: path of a PEM file with the certificate chain; connections then use TLS. It is read again when it
             changes.
@@ -79,6 +80,8 @@ class GatewayOptions(OptionValue, kw_only=True):
         rate_limit: maximum number of frames of a connection per ``rate_limit_window``; others are answered with an
             error. None = no limit.
         rate_limit_window: length of the window, ms or timedelta.
+        max_completed: number of completed jobs of a queue to keep, applied when a client completes a job that has no
+            ``removeOnComplete`` of its own; None = all.
         backup: directory or URL such as ``s3://bucket/prefix`` to which all queues are backed up (`Queue.backup`);
             None = no backups. It requires the extra ``backup``.
         backup_every: time between the backups of a queue, ms or timedelta.
@@ -115,6 +118,7 @@ class GatewayOptions(OptionValue, kw_only=True):
     rate_limit_window: Converted[int, Milliseconds] = option(
         partial(to_ms, minimum=100, maximum=DAY_MS), default=60_000
     )
+    max_completed: int | None = option(partial(check_int, minimum=1, maximum=2**31 - 1), default=None)
     backup: str | None = option(partial(check_text, maximum=4_096), default=None)
     backup_every: Converted[int, Milliseconds] = option(partial(to_ms, minimum=60_000), default=21_600_000)
     backup_keep: int = option(partial(check_int, minimum=1, maximum=100_000), default=7)

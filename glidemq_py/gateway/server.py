@@ -62,6 +62,9 @@ _QUEUES_KEPT: Final = 10_000
 _UNUSED_S: Final = 120.0
 """Queues that do not exist any more are forgotten if no client has named them for so long."""
 _RELEASED_PER_CALL: Final = 100
+_RELEASE_S: Final = 1.0
+"""Part of the time for closing that is kept for what follows the running commands, but at most a quarter."""
+_LEAST_CLOSE_S: Final = 0.5
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
 _REPAIR_S: Final = 2.0
@@ -207,7 +210,11 @@ class Gateway:
         return GatewayHttpServer(self, self.options, context)
 
     async def close(self) -> None:
-        """Stop listening, wait for running commands, and close all connections. Idempotent."""
+        """Stop listening, wait for running commands, release fetched jobs, and close all connections. Idempotent.
+
+        All of it takes ``shutdown_timeout`` at most, but half a second if that is shorter. What has not ended by then
+        is cancelled: jobs that were not released stay locked until their locks expire.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -215,11 +222,33 @@ class Gateway:
             duty.cancel()
         if self._server is not None:
             self._server.close()
-        if self._http is not None:
-            await self._http.close()
         grace = self.options.shutdown_timeout / 1_000
+        deadline = asyncio.get_running_loop().time() + max(grace, _LEAST_CLOSE_S)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._close_parts(grace - min(_RELEASE_S, grace / 4))
+        except TimeoutError:
+            _log.warning(
+                "gateway: not all was closed within %g s; jobs may stay locked until their locks expire", grace
+            )
+            for session in tuple(self._sessions):
+                session.abort()
+            for hub in self._hubs.values():
+                hub.abort()
+            for task in self._tasks:
+                task.cancel()
+        self._is_closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAST_CLOSE_S):
+                if self._flows is not None:
+                    await self._flows.close()
+                await self._close_client()
+
+    async def _close_parts(self, grace: float) -> None:
+        """Close all but the connection; ``grace``: time for running commands, s."""
         draining = tuple(self._sessions)
-        await asyncio.gather(*(session.drain(grace) for session in draining))
+        http = () if self._http is None else (self._http.close(grace),)
+        await asyncio.gather(*http, *(session.drain(grace) for session in draining))
         for session in draining:
             self._start(self._release(session, ()))
         while self._tasks:
@@ -231,9 +260,6 @@ class Gateway:
         await asyncio.gather(self.counts.close(), self.schedulers.close())
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
-        if self._flows is not None:
-            await self._flows.close()
-        await self._close_client()
 
     async def __aenter__(self) -> Self:
         """Start the gateway."""
@@ -375,7 +401,9 @@ class Gateway:
         home = queue_of_part(part.name)
         if home != part.name:
             self._part_hubs.setdefault(home, set()).add(part.name)
-        hub = self._hubs[part.name] = Hub(part, link, self._owner, self._channels, self.transport)
+        hub = self._hubs[part.name] = Hub(
+            part, link, self._owner, self._channels, self.transport, self.options.max_completed
+        )  # fmt: skip
         return hub
 
     def adding(self, name: str) -> None:
@@ -389,6 +417,12 @@ class Gateway:
         hub = self._hubs.get(name)
         if hub is not None:
             hub.look()
+
+    def extended(self, name: str, duration: int) -> None:
+        """Let the hub of a queue or partition know that the locks of jobs end in ``duration`` ms: maybe earlier."""
+        hub = self._hubs.get(name)
+        if hub is not None:
+            hub.expect_end(duration / 1_000)
 
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
@@ -490,6 +524,8 @@ class Gateway:
                 known.wake()
         elif not self._is_closing:
             following = self._maintained[queue.name] = _Maintained(queue)
+            if now:
+                following.wake()
             self._start(self._begin_maintenance(following, known))
 
     async def _begin_maintenance(self, maintained: _Maintained, before: _Maintained | None) -> None:
@@ -650,6 +686,7 @@ class _Maintained:
         self.queue = queue
         self.partitions: object = queue._partitions
         self._maintenance: Maintenance | None = None
+        self._is_woken = False
         self._is_closed = False
 
     async def start(self) -> None:
@@ -663,9 +700,12 @@ class _Maintained:
         if not self._is_closed:
             self._maintenance = Maintenance(self.queue._parts)
             await self._maintenance.start()
+            if self._is_woken:
+                self._maintenance.wake()
 
     def wake(self) -> None:
         """See `Maintenance.wake`."""
+        self._is_woken = True
         if self._maintenance is not None:
             self._maintenance.wake()
 

@@ -150,6 +150,10 @@ class GatewayState(Protocol):
         """Note that jobs were added to a partition."""
         ...
 
+    def extended(self, name: str, duration: int) -> None:
+        """Note that locks of jobs of a queue or partition now end in ``duration`` ms."""
+        ...
+
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Note that a command with these fields may have made jobs ready."""
         ...
@@ -279,6 +283,10 @@ class Session(asyncio.Protocol):
         if self._running:
             self._abort()  # connection_lost cancels them
         self._end()
+
+    def abort(self) -> None:
+        """Close the connection at once, and cancel the running commands."""
+        self._abort()
 
     # -- commands --------------------------------------------------------------------------------------------
 

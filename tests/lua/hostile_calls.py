@@ -132,6 +132,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "dead_letter_queue": packed(lambda _: ["letters", "failed", ""]),
         "drain": packed(lambda s: [True, s.random.choice(("", "due:", "groups:", "scheduled:", "lifo:")), 50, 0]),
         "event_slice": packed(lambda _: ["0-0", 50, 0]),
+        "end_leases": packed(lambda _: [False]),
         "exchange": packed(lambda s: ["py-1", s.random.choice((0, 5)), finished(s, s.fetched, 7), False, False,
                                       False, False, False, False,
                                       s.random.choice((False, [5, 1000])), [5, 1000, [1] * len(s.fetched)]]),

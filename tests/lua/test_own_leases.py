@@ -8,7 +8,7 @@ import pytest
 from glidemq_py._core.calls import administration, working
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._features.consistency.checking import FindingKind
-from glidemq_py._features.leases.calls import CONSUMER, Leased, extend_leases, release_leases
+from glidemq_py._features.leases.calls import CONSUMER, Leased, end_leases, extend_leases, release_leases
 from tests.lua import wire_support
 from tests.lua.check_support import assert_repairs, check
 from tests.lua.own_support import START, Fetched, OwnQueue
@@ -197,6 +197,34 @@ def test_a_fetch_after_a_mass_expiry_is_full(q: OwnQueue) -> None:
     assert len(leasing(q, 100)[1]) == 100
     q.advance(LOCK)
     assert len(leasing(q, 100)[1]) == 100
+
+
+@pytest.mark.parametrize("place", [{}, {"lifo": True}], ids=["stream", "list"])
+def test_leases_that_are_over_are_ended_without_a_fetch(q: OwnQueue, place: dict[str, Any]) -> None:
+    assert q.run(end_leases(q.meta, False)) == ([], [], -1, 0)
+    again = q.add_job(**place)
+    assert len(leasing(q, 1)[1]) == 1
+    failing = q.add_job(opts=json.dumps({"timeout": 20_000}), **place)
+    assert len(leasing(q, 1)[1]) == 1
+    later = q.add_job(**place)
+    assert len(leasing(q, 1, lock=LOCK * 2)[1]) == 1
+    assert q.run(end_leases(q.meta, False)) == ([], [], 20_000, 0)
+    q.advance(20_000)
+    assert q.run(end_leases(q.meta, False)) == ([], [failing], 10_000, 0)
+    q.advance(10_000)
+    assert q.run(end_leases(q.meta, False)) == ([again], [], 30_000, 0)
+    assert [q.state(each) for each in (again, failing, later)] == ["waiting", "failed", "active"]
+    assert check(q).findings == ()
+
+
+def test_few_leases_are_ended_per_call(q: OwnQueue) -> None:
+    for _ in range(101):
+        q.add_job()
+    leasing(q, 101)
+    q.advance(LOCK)
+    first, second = q.run(end_leases(q.meta, False)), q.run(end_leases(q.meta, False))
+    assert (len(first.recovered), first.wait) == (100, 0)
+    assert (len(second.recovered), second.wait) == (1, -1)
 
 
 def test_group_keeps_its_order_when_a_lease_expires(q: OwnQueue) -> None:

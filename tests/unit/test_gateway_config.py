@@ -55,6 +55,7 @@ def test_empty_variables_count_as_absent() -> None:
         ({"GLIDEMQ_PREFIX": "{a"}, "GLIDEMQ_PREFIX' = '{a': must not contain"),
         ({"CORS_ALLOW_ORIGIN": "foo"}, "CORS_ALLOW_ORIGIN' = 'foo': must be origins such as"),
         ({"HTTP_PORT": "-1"}, "HTTP_PORT' = '-1': must be 0 to 65535"),
+        ({"BUNQUEUE_MAX_COMPLETED_JOBS": "0"}, "BUNQUEUE_MAX_COMPLETED_JOBS' = 0: must be an integer from 1 to"),
         ({"S3_BACKUP_ENABLED": "maybe"}, "S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_ENABLED": "1"}, "S3_BUCKET' = None: is required with S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_RETENTION": "x"}, "S3_BACKUP_RETENTION"),
@@ -169,6 +170,28 @@ def test_backup_of_the_variables_of_bunqueue() -> None:
     assert "secret" not in repr(options)
     with pytest.raises(GlideMQValidationError, match="backup_storage"):
         GatewayOptions(backup_storage={"region": 5})  # type: ignore[dict-item]
+
+
+def test_other_destination_replaces_the_storage_of_the_variables_of_bunqueue(tmp_path: Path) -> None:
+    environment = {"S3_BACKUP_ENABLED": "1", "S3_BUCKET": "b", "S3_SECRET_ACCESS_KEY": "secret"}
+    folder = str(tmp_path)
+    assert settings_of(environment, None, {"backup": folder}) == {"backup": folder}
+    assert settings_of(environment, written(tmp_path, f'backup = "{folder}"'), {}) == {"backup": folder}
+    other = settings_of(environment, None, {"backup": "s3://other"})
+    assert other["backup_storage"] == {"region": "us-east-1", "secret_access_key": "secret"}
+    own = 'backup = "gs://other"\nbackup_storage = {google_api_key = "k"}'
+    assert settings_of(environment, written(tmp_path, own), {}) == {
+        "backup": "gs://other", "backup_storage": {"google_api_key": "k"}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("destination", ["{folder}", "file://{folder}", "s3://b"])
+def test_secrets_of_the_storage_are_not_shown(destination: str, tmp_path: Path) -> None:
+    storage = {"secret_access_key": "TOPSECRET", "region": "x", "nope": "TOPSECRET"}
+    with pytest.raises(GlideMQValidationError) as caught:
+        Gateway("valkey://127.0.0.1:1", backup=destination.format(folder=tmp_path), backup_storage=storage)
+    assert str(caught.value).startswith("option 'backup_storage' = ***: ")
+    assert "TOPSECRET" not in str(caught.value)
 
 
 def test_destination_of_the_backup_is_named() -> None:

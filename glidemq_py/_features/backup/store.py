@@ -109,7 +109,7 @@ def _checked(options: Any) -> dict[str, str]:
         return {}
     found: dict[Any, Any] = dict(options) if hasattr(options, "items") else {None: None}
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
-        raise GlideMQValidationError("storage_options", options, "must be a mapping of text to text")
+        raise GlideMQValidationError("storage_options", SECRET, "must be a mapping of text to text")
     return found
 
 
@@ -132,7 +132,7 @@ def _open(destination: Destination, options: dict[str, str], writes: bool) -> tu
     if not str(destination):
         raise GlideMQValidationError("destination", destination, "must name a directory")
     if options:
-        raise GlideMQValidationError("storage_options", options, "a directory has no options")
+        raise GlideMQValidationError("storage_options", SECRET, "a directory has no options")
     return _directory(stores, Path(destination), writes), str(destination)
 
 

@@ -1,4 +1,4 @@
-"""Calls of leases besides `exchange`: extending, and releasing all leases of an owner."""
+"""Calls of leases besides `exchange`: extending, releasing all leases of an owner, and ending those that are over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 
-__all__ = ["CONSUMER", "ExtendReply", "Leased", "ReleaseReply", "extend_leases", "release_leases"]
+__all__ = [
+    "CONSUMER", "EndReply", "ExtendReply", "Leased", "ReleaseReply", "end_leases", "extend_leases", "release_leases",
+]  # fmt: skip
 
 CONSUMER: Final = "leases"
 """Consumer of all leases of a queue (``lua/features/leases/leases.lua``)."""
@@ -43,6 +45,19 @@ class ReleaseReply(NamedTuple):
     cursor: str
 
 
+@declared("end_leases_reply")
+class EndReply(NamedTuple):
+    """Reply of `end_leases`."""
+
+    recovered: list[str]
+    """Ids of the jobs that will run again."""
+    failed: list[str]
+    wait: int
+    """Milliseconds until the next lease is over; -1 = none is left."""
+    outbox_pending: int
+    """1 = there are entries for other queues."""
+
+
 def extend_leases(meta: str, duration: int, leases: Sequence[Leased]) -> Call[ExtendReply]:
     """Extend leases: they end ``duration`` ms from now."""
     arguments = requests.extend_leases(duration=duration, leases=leases)
@@ -53,3 +68,9 @@ def release_leases(meta: str, owner: str, cursor: str, quiet: bool) -> Call[Rele
     """Release leases of an owner, reading those of the queue from ``cursor`` ('' = the first) on."""
     arguments = requests.release_leases(owner=owner, cursor=cursor, quiet=quiet)
     return Call("release_leases", meta, arguments, reader(ReleaseReply), repeatable=True)
+
+
+def end_leases(meta: str, quiet: bool) -> Call[EndReply]:
+    """End leases that are over, at most 100, the oldest first."""
+    arguments = requests.end_leases(quiet=quiet)
+    return Call("end_leases", meta, arguments, reader(EndReply), repeatable=True)

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from glidemq_py._features.middleware.middleware import Middleware
 
 __all__ = ["ROWS_PER_CALL", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row",
-           "exchange", "exchange_rows", "facts_of", "failed_rows", "released_row", "within_budgets"]  # fmt: skip
+           "deliver", "exchange", "exchange_rows", "facts_of", "failed_rows", "log_attempt", "released_row",
+           "within_budgets"]  # fmt: skip
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
@@ -344,7 +345,7 @@ async def exchange_rows(
         reply = await link.transport.call(call)
     outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
     if reply.flags & ExchangeFlags.OUTBOX_PENDING:
-        await link.runtime.uncancelled(_deliver(link), lambda _: _release_unclaimed(queue, _runs_of(link, reply)))
+        await link.runtime.uncancelled(deliver(link), lambda _: _release_unclaimed(queue, _runs_of(link, reply)))
     return reply, outcomes
 
 
@@ -360,13 +361,13 @@ def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseO
     row, name = report.row, link.queue_name
     shown = row.id if link.partition is None else link.partition.id_of(row.id)
     if not outcome.applied:
-        _log_failure(logging.WARNING, name, shown, "discarded", "discarded the report of a lost lease")
+        log_attempt(logging.WARNING, name, shown, "discarded", "discarded the report of a lost lease")
     elif isinstance(row, working.Failed) and outcome is LeaseOutcome.RETRYING:
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
-        _log_failure(logging.WARNING, name, shown, "retrying", f"failed ({what}); retried in {row.backoff} ms")
+        log_attempt(logging.WARNING, name, shown, "retrying", f"failed ({what}); retried in {row.backoff} ms")
     elif isinstance(row, working.Failed):
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
-        _log_failure(logging.ERROR, name, shown, "failed", f"failed ({what}); {_end_of(row)}")
+        log_attempt(logging.ERROR, name, shown, "failed", f"failed ({what}); {_end_of(row)}")
     return outcome
 
 
@@ -374,7 +375,7 @@ def _end_of(row: working.Failed) -> str:
     return "not retried" if row.permanent else "no attempts are left"
 
 
-def _log_failure(level: int, queue: str, job_id: str, outcome: str, what: str) -> None:
+def log_attempt(level: int, queue: str, job_id: str, outcome: str, what: str) -> None:
     """Log a failed or discarded attempt, with the record attributes of the failure log of workers."""
     if not _failures.isEnabledFor(level):
         return
@@ -448,7 +449,7 @@ def _no_lease(_: Run) -> Lease[Any, Any]:
     raise AssertionError("a call that fetches nothing has fetched a job")
 
 
-async def _deliver(link: QueueLink) -> None:
+async def deliver(link: QueueLink) -> None:
     """Deliver results to parents in other queues, and dead letters: there may be no worker."""
     try:
         await Outbox(link).deliver()

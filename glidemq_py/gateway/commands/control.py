@@ -16,6 +16,7 @@ from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.webhooks.service import DELIVERIES
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -41,6 +42,8 @@ _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
 
 async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
+    if given["queue"] == DELIVERIES:
+        raise CommandError(f"queue {DELIVERIES} has the messages of all webhooks; use SetWebhookEnabled")
     await (await session.state.queue(given["queue"])).pause()
     return {"id": UNDEFINED}
 

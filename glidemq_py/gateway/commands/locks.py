@@ -51,6 +51,7 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             if outcome.applied:
                 held.renewed(job.id, job.token, ms)
                 count += 1
+        session.state.extended(queue.name, ms)
     return count
 
 

@@ -11,6 +11,7 @@ from glidemq_py.gateway.values import UNDEFINED
 from glidemq_py.gateway.webhooks.addresses import check_url
 from glidemq_py.gateway.webhooks.reading import prepare
 from glidemq_py.gateway.webhooks.registry import EVENTS, Webhook
+from glidemq_py.gateway.webhooks.service import DELIVERIES
 from glidemq_py.gateway.webhooks.signing import check_secret
 
 if TYPE_CHECKING:
@@ -50,9 +51,12 @@ async def _add(session: Session, given: Mapping[str, Any]) -> Answer:
 
 def _queue_of(name: str | None) -> str | None:
     try:
-        return engine_name(name) if name else None
+        found = engine_name(name) if name else None
     except QueueNameError as error:
         raise CommandError(str(error)) from None
+    if found == DELIVERIES:
+        raise CommandError(f"queue {DELIVERIES} has the messages of webhooks: its events are not sent")
+    return found
 
 
 async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:

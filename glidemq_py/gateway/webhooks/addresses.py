@@ -127,7 +127,12 @@ def check_url(url: str, allowed: Iterable[Network]) -> None:
     Raises:
         CommandError: If webhooks must not be sent there.
     """
-    host = target_of(url).host.rstrip(".")
+    name = target_of(url).host
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        raise CommandError("Invalid URL format") from None
+    host = name.rstrip(".")
     address = _written_address(host)
     problem = None
     if address is not None:

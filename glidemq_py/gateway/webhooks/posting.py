@@ -12,6 +12,7 @@ from functools import cache
 from typing import Final
 
 from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.webhooks.addresses import Network, Target, problem_of, target_of
 
 __all__ = ["WebhookError", "post"]
@@ -40,16 +41,19 @@ async def post(url: str, headers: Mapping[str, str], body: bytes, allowed: Seque
         timeout_s: Maximum time, s.
 
     Raises:
-        WebhookError: If the receiver cannot be reached, is in a network that is not allowed, or answers with another
-            status.
+        WebhookError: If the URL is invalid, or the receiver cannot be reached, is in a network that is not allowed, or
+            answers with another status.
     """
-    target = target_of(url)
+    try:
+        target = target_of(url)
+    except CommandError as error:
+        raise WebhookError(str(error)) from None
     try:
         async with asyncio.timeout(timeout_s):
             status = await _exchange(target, headers, body, allowed)
     except TimeoutError:
         raise WebhookError(f"{target.authority} did not answer within {timeout_s:g} s") from None
-    except (OSError, ssl.SSLError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+    except (OSError, UnicodeError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         raise WebhookError(f"{target.authority}: {type(error).__name__}: {error}") from None
     if 300 <= status < 400:
         raise WebhookError(f"{target.authority} answered {status}: redirects are not followed")

@@ -64,6 +64,7 @@ class Webhooks:
         self._lock = ReadingLock(transport, options.prefix)
         self._readings: dict[str, EventReading] = {}
         self._worker: Worker[None] | None = None
+        self._is_paused = False
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -107,6 +108,7 @@ class Webhooks:
             return _BUSY_S
         await self._read(revision, await self._wanted(webhooks))
         await self.registry.forget_figures(webhooks)
+        await self._log_pause()
         return _BUSY_S
 
     async def _wanted(self, webhooks: Mapping[str, tuple[Webhook, Figures]]) -> dict[str, dict[str, Webhook]]:
@@ -114,8 +116,19 @@ class Webhooks:
         enabled = {webhook_id: webhook for webhook_id, (webhook, _) in webhooks.items() if webhook.enabled}
         names = {webhook.queue for webhook in enabled.values() if webhook.queue is not None}
         if any(webhook.queue is None for webhook in enabled.values()):
-            names |= {name for name in await listed_queues(self._transport, self.options.prefix) if name != DELIVERIES}
+            names |= set(await listed_queues(self._transport, self.options.prefix))
+        names.discard(DELIVERIES)  # each delivery would cause others
         return {name: wanted_by(name, webhooks) for name in names}
+
+    async def _log_pause(self) -> None:
+        """Log that the queue of the deliveries was paused or resumed."""
+        is_paused = await (await self._open_queue(DELIVERIES)).is_paused()
+        if is_paused != self._is_paused:
+            self._is_paused = is_paused
+            if is_paused:
+                _log.warning("gateway: queue %r: paused; no webhooks are delivered until it is resumed", DELIVERIES)
+            else:
+                _log.info("gateway: queue %r: resumed; webhooks are delivered again", DELIVERIES)
 
     async def _read(self, revision: int, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
         parts: dict[str, tuple[Queue[Any, Any], Mapping[str, Webhook]]] = {}

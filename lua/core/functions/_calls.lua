@@ -110,6 +110,10 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { owner = r[1], cursor = r[2], quiet = r[3] }
   end,
+  end_leases = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { quiet = r[1] }
+  end,
   update_job = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
@@ -624,6 +628,7 @@ G.replies = {
   control_workers = function(r) return cmsgpack.pack({ r.sent, r.unknown }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
+  end_leases = function(r) return cmsgpack.pack({ r.recovered, r.failed, r.wait, r.outbox_pending }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,
   counts = function(r)
     return {

@@ -16,7 +16,7 @@ L.CONSUMER = 'leases'
 
 local PATTERN = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d)|([%d%-]*)|(.*)$'
 local EXPIRED_PER_CALL, EXPIRED_MAX = 20, 500
-local MAX_STALLED = 1 -- as the default of workers
+L.MAX_STALLED = 1 -- as the default of workers
 local SHORTEST_LOCK_MS = 1000
 local TIMEOUT, EXPIRY = 'JobTimeoutError', 'LeaseExpiredError'
 local NO_END = {}
@@ -171,7 +171,7 @@ L.list_again = function(q, id, h)
 end
 
 local function run_of(fetching)
-  return { now = fetching.now, max_stalled = MAX_STALLED, quiet = fetching.quiet, recovered = {}, failed = {},
+  return { now = fetching.now, max_stalled = L.MAX_STALLED, quiet = fetching.quiet, recovered = {}, failed = {},
     fetching = fetching, no_metrics = fetching.lease.no_metrics }
 end
 
@@ -272,7 +272,7 @@ L.extend = function(q, now, id, fence, processed_on, duration)
   local lease = L.current({ state = state, fence = job_fence, processedOn = job_processed_on, lease = text or nil })
   if not lease then return G.STALE, 0 end
   if lease.limit > 0 and lease.limit <= now then
-    L.recover_expired(q, { now = now, max_stalled = MAX_STALLED, recovered = {}, failed = {} }, EXPIRED_PER_CALL)
+    L.recover_expired(q, { now = now, max_stalled = L.MAX_STALLED, recovered = {}, failed = {} }, EXPIRED_PER_CALL)
     return G.STALE, 0
   end
   local _, own_lock = own_times(opts or '{}')

@@ -48,6 +48,23 @@ async def test_scheduler_of_python_is_found(wire: Wire, queue: Queue) -> None:
     assert await queue.get_job_schedulers() == []
 
 
+async def test_cron_job_is_fired_in_time_though_another_gateway_maintains_the_queue(
+    wire: Wire, other: Wire, queue: Queue
+) -> None:
+    await good(wire, "PUSH", queue=queue.name, data=1)
+    ack = await good(wire, "PULL", queue=queue.name, owner="w")
+    await good(wire, "ACK", id=ack["job"]["id"], token=ack["token"])
+    link = await queue._connected()
+    async with asyncio.timeout(60):
+        while not await link.transport.command("EXISTS", link.keys.stem + "lock:maintenance"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await good(other, "Cron", name=f"{queue.name}-soon", queue=queue.name, repeatEvery=100, data="cron")
+    fetched = await good(other, "PULL", queue=queue.name, owner="w", timeout=10_000)
+    assert fetched["job"]["data"] == "cron"
+    await good(other, "ACK", id=fetched["job"]["id"], token=fetched["token"])
+    assert (await good(wire, "PULL", queue=queue.name, owner="w", timeout=10_000))["job"]["data"] == "cron"
+
+
 async def test_gateway_fires_cron_jobs_without_a_worker(wire: Wire, queue: Queue) -> None:
     name = f"{queue.name}-tick"
     options = {"maxAttempts": 5, "removeOnComplete": True}

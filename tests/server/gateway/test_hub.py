@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import LeaseOutcome, Queue
-from glidemq_py._features.leases import exchanging
+from glidemq_py._features.leases import ending, exchanging
+from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, held, hub, server
 from tests.server.gateway.wire import Wire, good, packed
 
@@ -39,6 +40,12 @@ async def listening(gateway: Gateway, wire: Wire, queue: str) -> None:
         known, loop = gateway._hubs[queue], asyncio.get_running_loop()
         while known._empty_until < loop.time() + 10 or known._empty_looks < hub.FIRST_LOOKS:
             await good(wire, "PULL", queue=queue)
+
+
+async def until_failed(queue: Queue, count: int) -> None:
+    async with asyncio.timeout(60):
+        while (await queue.get_job_counts()).failed < count:  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.02)
 
 
 async def all_of(wire: Wire, *commands: dict[str, Any]) -> list[dict[str, Any]]:
@@ -223,3 +230,44 @@ async def test_unused_queues_are_forgotten(
         assert (await patient.receive())["job"]["data"] == 2
     await good(wire, "PUSH", queue=gone, data=3)
     assert (await good(wire, "PULL", queue=gone, timeout=60_000))["job"]["data"] == 3
+
+
+async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_leased(
+    gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    end_leases: Any = ending.end_leases
+
+    def counted(meta: str, quiet: bool) -> Any:
+        calls.append(1)
+        return end_leases(meta, quiet)
+
+    monkeypatch.setattr(ending, "end_leases", counted)
+    for _ in range(20):
+        await good(wire, "PUSH", queue=queue.name, data=1, timeout=100, maxAttempts=1)
+    await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
+    await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
+    await until_failed(queue, 20)
+    known = gateway._hubs[queue.name]
+    assert known._ending is None
+    assert 1 <= len(calls) <= 3
+
+
+async def test_leases_are_ended_when_the_server_is_back(
+    gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_ENDING_RETRY_S", 0.01)
+    failures = iter([GlideMQConnectionError("gone"), GlideMQConnectionError("gone")])
+    really: Any = ending.end_expired
+
+    async def lost(link: Any, *, quiet: bool) -> Any:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return await really(link, quiet=quiet)
+
+    monkeypatch.setattr(hub, "end_expired", lost)
+    await good(wire, "PUSH", queue=queue.name, data=1, timeout=50, maxAttempts=1)
+    await good(wire, "PULL", queue=queue.name, owner="w")
+    await until_failed(queue, 1)
+    assert next(failures, None) is None

@@ -1,6 +1,7 @@
 """Jobs that are added, fetched and reported through gateways, with raw frames."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,13 @@ async def until(reached: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
         while not await reached():  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.01)
+
+
+def state_is(wire: Wire, job_id: str, state: str) -> Callable[[], Awaitable[bool]]:
+    async def reached() -> bool:
+        return await state_of(wire, job_id) == state
+
+    return reached
 
 
 async def test_job_is_pulled_by_one_gateway_and_acknowledged_by_another(
@@ -508,6 +516,65 @@ async def test_report_after_the_timeout_of_the_job_is_ignored(wire: Wire, queue:
     assert ignored["data"] == {"applied": False, "reason": "already-finalized"}
     ignored = await good(wire, "ACKB", ids=[job_id], tokens=[token])
     assert ignored["data"] == {"ignoredIndices": [0], "ignoredIds": [job_id]}
+
+
+async def test_timeout_of_a_job_ends_soon_without_a_fetch(wire: Wire, other: Wire, queue: Queue) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, timeout=150, maxAttempts=1))["id"]
+    token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
+    start = time.monotonic()
+    await until(state_is(other, job_id, "failed"))
+    assert time.monotonic() - start < 5
+    ignored = await good(wire, "ACK", id=job_id, token=token)
+    assert ignored["data"] == {"applied": False, "reason": "already-finalized"}
+
+
+async def test_lock_expires_soon_without_a_fetch(
+    wire: Wire, other: Wire, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
+    short = (await good(wire, "PUSH", queue=queue.name, data=1, backoff=60_000))["id"]
+    await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=60_000)
+    await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=1_000)
+    start = time.monotonic()
+    await until(state_is(other, short, "delayed"))
+    assert time.monotonic() - start < 5
+    assert await state_of(wire, long) == "active"
+    assert f"job {short}: stalled (its lock or timeout expired); it will run again" in caplog.text
+
+
+async def test_lock_that_is_shortened_through_its_gateway_expires_soon(wire: Wire, queue: Queue) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, maxAttempts=1))["id"]
+    token = (await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=60_000))["token"]
+    await good(wire, "ExtendLock", id=job_id, token=token, duration=1_000)
+    start = time.monotonic()
+    await until(state_is(wire, job_id, "failed"))
+    assert time.monotonic() - start < 5
+
+
+async def test_ended_leases_deliver_to_parents_of_other_queues(wire: Wire, queue: Queue) -> None:
+    child, parent = f"c-{queue.name}", f"p-{queue.name}"
+    options = {"maxAttempts": 1, "timeout": 100, "parentId": parent, "failParentOnFailure": True}
+    jobs = [
+        {"id": child, "queue": f"{queue.name}-c", "input": {"data": {}, **options}},
+        {"id": parent, "queue": queue.name, "input": {"data": {}, "childrenIds": [child], "dependsOn": [child]}},
+    ]
+    await good(wire, "PUSHF", jobs=jobs)
+    await good(wire, "PULL", queue=f"{queue.name}-c", owner="w")
+    start = time.monotonic()
+    await until(state_is(wire, parent, "failed"))
+    assert time.monotonic() - start < 5
+
+
+async def test_few_completed_jobs_are_kept(url: str, queue: Queue) -> None:
+    async with Gateway(url, port=0, max_completed=2) as gateway, Wire(gateway) as wire:
+        jobs = [{"data": number} for number in range(6)]
+        jobs[5]["removeOnComplete"] = True
+        ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+        pulled = await good(wire, "PULLB", queue=queue.name, count=6, owner="w")
+        await good(wire, "ACKB", ids=ids[:3], tokens=pulled["tokens"][:3])
+        for number in range(3, 6):
+            await good(wire, "ACK", id=ids[number], token=pulled["tokens"][number])
+        assert [await state_of(wire, each) for each in ids] == ["unknown"] * 3 + ["completed"] * 2 + ["unknown"]
 
 
 async def test_data_that_cannot_be_read_fails_the_job(wire: Wire, queue: Queue) -> None:

@@ -111,3 +111,29 @@ async def test_jobs_of_a_connection_that_was_lost_meanwhile_are_released(
             while (pulled := await wire.call("PULL", queue=queue_name, owner="w", timeout=5_000)).get("job") is None:
                 pass
         assert pulled["job"]["id"] == job_id
+
+
+async def test_closing_takes_no_longer_than_its_limit_while_the_server_is_gone(
+    restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, url = restartable_server(), "http://127.0.0.1:1/"
+    gateway = Gateway(server.url, port=0, http_port=0, shutdown_timeout=600, webhook_networks=["127.0.0.0/8"])
+    await gateway.start()
+    async with Wire(gateway) as wire, Wire(gateway) as busy, httpx.AsyncClient() as http:
+        await good(wire, "AddWebhook", url=url, events=["job.pushed"], queue=queue_name)
+        await good(busy, "SubscribeEvents", queue=queue_name)
+        await good(wire, "PUSH", queue=queue_name, data=1)
+        await good(wire, "PULL", queue=queue_name, owner="w")
+        async with asyncio.timeout(60):
+            while not (await wire.call("Dlq", queue="gateway@webhooks"))["ok"] or gateway.webhooks._worker is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        server.kill()
+        busy.send(packed({"cmd": "GetJobCounts", "queue": queue_name}))
+        counting = asyncio.create_task(http.get(f"http://127.0.0.1:{gateway.http_port}/queues/{queue_name}/counts"))
+        await asyncio.sleep(0.02)
+        start = asyncio.get_running_loop().time()
+        await gateway.close()
+        assert asyncio.get_running_loop().time() - start < 3  # of 30 s of a call
+        assert await wire.is_closed()
+        await asyncio.wait((counting,))
+    assert "not all was closed within 0.6 s" in caplog.text

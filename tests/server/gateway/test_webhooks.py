@@ -22,6 +22,7 @@ from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.chosen_ids import claim_ids
 from glidemq_py.gateway.webhooks.posting import WebhookError, post
 from glidemq_py.gateway.webhooks.reading import ReadingLock
+from glidemq_py.gateway.webhooks.registry import Webhook
 from glidemq_py.gateway.webhooks.service import DELIVERIES
 from tests.server.gateway.wire import Wire, failure, good
 
@@ -196,6 +197,44 @@ async def test_webhook_of_all_queues_gets_only_its_events(wire: Wire, receiver: 
     assert "x-webhook-signature" not in received[0].headers
 
 
+async def test_events_of_the_deliveries_are_not_sent(
+    gateways: tuple[Gateway, Gateway], wire: Wire, receiver: Receiver, queue_name: str
+) -> None:
+    error = "queue gateway@webhooks has the messages of webhooks: its events are not sent"
+    assert await failure(wire, "AddWebhook", url=receiver.url(), events=["job.pushed"], queue=DELIVERIES) == error
+    webhooks = gateways[0].webhooks
+    now = await webhooks.registry.now()
+    stored = Webhook(
+        url=receiver.url("/loop"), events=("job.pushed",), queue=DELIVERIES, secret=None, created=now, since=now
+    )
+    await webhooks.registry.add(stored)  # of an earlier version
+    await add(wire, receiver, queue=queue_name, events=["job.pushed"])
+    for number in range(1, 4):
+        await good(wire, "PUSH", queue=queue_name, data=number)
+        await receiver.wait_for_count(number)
+    assert [each.path for each in receiver.received] == ["/hook"] * 3
+    assert DELIVERIES not in gateways[0].webhooks._readings | gateways[1].webhooks._readings
+
+
+async def test_pause_of_the_deliveries_is_rejected_or_logged(
+    wire: Wire, receiver: Receiver, queue_name: str, url: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    error = "queue gateway@webhooks has the messages of all webhooks; use SetWebhookEnabled"
+    assert await failure(wire, "Pause", queue=DELIVERIES) == error
+
+    async def logged() -> str:
+        return caplog.text
+
+    async with Queue(DELIVERIES, url, prefix=prefix) as deliveries:
+        await deliveries.pause()
+        await add(wire, receiver, queue=queue_name)
+        await until(logged, lambda text: "paused; no webhooks are delivered until it is resumed" in text)
+        await deliveries.resume()
+        await add(wire, receiver, queue=queue_name)
+        await until(logged, lambda text: "resumed; webhooks are delivered again" in text)
+
+
 async def test_failed_deliveries_are_repeated_in_order_and_given_up(
     gateways: tuple[Gateway, Gateway], wire: Wire, receiver: Receiver, queue_name: str, url: str, prefix: str
 ) -> None:
@@ -273,6 +312,8 @@ async def test_disabled_and_removed_webhooks_get_nothing(
         ({"url": "http://a b/"}, "Invalid URL format"),
         ({"url": "http:///x"}, "Invalid URL format"),
         ({"url": "http://h:99999/"}, "Invalid URL format"),
+        ({"url": "http://.../"}, "Invalid URL format"),
+        ({"url": f"http://{70 * 'a'}.com/"}, "Invalid URL format"),
         ({"url": "http://h/\r\nX: 1"}, "Invalid URL format"),
         ({"url": "ftp://a/"}, "Webhook URL must use http or https protocol"),
         ({"url": f"http://a/{2_048 * 'a'}"}, "Webhook URL too long (max 2048 characters)"),
@@ -355,6 +396,12 @@ async def test_bad_answers(answer: bytes, error: str) -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(WebhookError, match=error):
             await post(f"http://127.0.0.1:{port}/", {}, b"{}", [ip_network("127.0.0.0/8")], 60.0)
+
+
+@pytest.mark.parametrize("url", ["http://.../", "ftp://example.com/", f"http://{70 * 'a'}.example.com/"])
+async def test_stored_url_that_is_invalid_is_an_error_of_the_webhook(url: str) -> None:
+    with pytest.raises(WebhookError):
+        await post(url, {}, b"{}", [], 5.0)
 
 
 async def test_receiver_that_does_not_answer() -> None:

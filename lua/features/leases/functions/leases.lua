@@ -1,5 +1,5 @@
--- extend_leases, release_leases: renew and release jobs that were fetched without a worker. `exchange` fetches and
--- reports them.
+-- extend_leases, release_leases, end_leases: renew and release jobs that were fetched without a worker, and end those
+-- whose time is over. `exchange` fetches and reports them.
 -- extend_leases:   KEYS 1 meta   ARGV 1 packed {duration ms, leases}   -> packed {now, statuses, deadlines}
 --   leases: {id, entry, fence, processed_on, limit} each   status: 0 extended, 2 gone, 3 lost, 7 extended but revoked
 --   deadlines: epoch ms, at most the end of the job's timeout, and its lockDuration from now; 0 if the lease is lost
@@ -7,10 +7,14 @@
 -- release_leases:  KEYS 1 meta   ARGV 1 packed {owner, cursor, quiet}   -> packed {released, cursor}
 --   Release all leases of an owner: read PAGE leases of the queue behind the cursor ('' = from the first), and release
 --   those of the owner; call again with the cursor until it is ''.
+-- end_leases:      KEYS 1 meta   ARGV 1 packed {quiet}   -> packed {recovered ids, failed ids, wait, outbox_pending}
+--   End up to ENDED_MAX leases that are over, the oldest first, as `exchange` does before it fetches.
+--   wait: ms until the next lease is over, -1 = none is left   outbox_pending: 1 = there are entries for other queues
 
 local L, LEASED = G.leases, G.rows.leased
 local KINDS = G.report_kinds
-local LEASES_MAX, PAGE = 1000, 500
+local SCORED = G.rows.scored
+local LEASES_MAX, PAGE, ENDED_MAX = 1000, 500, 100
 
 G.export('extend_leases', { 'allow-oom' }, function(q, r)
   if #r.leases > LEASES_MAX then error('too many leases: ' .. #r.leases) end
@@ -56,4 +60,20 @@ G.export('release_leases', { 'allow-oom' }, function(q, r)
   G.groups.flush(q)
   if not ok then error(reply, 0) end
   return reply
+end)
+
+-- Return in how many ms the first lease of the queue is over, -1 without one.
+local function until_next(q, now)
+  local first = redis.call('ZRANGE', q.leases, 0, 0, 'WITHSCORES')
+  local at = tonumber(first[SCORED.score] or '')
+  return at and math.max(0, at - now) or -1
+end
+
+G.export('end_leases', { 'allow-oom' }, function(q, r)
+  local run = { now = G.now(q), max_stalled = L.MAX_STALLED, quiet = r.quiet, recovered = {}, failed = {} }
+  L.recover_expired(q, run, ENDED_MAX)
+  return G.replies.end_leases({
+    recovered = run.recovered, failed = run.failed, wait = until_next(q, run.now),
+    outbox_pending = G.outbox_pending(q) and 1 or 0,
+  })
 end)
