@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -44,7 +44,7 @@ KINDS = pytest.mark.parametrize("kind", [ordered, unique])
 @contextlib.asynccontextmanager
 async def failed_jobs(
     url: str, name: str, kind: Callable[[str], dict[str, Any]], keys: Sequence[str], partitions: int | None = None
-) -> AsyncIterator[tuple[Queue, list[Job]]]:
+) -> AsyncGenerator[tuple[Queue, list[Job]]]:
     """Open a queue, and let jobs of the keys fail."""
     async with Queue(name, url, partitions=partitions) as queue:
         jobs = await queue.add_bulk([("old", key, kind(key)) for key in keys])
@@ -261,7 +261,8 @@ async def test_nothing_is_requeued_between_the_last_look_and_the_end_of_a_change
         for key in MOVED:
             resp.execute("HDEL", f"{prefix}ordering", key)
             resp.execute("DEL", f"{prefix}group:{key}", f"{prefix}moved-keys")
-        publish, requeued = partitioned_changes._publish, []
+        publish = partitioned_changes._publish
+        requeued: list[int] = []
 
         async def requeue_first(*args: Any) -> None:
             requeued.append(await queue.retry_jobs())

@@ -47,14 +47,14 @@ def _keys(job: KeyedJob) -> list[_Key]:
 
 
 async def requeue(
-    transport: JobTransport, keys: QueueKeys, jobs: Iterable[KeyedJob | Sequence[Any]], *, completed: bool = False
+    transport: JobTransport, keys: QueueKeys, jobs: Iterable[Sequence[Any]], *, completed: bool = False
 ) -> list[str]:
     """Requeue finished jobs whose key has no jobs in another partition, and has not left theirs.
 
     Args:
         transport: The connection.
         keys: Keys of the partition.
-        jobs: The jobs, as the library has returned them.
+        jobs: The jobs, as `KeyedJob` or the rows that the library has returned.
         completed: Whether completed jobs are requeued too.
 
     Returns:
