@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from glidemq_py._api import plain_settings
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features import queue_list
 from glidemq_py._features.backup.manifest import BackupInfo
-from glidemq_py._features.backup.restoring import RestoreReport, restore_backup
+from glidemq_py._features.backup.restoring import BackedUpSettings, RestoreReport, RestoreSteps, restore_backup
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.partitions.changing import advance_layout, replace_layout
 from glidemq_py._features.partitions.layout import Layout, further_names, number_after
 from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.stored import parse_layout
-from glidemq_py.errors import QueueNotEmptyError
+from glidemq_py.errors import BackupError, QueueNotEmptyError
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
+    from glidemq_py._api.partitioned import PartitionedQueue
 
 __all__ = ["restore_partitions"]
 
@@ -30,22 +32,49 @@ async def restore_partitions(home: Queue[Any, Any], store: BackupStore, info: Ba
     restored_names = {link.keys.name for link in links}
     others = [] if before is None else [name for name in before.served if name not in restored_names]
 
-    async def publish() -> None:
-        call = replace_layout(home._keys.meta, before, following)
+    if before is not None:
+        await _reject_jobs(home, before, others)
+    report = await restore_backup(links, store, info, _Steps(home, info, before, restored))
+    for link in links:
+        await queue_list.register(link)
+    return report
+
+
+class _Steps(RestoreSteps):
+    """Replaces the layout; the settings of a queue without partitions then apply to all of them."""
+
+    def __init__(
+        self, home: Queue[Any, Any], info: BackupInfo, before: Layout | None, restored: PartitionedQueue
+    ) -> None:
+        self._home, self._info, self._before, self._restored = home, info, before, restored
+
+    async def check(self, settings: BackedUpSettings) -> None:
+        """See `RestoreSteps`."""
+        if self._info.partitions:
+            return
+        info, count = self._info, len(self._restored.queues)
+        problem = plain_settings.mismatch(settings, count)
+        if problem is not None:
+            raise BackupError(
+                f"backup {info.id!r} of queue {info.queue!r} cannot be restored into {count} partitions: {problem}"
+            )
+
+    async def before_writing(self) -> None:
+        """See `RestoreSteps`."""
+        home, following = self._home, self._restored.layout
+        call = replace_layout(home._keys.meta, self._before, following)
         stored = parse_layout(home.name, (await home._transport.call(call)).decode("utf-8", "replace"))
         if stored != following:
             raise LayoutChangedError(f"queue {home.name!r}: another client changed its partitions; restore it again")
-        for queue in restored.queues[1:]:
+        for queue in self._restored.queues[1:]:
             link = await queue._connected()
             await link.transport.call(advance_layout(link.keys.meta, following))
         await home._use_layout(following)
 
-    if before is not None:
-        await _reject_jobs(home, before, others)
-    report = await restore_backup(links, store, info, publish)
-    for link in links:
-        await queue_list.register(link)
-    return report
+    async def after_writing(self, settings: BackedUpSettings) -> None:
+        """See `RestoreSteps`."""
+        if not self._info.partitions:
+            await plain_settings.apply_to_partitions(self._home, self._restored, settings)
 
 
 def _restored_layout(home: Queue[Any, Any], before: Layout | None, info: BackupInfo) -> Layout:

@@ -44,7 +44,15 @@ if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.partitioned import PartitionedQueue
 
-__all__ = ["get_partitions", "set_partitions"]
+__all__ = [
+    "CHOOSING",
+    "copy_to_partitions",
+    "divide_limits",
+    "forget_limits",
+    "get_partitions",
+    "limits_of",
+    "set_partitions",
+]
 
 T = TypeVar("T")
 
@@ -59,7 +67,8 @@ _SETTLING: Final = "settling"
 """Field of the meta keys of all partitions: the number of the layout, while jobs of former layouts are looked for."""
 _ATTEMPTS: Final = 20
 """Times that a change copies the settings. More than two are needed only if they change again and again."""
-_CHOOSING: Final = ("ordering", "fair_key", "deduplication", "job_id")
+CHOOSING: Final = ("ordering", "fair_key", "deduplication", "job_id")
+"""Options of a job that choose its partition."""
 
 
 def _shown(layout: Layout) -> QueuePartitions:
@@ -145,17 +154,17 @@ async def _try_to_change(home: Queue[Any, Any], count: int) -> QueuePartitions |
     before, after = home._with_layout(layout), home._with_layout(following)
     settings = await _settings_number(home)
     await _check_schedulers(before)
-    limits = await _limits_of(home, before)
+    limits = await limits_of(home, before)
     _check_shares(limits, len(after.queues))
     if not await _note(home, limits, following.number, settings):
         return None
     for queue in after.queues[len(before.queues) :]:
         await _clear(queue, following.number)
-    await _copy(before, after, layout)
-    await _divide(home, after, limits)
+    await copy_to_partitions(before, after, layout)
+    await divide_limits(home, after, limits)
     if not await _publish(home, stored, following, after, settings):
         return None
-    await _forget(home)
+    await forget_limits(home)
     if any([await _has_jobs(queue) for queue in before.queues]):
         return _shown(following)
     return await _settle(home, following)
@@ -190,7 +199,7 @@ async def _advance(self: PartitionedQueue, layout: Layout) -> None:
 
 async def _check_schedulers(before: PartitionedQueue) -> None:
     for scheduler in await before.run("get_job_schedulers", (), {}):
-        for option in _CHOOSING:
+        for option in CHOOSING:
             if getattr(scheduler.options, option) is not None:
                 raise GlideMQValidationError(
                     "template", option,
@@ -207,7 +216,7 @@ async def _clear(queue: Queue[Any, Any], number: int) -> None:
             await _send(queue, copy_settings(queue._keys.meta, [], [], [[key, []] for key, _ in page.groups]))
 
 
-async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layout) -> None:
+async def copy_to_partitions(before: PartitionedQueue, after: PartitionedQueue, layout: Layout) -> None:
     """Copy the settings to the further partitions, and the limits of keys from their partition to the new one."""
     used, count = len(layout.served), after.layout.partitions
     for number, queue in enumerate(before.queues):
@@ -278,7 +287,7 @@ class _Limits(NamedTuple):
     names: dict[str, tuple[int | None, tuple[int, int] | None]]
 
 
-async def _limits_of(home: Queue[Any, Any], before: PartitionedQueue) -> _Limits:
+async def limits_of(home: Queue[Any, Any], before: PartitionedQueue) -> _Limits:
     """Return the limits of the queue: those that an interrupted change has stored, or the sums of the shares."""
     pending = await _pending(home, before.layout)
     if pending is not None:
@@ -313,7 +322,7 @@ async def _hold_limits(home: Queue[Any, Any], before: PartitionedQueue, number: 
     """Return the limits of the queue, and let no client change them until they are divided."""
     for _ in range(_ATTEMPTS):
         settings = await _settings_number(home)
-        limits = await _limits_of(home, before)
+        limits = await limits_of(home, before)
         if await _note(home, limits, number, settings):
             return limits
     raise _settings_keep_changing(home)
@@ -333,7 +342,8 @@ async def _note(home: Queue[Any, Any], limits: _Limits, number: int, settings: i
     return bool(await _send(home, hold_limits(home._keys.meta, text, settings)))
 
 
-async def _forget(home: Queue[Any, Any]) -> None:
+async def forget_limits(home: Queue[Any, Any]) -> None:
+    """Remove the limits that `_note` has stored: all partitions have their share."""
     await _send(home, copy_settings(home._keys.meta, [CHANGING, ""], [], []))
 
 
@@ -349,7 +359,7 @@ def _check_shares(limits: _Limits, partitions: int) -> None:
             )
 
 
-async def _divide(home: Queue[Any, Any], after: PartitionedQueue, limits: _Limits) -> None:
+async def divide_limits(home: Queue[Any, Any], after: PartitionedQueue, limits: _Limits) -> None:
     """Give each partition its share. The sum of the shares never exceeds the limits: the former partitions come first.
 
     Jobs that run keep running, so the former partitions may have more active jobs than their shares until these end.
@@ -373,8 +383,8 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
     if len(layout.counts) == 1:
         pending = await _pending(home, layout)
         if pending is not None:  # the call that completed the change was interrupted
-            await _divide(home, before, pending)
-            await _forget(home)
+            await divide_limits(home, before, pending)
+            await forget_limits(home)
         return _shown(layout)
     await _advance(before, layout)
     for number, queue in enumerate(before.queues):
@@ -390,8 +400,8 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
         raise _changed_meanwhile(home)
     await _advance(before, following)
     if len(after.queues) < len(before.queues):
-        await _divide(home, after, limits)
-    await _forget(home)
+        await divide_limits(home, after, limits)
+    await forget_limits(home)
     return _shown(following)
 
 

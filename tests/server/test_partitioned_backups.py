@@ -275,3 +275,71 @@ async def test_a_client_that_knows_no_partitions(core_url: str, queue_name: str,
         await operator.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
         info = await queue.backup(tmp_path)
         assert (info.jobs, len(info.partitions)) == (PARTITIONS, PARTITIONS)
+
+
+# -- settings of a plain backup --------------------------------------------------------------------------------
+
+
+async def test_settings_of_a_plain_backup_apply_to_all_partitions(core_url: str, queue_name: str, tmp_path: Path):
+    group = keyed(2, PARTITIONS)
+    async with Queue(queue_name, core_url, dead_letter_queue=f"{queue_name}-dead") as plain:
+        await plain.add("n")
+        await plain.set_global_concurrency(9)
+        await plain.set_global_rate_limit(300, 1_000)
+        await plain.set_name_limits("slow", concurrency=6)
+        await plain.set_fair_key_defaults(concurrency=2)
+        await plain.set_fair_key_limits(group, concurrency=4)
+        await plain.set_group_limits(group, concurrency=5)
+        await plain.set_failure_policy(max_age=60_000)
+        await plain.set_attempt_history(max_attempts=8)
+        await plain.pause()
+        await plain.backup(tmp_path)
+    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
+        await queue.set_attempt_history(max_attempts=7)  # of the target: the backup's setting applies
+        await queue.restore(tmp_path, source=queue_name)
+        assert queue._partitions is not None
+        parts = queue._partitions.queues
+        assert [await part.get_global_concurrency() for part in parts] == [3] * PARTITIONS
+        rates = [await part.get_global_rate_limit() for part in parts]
+        assert [rate and rate.max for rate in rates] == [100] * PARTITIONS
+        assert [(await part.get_name_limits("slow")).concurrency for part in parts] == [2] * PARTITIONS
+        for part in parts:
+            assert await part.is_paused()
+            assert (await part.get_fair_key_defaults()).concurrency == 2
+            assert await part.get_failure_policy() == await queue.get_failure_policy()
+            assert (await part.get_attempt_history()).max_attempts == 8
+            dead = await queue._transport.command("HGET", part._keys.meta, "deadLetterQueueName")
+            assert dead == f"{queue_name}-dead".encode()
+        assert (await parts[2].get_fair_key(group)).concurrency == 4
+        found = await parts[2].get_group(group)
+        assert found is not None
+        assert found.limits.concurrency == 5
+        assert (await queue.get_global_limits()).concurrency == 9
+        assert {"partitions", "fair-keys"} <= set(await queue.get_features())
+        await queue.resume()
+        assert not any([await part.is_paused() for part in parts])
+        assert (await queue.set_partitions(PARTITIONS)).is_settled
+
+
+async def test_a_limit_that_cannot_be_divided_is_rejected(core_url: str, queue_name: str, tmp_path: Path):
+    async with Queue(queue_name, core_url) as plain:
+        await plain.add("n")
+        await plain.set_global_concurrency(2)
+        await plain.backup(tmp_path)
+    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
+        with pytest.raises(BackupError, match=r"limit 'concurrency' is 2; call Queue.set_partitions"):
+            await queue.restore(tmp_path, source=queue_name)
+        assert await queue.count() == 0
+        await queue.set_partitions(2)
+        assert (await queue.restore(tmp_path, source=queue_name)).jobs == 1
+        assert await queue.get_global_concurrency() == 2
+
+
+async def test_schedulers_that_choose_a_partition_are_rejected(core_url: str, queue_name: str, tmp_path: Path):
+    async with Queue(queue_name, core_url) as plain:
+        await plain.upsert_job_scheduler("s", every=60_000, template={"options": {"ordering": {"key": "k"}}})
+        await plain.backup(tmp_path)
+    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
+        with pytest.raises(BackupError, match="a scheduler creates jobs with 'ordering'"):
+            await queue.restore(tmp_path, source=queue_name)
+        assert await queue.get_job_schedulers() == []

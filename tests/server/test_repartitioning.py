@@ -265,7 +265,7 @@ async def test_the_limits_of_a_change_that_was_published_are_outdated(
         await queue.add("n", job_id="kept")
         await queue.set_global_concurrency(12)
         with monkeypatch.context() as patched:
-            patched.setattr(changes, "_forget", interrupted)
+            patched.setattr(changes, "forget_limits", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 await queue.set_partitions(4)
         await queue.set_global_concurrency(40)
@@ -646,7 +646,7 @@ async def test_an_interrupted_change_is_continued(url: str, queue_name: str, mon
         await queue.set_partitions(2)
         await queue.remove("kept")
         with monkeypatch.context() as patched:
-            patched.setattr(changes, "_divide", interrupted)
+            patched.setattr(changes, "divide_limits", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 await queue.set_partitions(2)
         assert (await queue.set_partitions(2)).is_settled

@@ -42,7 +42,7 @@ _MEMBER_FIELDS: Final = (b"depdone:", b"dependency:")
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
     b"wakeChannels", b"failureScan", b"partitions", b"layoutNumber",
-    b"knownLayout",
+    b"knownLayout", b"settingsNumber",
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((

@@ -182,7 +182,8 @@ async def restore(
     """Restore a backup into this queue, which must be empty.
 
     The restored queue has the partitions of the backup. Jobs of a queue without partitions that are restored into
-    a partitioned one are in partition 0; new jobs go to all partitions.
+    a partitioned one are in partition 0; new jobs go to all partitions, which get its settings and their shares of
+    its limits.
 
     The backup is read and verified before anything is written. Jobs that were active return to waiting, with a new
     attempt. Workers get no job before all are written. If the restore is interrupted, repeat it: it continues.

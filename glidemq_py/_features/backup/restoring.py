@@ -6,7 +6,7 @@ import hashlib
 import io
 import tempfile
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from glidemq_py._features.job_batches.calls import batch_change
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError, QueueNotEmptyError
 
-__all__ = ["RestoreReport", "fetch_parts", "find_backup", "restore_backup"]
+__all__ = ["BackedUpSettings", "RestoreReport", "RestoreSteps", "fetch_parts", "find_backup", "restore_backup"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,9 @@ PART_BYTES_MOST: Final = 512 * 1024 * 1024
 _GZIP: Final = 31
 _msgpack: Any = msgpack  # it has no type annotations
 _ROWS: Final[dict[bytes, Any]] = {b"jobs": BackedUpJob, b"keys": BackedUpKey}
+_SETTINGS: Final = frozenset((b"meta", b"fair-limits", b"schedulers", b"schedulers-own"))
+BackedUpSettings = dict[str, dict[bytes, bytes]]
+"""The hashes `meta`, `fair-limits`, `schedulers` and `schedulers-own` of a queue, as a backup contains them."""
 _TERMINAL: Final = frozenset((b"completed", b"failed"))
 _JOB: Final = "job:"
 _LARGE: Final = b"job:"
@@ -175,6 +178,29 @@ def _number(text: bytes | None) -> float:
         return 0.0
 
 
+class RestoreSteps:
+    """What the restore of a partitioned queue does between the steps of `restore_backup`."""
+
+    async def check(self, settings: BackedUpSettings) -> None:
+        """Reject settings, before anything is written. Raises BackupError."""
+
+    async def before_writing(self) -> None:
+        """Continue after the queue was found to be empty."""
+
+    async def after_writing(self, settings: BackedUpSettings) -> None:
+        """Continue after all records and keys were written, before jobs are placed. May be called again."""
+
+
+def _settings_in(folder: Path, info: BackupInfo) -> BackedUpSettings:
+    found: BackedUpSettings = {text_of(suffix): {} for suffix in _SETTINGS}
+    for part in info.parts:
+        for kind, rows in _chunks(folder / part.name, info.id):
+            for row in rows if kind == b"keys" else ():
+                if row.suffix in _SETTINGS:
+                    found[text_of(row.suffix)] |= dict(zip(row.content[::2], row.content[1::2], strict=True))
+    return found
+
+
 class _Restore:
     """The restore of a queue, or of a partition, while it is made."""
 
@@ -192,6 +218,11 @@ class _Restore:
         self._job_batches = RestoredBatches(info.started)
         self._to_close: list[str] = []
         self.jobs = self.keys = self.placed = 0
+
+    @property
+    def is_writing(self) -> bool:
+        """False if an interrupted restore had begun to place the jobs: all was written."""
+        return self._writes
 
     async def begin(self) -> None:
         """Check that the queue is empty, or that an earlier restore of this backup was interrupted.
@@ -344,7 +375,7 @@ def _batches(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[list[T]
 
 async def restore_backup(
     links: Sequence[QueueLink], store: BackupStore, info: BackupInfo,
-    before_writing: Callable[[], Awaitable[None]] | None = None,
+    steps: RestoreSteps | None = None,
 ) -> RestoreReport:  # fmt: skip
     """Restore a backup into an empty queue.
 
@@ -355,7 +386,7 @@ async def restore_backup(
         links: The queue, or its partitions in the order of the backup.
         store: The store.
         info: The backup.
-        before_writing: Awaited when the queue was found to be empty.
+        steps: Of a partitioned queue.
 
     Raises:
         BackupError: If the backup is damaged.
@@ -368,15 +399,21 @@ async def restore_backup(
     with tempfile.TemporaryDirectory(prefix="glidemq-restore-") as name:
         folder = Path(name)
         await fetch_parts(store, info, folder)
+        settings = BackedUpSettings()
+        if steps is not None:
+            settings = await in_thread(store.runtime, lambda: _settings_in(folder, info))
+            await steps.check(settings)
         restores = [_Restore(link, each, folder, names) for each, link in zip(sections, links, strict=True)]
         await _begin(restores)
-        if before_writing is not None:
-            await before_writing()
+        if steps is not None:
+            await steps.before_writing()
         pending = [each for each in restores if not each.is_done]
         for each in restores if names.is_copy else ():
             await each.find_shared_batches()
         for each in pending:
             await each.write()
+        if steps is not None and any(each.is_writing for each in pending):
+            await steps.after_writing(settings)
         for each in pending:
             await each.place()
         for each in reversed(pending):

@@ -112,9 +112,11 @@ G.export('restore_keys', {}, G.for_operators(function(q, r)
     local key = q.P .. suffix
     if row[KEY.first] == 1 and APPENDED[kind] then redis.call('UNLINK', key) end
     -- Whoever paused the queue before the restore wants it paused after it.
-    local paused = key == q.meta and redis.call('HGET', key, 'paused')
+    local before = key == q.meta and G.pick(key, 'paused', 'features') or {}
     WRITE[kind](key, row[KEY.content])
-    if paused then redis.call('HSET', key, 'paused', paused) end
+    if before.paused then redis.call('HSET', key, 'paused', before.paused) end
+    -- It has partitions, whatever the queue of the backup had.
+    for feature in string.gmatch(before.features or '', '[^,]+') do G.use_feature(q, feature) end
     if ttl >= 0 then
       redis.call('PEXPIRE', key, G.int(math.max(1, ttl)))
       G.record_temporary(q, suffix, now, ttl)

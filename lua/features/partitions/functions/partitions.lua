@@ -200,7 +200,8 @@ end)
 G.export('note_settings', { 'allow-oom' }, function(q)
   redis.call('HINCRBY', q.meta, 'settingsNumber', 1)
   local changing = redis.call('HGET', q.meta, 'changingLimits')
-  return G.replies.note_settings({ number = M.number(q), changing = changing or '' })
+  local number = G.count_of(redis.call('HGET', q.meta, M.FIELD))
+  return G.replies.note_settings({ number = number, changing = changing or '' })
 end)
 
 -- hold_limits: store the limits of the whole queue before they are divided. Clients do not change them until then.
