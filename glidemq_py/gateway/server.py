@@ -223,6 +223,8 @@ class Gateway:
         await asyncio.gather(self.counts.close(), self.schedulers.close())
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
+        if self._ids is not None:
+            await self._ids.chosen.close()
         if self._flows is not None:
             await self._flows.close()
         await self._close_client()

@@ -130,6 +130,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             if way is Way.DURABLE:
                 assert job is not None, "only a job that was checked is durable"
                 durable = await add_durable_row(queue, link, made, job.push, place.leave)
+                ids.chosen.added(job.claimed)
                 return await ids.on_wire(queue.name, durable.id)
             return await _add_row(session, queue, link, adder, made, job)
         except FairKeyFullError as error:
@@ -149,6 +150,8 @@ async def _add_row(
     ids = session.state.ids
     session.state.adding(queue.name)
     now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
+    if job is not None:
+        ids.chosen.added(job.claimed)
     if not link.is_listed:
         await register(link)
     if not isinstance(result, str):
@@ -184,6 +187,7 @@ async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> 
         raise CommandError(missing_job(error, options)) from None
     except FairKeyFullError as error:
         raise GroupFullError(error, job.fields) from None
+    ids.chosen.added(job.claimed)
     return await ids.on_wire(queue.name, added.id)
 
 
