@@ -98,8 +98,8 @@ async def push_many(
     if is_large:
         _check_staged(routed.pushes, routed.is_durable)
 
-    async def stage_parts(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> None:
-        await _add_staged(queue, parts)
+    async def stage_parts(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> bool:
+        return await _add_staged(queue, parts)
 
     return await routed.add(stage_parts, is_large=is_large)
 
@@ -116,13 +116,15 @@ async def _push_to_plain(
     link = await queue._connected()
     bulk = await _checked(ids, queue, link, given)
     if not any(bulk.chosen):
-        found = await _add(queue, link, bulk)
+        found, _ = await _add(queue, link, bulk)
         return [ids.known_on_wire(queue.name, job_id) or await ids.on_wire(queue.name, job_id) for job_id in found]
     wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(bulk.chosen, bulk.jobs, strict=True)]
     known = await ids.claim(queue.name, [each for each in bulk.chosen if each is not None], claimed)
     first = {job_id: number for number, job_id in reversed(list(enumerate(wire)))}
     numbers = [number for number, job_id in enumerate(wire) if first[job_id] == number and job_id not in known]
-    added = await _add(queue, link, bulk.part(numbers), numbers)
+    added, is_complete = await _add(queue, link, bulk.part(numbers), numbers)
+    if is_complete:
+        ids.chosen.added(claimed)
     for number, job_id in zip(numbers, added, strict=True):
         if bulk.chosen[number] is None:
             wire[number] = await ids.on_wire(queue.name, job_id)
@@ -157,8 +159,8 @@ class _Bulk(NamedTuple):
 
 async def _add(
     queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None = None
-) -> list[str]:  # fmt: skip
-    """Add the jobs; return their ids in this package.
+) -> tuple[list[str], bool]:  # fmt: skip
+    """Add the jobs; return their ids in this package, and whether all are added already.
 
     Args:
         queue: The queue.
@@ -168,24 +170,25 @@ async def _add(
     """
     jobs, rows = bulk.jobs, bulk.rows
     if not jobs:
-        return []
+        return [], True
     fits = len(rows) <= ROWS_AT_ONCE and sum(len(_data(row)) for row in rows[:-1]) <= _CHARS_AT_ONCE
     if not fits:
         _check_staged(jobs, bulk.is_durable)
     await set_group_sizes(queue, bulk.sizes)
     if fits and bulk.is_special:
-        return await _add_specially(queue, jobs, numbers, durable=bulk.is_durable or None)
+        return await _add_specially(queue, jobs, numbers, durable=bulk.is_durable or None), True
+    is_complete = True
     if fits:
         found = await _add_at_once(queue, link, bulk, numbers)
     else:
-        await _add_staged(queue, [(queue, rows)])
+        is_complete = await _add_staged(queue, [(queue, rows)])
         try:
             found = await _ids(queue, link, jobs)
         except GlideMQError:  # the jobs are added all the same
             found = [options["job_id"] for _, _, options in jobs]
     if not link.is_listed:
         await register(link)
-    return found
+    return found, is_complete
 
 
 def _data(row: Row) -> str:
@@ -331,8 +334,8 @@ def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     yield rows[start:]
 
 
-async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> None:
-    """Stage the jobs, commit them, and add them.
+async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> bool:
+    """Stage the jobs, commit them, and add them; return False if some are committed and not added yet.
 
     Args:
         queue: The queue.
@@ -379,6 +382,8 @@ async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, A
             "gateway: queue %r: some jobs of a committed PUSHB are not added yet; the maintenance of the queue adds "
             "them: %s", wire_name(queue.name), error,
         )  # fmt: skip
+        return False
+    return True
 
 
 async def _ids(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) -> list[str]:

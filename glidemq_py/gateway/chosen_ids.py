@@ -1,8 +1,9 @@
 """The index of the ids that clients have chosen for jobs: unique over all queues, since commands name jobs by id alone.
 
 The hashes `<prefix>:gateway:ids:<0 to 15>` map an id to `<queue>|<epoch seconds of its claim>`, with the partition of a
-partitioned queue. An id is claimed before its job is added, so an entry without a job is possible: it is free to be
-claimed again, and is removed by `sweep`.
+partitioned queue, and to `<queue>|0` once its job was added. An id is claimed before its job is added, so an entry
+without a job is possible: it is free to be claimed again, if the job was added or time has passed, and is removed by
+`sweep`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -25,17 +26,21 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._features.partitions.stored import read_layout
-from glidemq_py.errors import GlideMQValidationError, JobStateError, PartitionedQueueError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError, PartitionedQueueError
 from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
-__all__ = ["ChosenIds", "engine_id", "wire_id"]
+__all__ = ["ChosenIds", "chosen_of", "engine_id"]
 
 SHARDS: Final = 16
 """Number of hashes of a prefix. It must never change."""
 UNUSED_S: Final = 3_600
 """Age from which an entry without a job is removed."""
 _BEING_ADDED_S: Final = 10
+_PATIENCE_S: Final = 1.0
+"""How long a job that another client is adding is awaited."""
+_LOOK_S: Final = 0.02
+_CLOSE_S: Final = 0.5
 _KEPT: Final = 10_000
 _TRIES: Final = 5
 _IDS_PER_CALL: Final = 500
@@ -61,9 +66,13 @@ def engine_id(chosen: str) -> str:
     return escaped
 
 
-def wire_id(own: str) -> str:
-    """Return the id that a client has chosen, from the id of its job."""
-    return own[2:] if own.startswith("%#") else unquote(own, errors="replace")
+def chosen_of(own: str) -> str | None:
+    """Return the id that a client has chosen, from the id of its job; None if no gateway stores such an id."""
+    chosen = own[2:] if own.startswith("%#") else unquote(own, errors="replace")
+    try:
+        return chosen if engine_id(chosen) == own else None
+    except CommandError:
+        return None
 
 
 def claim_ids(shard: str, claims: list[str]) -> Call[list[str]]:
@@ -84,6 +93,8 @@ class ChosenIds:
         self._transport, self._prefix, self._open_part = transport, prefix, open_part
         self._known: OrderedDict[str, str] = OrderedDict()
         self._swept, self._cursor = 0, b"0"
+        self._added: dict[str, str] = {}
+        self._noting: asyncio.Task[None] | None = None
 
     def known_queue(self, chosen: str) -> str | None:
         """Return the queue of an id if this process has met it."""
@@ -201,23 +212,66 @@ class ChosenIds:
 
     async def _claim_again(self, queue: str, chosen: str, before: str, value: str) -> bool:
         """Claim an id that has an entry; return False if its job is unfinished."""
-        for _ in range(_TRIES):
+        until, tries = time.monotonic() + _PATIENCE_S, 0
+        while tries < _TRIES:
             owner, since = _parsed(before)
-            owner_queue = await self._open_part(owner)
-            job = await owner_queue.get_job(engine_id(chosen), exclude_data=True)
-            if job is not None:
-                try:
-                    await job.remove(states=_FINISHED)
-                except JobStateError:
-                    return False
-            elif owner != queue and time.time() - since < _BEING_ADDED_S:
-                by = "by another client" if queue_of_part(owner) == queue_of_part(queue) else "to another queue"
-                raise CommandError(f"a job with the id {chosen} is being added {by}")
+            if before:
+                job = await (await self._open_part(owner)).get_job(engine_id(chosen), exclude_data=True)
+                if job is not None:
+                    try:
+                        await job.remove(states=_FINISHED)
+                    except JobStateError:
+                        return False
+                elif owner != queue and time.time() - since < _BEING_ADDED_S:
+                    if time.monotonic() >= until:
+                        by = "by another client" if queue_of_part(owner) == queue_of_part(queue) else "to another queue"
+                        raise CommandError(f"a job with the id {chosen} is being added {by}")
+                    await asyncio.sleep(_LOOK_S)
+                    text = await self._transport.command("HGET", self._shard(chosen), chosen)
+                    before = "" if text is None else text.decode("utf-8", "replace")
+                    continue
             (now,) = await self._transport.call(claim_ids(self._shard(chosen), [chosen, before, value]))
             if now == before:
                 return True
-            before = now or before
+            before, tries = now, tries + 1
         raise CommandError(f"the id {chosen} is being claimed by other clients")
+
+    def added(self, claimed: Mapping[str, str]) -> None:
+        """Note soon that the jobs of claimed ids were added: when they are deleted, the ids are free at once.
+
+        Args:
+            claimed: Entries by id, from `claim`.
+        """
+        if claimed:
+            self._added.update(claimed)
+            if self._noting is None:
+                self._noting = asyncio.create_task(self._note_added())
+
+    async def _note_added(self) -> None:
+        try:
+            while self._added:
+                added, self._added = self._added, {}
+                shards: dict[str, list[str]] = {}
+                for chosen, entry in added.items():
+                    shards.setdefault(self._shard(chosen), []).extend((chosen, entry, f"{_parsed(entry)[0]}|0"))
+                calls = [
+                    claim_ids(shard, claims[start : start + 3 * _IDS_PER_CALL])
+                    for shard, claims in shards.items()
+                    for start in range(0, len(claims), 3 * _IDS_PER_CALL)
+                ]
+                await asyncio.gather(*map(self._transport.call, calls))
+        except GlideMQError:  # the ids are free a little later
+            self._added.clear()
+        finally:
+            self._noting = None
+
+    async def close(self) -> None:
+        """Wait for a moment until what was added is noted. Idempotent."""
+        noting = self._noting
+        if noting is not None:
+            await asyncio.wait((noting,), timeout=_CLOSE_S)
+            noting.cancel()
+            await asyncio.wait((noting,))
 
     async def sweep(self) -> int:
         """Remove entries without a job from a page of the index; return how many.

@@ -20,7 +20,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_existing_id
 from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, engine_id, wire_id
+from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, chosen_of, engine_id
 from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number, usual_number
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
 from glidemq_py.gateway.partitions import MARK, queue_of_part
@@ -179,8 +179,8 @@ class JobIds:
             name = None if number is None else await self._name(number)
             if name is not None and queue_of_part(name) == queue:
                 return own
-        if not own.isdecimal():
-            chosen = wire_id(own)
+        chosen = chosen_of(own)
+        if chosen is not None:
             known = self.chosen.known_queue(chosen)
             if known is None or queue_of_part(known) != home:
                 known = await self.chosen.queue_of(chosen)

@@ -14,7 +14,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.gateway.chosen_ids import wire_id
+from glidemq_py.gateway.chosen_ids import chosen_of
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import QueueNameError, engine_name
@@ -112,8 +112,9 @@ async def _restore(ids: JobIds, part: Queue[Any, Any]) -> tuple[int, int, int]:
             own = job._stored_id
             number = queue_number(own)
             if number is None:
-                if not own.isdecimal():
-                    page.append(wire_id(own))
+                mine = chosen_of(own)
+                if mine is not None:
+                    page.append(mine)
                 if len(page) == _TOGETHER:
                     await claim()
                 continue

@@ -165,11 +165,13 @@ class RoutedJob:
             GlideMQError: If a call failed.
         """
         try:
-            return await add_routed(self._queue, self._routing, lambda part: self._add_to(part, added), refusal)
+            job_id = await add_routed(self._queue, self._routing, lambda part: self._add_to(part, added), refusal)
         except FairKeyFullError as error:
             raise GroupFullError(error, self._fields) from None
         except JobNotFoundError as error:
             raise CommandError(missing_job(error, {} if self._push is None else self._push[2])) from None
+        self._state.ids.chosen.added(self._claimed)
+        return job_id
 
     async def _add_to(self, part: Queue[Any, Any], added: Callable[[], None] | None) -> str:
         ids = self._state.ids

@@ -88,6 +88,8 @@ class RoutedBulk:
         """Partition and id in it of each job that was added, or may have been."""
         self._made: dict[tuple[int, str], str] = {}
         """Ids by position and name of the partition: an add whose reply was lost is repeated with the same id."""
+        self._is_complete = True
+        """Whether all jobs are added, and not only committed."""
         self.is_durable = False
         self._is_related = False
         """Whether a job has a parent or dependencies."""
@@ -150,6 +152,8 @@ class RoutedBulk:
             found = await self._add_divided(numbers, stage, is_large)
         if found is None:
             found = await self._add_at_once(numbers)
+        if self._is_complete:
+            self._ids.chosen.added(self._claimed)
         wire = dict(zip(numbers, found, strict=True))
         return [wire[at] if at in wire else wire[first[str(self.chosen[at])]] for at in range(len(self.chosen))]
 
@@ -290,7 +294,7 @@ class RoutedBulk:
             if rows:
                 parts.append(_Part(part, rows))
         if parts:
-            await stage(parts)
+            self._is_complete = await stage(parts)
         for part, _ in parts:
             self._added(part.name)
         wire |= await self._holders([at for at in numbers if "deduplication" in self.pushes[at][2]], wire)

@@ -240,6 +240,8 @@ class Gateway:
         self._is_closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAST_CLOSE_S):
+                if self._ids is not None:
+                    await self._ids.chosen.close()
                 if self._flows is not None:
                     await self._flows.close()
                 await self._close_client()

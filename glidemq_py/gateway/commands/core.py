@@ -47,7 +47,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "LeasedJob", "leased_job"]
+__all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
 
 DEFAULT_LOCK_MS: Final = 30_000
 
@@ -130,6 +130,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             if way is Way.DURABLE:
                 assert job is not None, "only a job that was checked is durable"
                 durable = await add_durable_row(queue, link, made, job.push, place.leave)
+                ids.chosen.added(job.claimed)
                 return await ids.on_wire(queue.name, durable.id)
             return await _add_row(session, queue, link, adder, made, job)
         except FairKeyFullError as error:
@@ -149,6 +150,8 @@ async def _add_row(
     ids = session.state.ids
     session.state.adding(queue.name)
     now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
+    if job is not None:
+        ids.chosen.added(job.claimed)
     if not link.is_listed:
         await register(link)
     if not isinstance(result, str):
@@ -184,6 +187,7 @@ async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> 
         raise CommandError(missing_job(error, options)) from None
     except FairKeyFullError as error:
         raise GroupFullError(error, job.fields) from None
+    ids.chosen.added(job.claimed)
     return await ids.on_wire(queue.name, added.id)
 
 
@@ -481,10 +485,28 @@ class ClientError(Exception):
 
 
 async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
-    job = await leased_job(session, given["id"], given["token"])
     error = ClientError(given["error"], given["stack"] or ())
+    return await end_attempt(session, given, error, retry=not given["unrecoverable"], remove=given["removeOnFail"])
+
+
+async def end_attempt(
+    session: Session, given: Mapping[str, Any], error: ClientError, *, retry: bool = False, remove: bool = False
+) -> Answer:  # fmt: skip
+    """Fail the attempt of an active job, and return the answer.
+
+    Args:
+        session: The session.
+        given: Has the `id` of the job and its `token`.
+        error: Why it failed.
+        retry: Let the job be retried if it has attempts left.
+        remove: Delete the job if this was its last attempt.
+
+    Raises:
+        CommandError: If there is no such job, or the token is missing or invalid.
+    """
+    job = await leased_job(session, given["id"], given["token"])
     hub = await session.state.hub(job.queue.name)
-    outcome = await hub.fail(job.lease, error, retry=not given["unrecoverable"], remove=given["removeOnFail"])
+    outcome = await hub.fail(job.lease, error, retry=retry, remove=remove)
     return await _answer_of(await _reported(session, [job], [outcome]))
 
 

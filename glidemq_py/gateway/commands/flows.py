@@ -75,15 +75,18 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
         return {"data": {"jobs": []}}
     plan = await _planned(session, jobs)
     queues = list(dict.fromkeys(job.queue for job in jobs))
+    claimed: dict[str, str] = {}
     for queue in queues:
         session.state.maintain(await session.state.queue(queue))
-        known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue])
+        known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue], claimed)
         if known:
             raise CommandError(f"flow job already exists: {min(known)}")
     try:
-        await _add(session, jobs, plan)
+        is_complete = await _add(session, jobs, plan)
     except DuplicateJobError as error:
         raise CommandError(f"flow job already exists: {error.job_id}") from None
+    if is_complete:
+        session.state.ids.chosen.added(claimed)
     snapshots: list[dict[str, Any]] = []
     for start in range(0, len(jobs), _READ_TOGETHER):
         some = jobs[start : start + _READ_TOGETHER]
@@ -93,8 +96,8 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"data": {"jobs": snapshots}}
 
 
-async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) -> None:
-    """Add the jobs of a flow.
+async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) -> bool:
+    """Add the jobs of a flow; return False if it is committed, and some are not added yet.
 
     Raises:
         DuplicateJobError: If the id of one of them is that of another job. Nothing was added.
@@ -105,25 +108,27 @@ async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) 
     try:
         await flows._add_graph(plan, None, durable)
     except (UnfinishedFlowError, DurabilityError) as error:
-        _accept(error, durable)
+        return _accept(error, durable)
     except AmbiguousResultError as ambiguous:
         # The ids make it safe to add the flow again: a part of it cannot exist.
         try:
             await flows._add_graph(await _planned(session, jobs), None, durable)
         except DuplicateJobError:
-            _accept(ambiguous, durable)
+            return _accept(ambiguous, durable)
         except UnfinishedFlowError as error:
-            _accept(error, durable)
+            return _accept(error, durable)
         except GlideMQError:
             raise ambiguous from None
+    return True
 
 
-def _accept(error: AmbiguousResultError, durable: bool | None) -> None:
-    """Return if the error is none for a client, as the flow is stored: an error would let it add the flow again."""
+def _accept(error: AmbiguousResultError, durable: bool | None) -> bool:
+    """Return False if the error is none for a client, as the flow is stored: it would let it add the flow again."""
     if durable:
         raise error
     if isinstance(error, UnfinishedFlowError):
         _log.warning("gateway: some jobs of a PUSHF are not added yet: %s", error)
+    return False
 
 
 async def _checked(session: Session, given: Sequence[Any]) -> list[_FlowJob]:

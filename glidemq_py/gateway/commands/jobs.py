@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
-from glidemq_py.gateway.commands.core import leased_job
+from glidemq_py.gateway.commands.core import ClientError, end_attempt, leased_job
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object, wire_state
 from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
@@ -88,6 +88,11 @@ async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _discard(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await existing_job(session, given["id"])
+    state = job.state
+    if state is None or state.is_finished:
+        raise CommandError("Job not found")
+    if state is JobState.ACTIVE:
+        return await end_attempt(session, given, ClientError("Job discarded", ()))
     if await job.revoke() == "not_found":
         raise CommandError("Job not found")
     return {"id": UNDEFINED}
@@ -241,7 +246,8 @@ COMMANDS: Final = (
     ),
     Command("Promote", "control", _promote, "Make a delayed job ready.", (_ID,)),
     Command(
-        "Discard", "control", _discard, "Fail a job that has not started; an active one is not retried.", (_ID, _TOKEN)
+        "Discard", "control", _discard,
+        "Fail a job that has not finished, without a retry; an active one needs its token.", (_ID, _TOKEN),
     ),
     Command(
         "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (_ID, _TOKEN)

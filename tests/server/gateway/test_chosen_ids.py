@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, chosen_ids
-from glidemq_py.gateway.chosen_ids import engine_id, wire_id
+from glidemq_py.gateway.chosen_ids import chosen_of, engine_id
 from glidemq_py.gateway.table import CommandError
 from tests.server.gateway.wire import Wire, failure, good, state_of
 
@@ -30,13 +30,18 @@ async def test_any_id_can_be_chosen(wire: Wire, other: Wire, queue: Queue, chose
     await good(wire, "Obliterate", queue=queue.name)
 
 
+@pytest.mark.parametrize("own", ["a%41b", "%3a", "%", "%zz", "%#a", "%#", "%C3%A9", "17", "", "%" * 300])
+def test_id_that_no_gateway_stores(own: str) -> None:
+    assert chosen_of(own) is None
+
+
 def test_stored_ids_are_reversible() -> None:
     assert engine_id("order-1") == "order-1"
     for chosen in ("17", "%#17", "%", "%25", "a:b", "%3A", "|", "||", "{}", "\x7f"):
         own = engine_id(chosen)
         assert not own.isdecimal()
         assert not set(own) & set("{}:|")
-        assert wire_id(own) == chosen
+        assert chosen_of(own) == chosen
     with pytest.raises(CommandError, match="jobId must have 1 to 256 characters"):
         engine_id(":" * 86)
 
@@ -75,6 +80,7 @@ async def test_claim_without_a_job_leaves_the_id_usable(
     job_id = f"{queue.name}-id"
     await gateways[1].ids.claim(queue.name, [job_id])  # and the gateway died
     assert await state_of(wire, job_id) == "unknown"
+    monkeypatch.setattr(chosen_ids, "_PATIENCE_S", 0)
     error = await failure(wire, "PUSH", queue=f"{queue.name}-2", data=1, jobId=job_id)
     assert error == f"a job with the id {job_id} is being added to another queue"
     monkeypatch.setattr(chosen_ids, "_BEING_ADDED_S", 0)
@@ -147,6 +153,69 @@ async def test_finished_job_of_another_program_in_a_partition(
         await good(wire, "Obliterate", queue=queue_name)
 
 
+async def added_and_gone(wire: Wire, queue: str, job_id: str, how: str) -> None:
+    """Add a job with an id that a client chooses, and remove it in some way."""
+    if how == "PUSHF":
+        await good(wire, "PUSHF", jobs=[{"id": job_id, "queue": queue, "input": {"data": {}}}])
+    elif how == "PUSHB":
+        await good(wire, "PUSHB", queue=queue, jobs=[{"data": 1, "customId": job_id}, {"data": 2}])
+    elif how == "PUSHB of many":
+        jobs = [{"data": 1, "customId": job_id}, *({"data": 2} for _ in range(300))]
+        await good(wire, "PUSHB", queue=queue, jobs=jobs)
+    else:
+        await push(wire, queue, job_id, removeOnComplete=True)
+    if how == "completed":
+        token = (await good(wire, "PULL", queue=queue, owner="w"))["token"]
+        await good(wire, "ACK", id=job_id, token=token)
+    elif how == "Obliterate":
+        await good(wire, "Obliterate", queue=queue)
+    else:
+        await good(wire, "Cancel", id=job_id)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("how", ["Cancel", "completed", "Obliterate", "PUSHB", "PUSHB of many", "PUSHF"])
+async def test_id_of_a_job_that_was_deleted_is_free_at_once(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, url: str, queue_name: str, how: str, partitions: int
+) -> None:
+    async with Queue(queue_name, url, partitions=partitions):
+        job_id, second = f"{queue_name}-id", f"{queue_name}-2"
+        await added_and_gone(wire, queue_name, job_id, how)
+        assert await push(other, second, job_id, data="new") == job_id
+        job = (await good(wire, "GetJob", id=job_id))["job"]
+        assert (job["queue"], job["data"]) == (second, "new")
+        assert await push(wire, queue_name, job_id, data="third") == job_id
+        assert (await good(other, "GetJob", id=job_id))["job"]["data"] == "new"
+        for name in (queue_name, second):
+            await good(wire, "Obliterate", queue=name)
+
+
+async def test_claim_is_awaited_for_a_moment(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue) -> None:
+    """Another gateway has claimed the id, and adds its job now."""
+    job_id = f"{queue.name}-id"
+    claimed: dict[str, str] = {}
+    await gateways[1].ids.claim(queue.name, [job_id], claimed)
+    pushing = asyncio.create_task(push(wire, f"{queue.name}-2", job_id))
+    await queue.add("x", "first", job_id=engine_id(job_id))
+    assert await pushing == job_id
+    assert (await good(wire, "GetJob", id=job_id))["job"]["data"] == "first"
+    assert (await good(wire, "Count", queue=f"{queue.name}-2"))["count"] == 0
+
+
+async def test_ids_that_would_look_the_same(wire: Wire, other: Wire, queue: Queue) -> None:
+    """A job of another program whose id is none that a gateway stores keeps the form with its queue."""
+    client = f"{queue.name}-aAb"
+    python = client.replace("A", "%41")
+    await queue.add("x", "python", job_id=python)
+    await push(wire, queue.name, client, data="client")
+    pulled = [(await good(other, "PULL", queue=queue.name, owner="w")) for _ in range(2)]
+    found = {each["job"]["id"]: each["job"]["data"] for each in pulled}
+    assert found == {client: "client", f"{queue.name}:{python}": "python"}
+    for each in pulled:
+        await good(wire, "ACK", id=each["job"]["id"], token=each["token"], result=each["job"]["data"])
+    assert [(await good(wire, "GetResult", id=job_id))["result"] for job_id in found] == list(found.values())
+
+
 async def test_bulk(wire: Wire, other: Wire, queue: Queue) -> None:
     names = [f"{queue.name}-{letter}" for letter in "abc"]
     await push(wire, queue.name, names[0], data="old")
@@ -184,7 +253,9 @@ async def test_unused_entries_are_swept(
     await push(wire, queue.name, kept)
     ids = gateways[0].ids
     await ids.claim(queue.name, [gone])
-    assert sum([await ids.chosen.sweep() for _ in range(chosen_ids.SHARDS)]) == 0  # its job may still be added
+    for _ in range(chosen_ids.SHARDS):
+        await ids.chosen.sweep()
+    assert await ids.chosen.queue_of(gone) == queue.name  # its job may still be added
     monkeypatch.setattr(chosen_ids, "UNUSED_S", -1)
     assert sum([await ids.chosen.sweep() for _ in range(chosen_ids.SHARDS)]) >= 1
     assert await ids.chosen.queue_of(gone) is None

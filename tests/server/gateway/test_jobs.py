@@ -614,10 +614,11 @@ async def test_pushes_of_all_kinds_keep_their_order(
         for number in range(12):
             fields: dict[str, Any] = {"queue": queue_name, "data": number, "groupId": "g"}
             if number % 3 == 1:
-                fields |= {
+                added: dict[str, dict[str, Any]] = {
                     "durable": {"durable": True}, "dependsOn": {"dependsOn": [done]}, "parentId": {"parentId": done},
                     "jobId": {"jobId": f"{queue_name}-{number}"},
-                }.get(kind, {})  # fmt: skip
+                }  # fmt: skip
+                fields |= added.get(kind, {})
             if kind == "PUSHB" and number % 3 == 1:
                 job = {key: value for key, value in fields.items() if key != "queue"}
                 wire.send(packed({"cmd": "PUSHB", "reqId": number, "queue": queue_name, "jobs": [job, job]}))
@@ -627,10 +628,43 @@ async def test_pushes_of_all_kinds_keep_their_order(
             answer = await wire.receive()
             assert answer["ok"] is True, answer
         expected = sorted([*range(12), *([1, 4, 7, 10] if kind == "PUSHB" else [])])
-        found = []
+        found: list[int] = []
         while len(found) < len(expected):  # a group has one active job at a time
             pulled = await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000)
             found.append(pulled["job"]["data"])
             await good(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])
         assert found == expected
+        await queue.obliterate(force=True)
+
+
+async def test_discard_of_a_finished_job(wire: Wire, other: Wire, queue_name: str) -> None:
+    ids = [(await good(wire, "PUSH", queue=queue_name, data=1, maxAttempts=1))["id"] for _ in range(2)]
+    for cmd in ("ACK", "FAIL"):
+        pulled = await good(wire, "PULL", queue=queue_name, owner="w")
+        await good(wire, cmd, id=pulled["job"]["id"], token=pulled["token"])
+    assert [await state_of(wire, job_id) for job_id in ids] == ["completed", "failed"]
+    for job_id in ids:
+        assert await failure(other, "Discard", id=job_id) == "Job not found"
+    assert [await state_of(wire, job_id) for job_id in ids] == ["completed", "failed"]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_discard_of_an_active_job_needs_its_token(
+    wire: Wire, other: Wire, url: str, queue_name: str, partitions: int
+) -> None:
+    async with Queue(queue_name, url, partitions=partitions) as queue:
+        job_id = (await good(wire, "PUSH", queue=queue_name, data=1, backoff=0))["id"]
+        old = (await good(wire, "PULL", queue=queue_name, owner="w"))["token"]
+        await good(other, "FAIL", id=job_id, token=old)
+        pulled = await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000)
+        for each in (wire, other):
+            assert await failure(each, "Discard", id=job_id) == f"Lock token required for job {job_id}"
+            for token in (old, "junk"):
+                error = await failure(each, "Discard", id=job_id, token=token)
+                assert error == f"Invalid or expired lock token for job {job_id}"
+        await good(other, "Discard", id=job_id, token=pulled["token"])
+        assert await state_of(wire, job_id) == "failed"
+        unowned = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+        await good(wire, "PULL", queue=queue_name)
+        await good(wire, "Discard", id=unowned)
         await queue.obliterate(force=True)
