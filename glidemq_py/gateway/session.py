@@ -31,7 +31,7 @@ from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
-from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
+from glidemq_py.gateway.values import InvalidValueError, ValueLimitError, frame_of, request_id_of, value_of
 from glidemq_py.gateway.webhooks.service import Webhooks
 
 __all__ = ["MAX_RUNNING", "GatewayState", "Session", "token_digests"]
@@ -331,6 +331,9 @@ class Session(asyncio.Protocol):
         is_allowed = self._limit is None or self._limit.allows()
         try:
             value = value_of(payload)
+        except ValueLimitError as error:
+            self._answer(request_id_of(payload), _failure(f"{_INVALID_FORMAT}: {error}"))
+            return False
         except InvalidValueError:
             self._answer(None, _failure(_INVALID_FORMAT))
             return False

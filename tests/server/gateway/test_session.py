@@ -68,8 +68,8 @@ async def test_no_request_id_is_no_request_id(wire: Wire) -> None:
         (b"\xd9\x04abc", "Invalid command format"),
         (b"\xa1\xff", "Invalid command format"),
         (b"\xdd\xff\xff\xff\xff", "Invalid command format"),
-        (b"\x91" * 5_000 + b"\xc0", "Invalid command format"),
-        (b"\x91" * 300 + b"\xc0", "Invalid command format"),
+        (b"\x91" * 5_000 + b"\xc0", "Invalid command format: nested deeper than 200 lists and maps"),
+        (b"\x91" * 300 + b"\xc0", "Invalid command format: nested deeper than 200 lists and maps"),
         (msgpack.packb([1]), "Invalid command"),
         (msgpack.packb("Ping"), "Invalid command"),
         (msgpack.packb(1), "Invalid command"),
@@ -88,6 +88,35 @@ async def test_bad_frame_is_answered_and_the_connection_stays_open(wire: Wire, p
     assert answer["ok"] is False
     assert answer["error"].startswith(error)
     assert (await wire.call("Ping"))["ok"] is True
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("data", "limit"),
+    [
+        (_nested(250), "nested deeper than 200 lists and maps"),
+        ([0] * 2_100_000, "more than 2,000,000 elements"),
+        ([[0] * 70] * 30_000, "more than 2,000,000 elements"),
+    ],
+)
+async def test_command_above_the_limits_is_answered_with_its_request_id(
+    wire: Wire, data: Any, limit: str, is_first: bool
+) -> None:
+    command = {"cmd": "PUSH", "queue": "q", "data": data}
+    wire.send(packed({"reqId": [7], **command} if is_first else {**command, "reqId": [7]}))
+    assert await wire.receive() == {"ok": False, "error": f"Invalid command format: {limit}", "reqId": [7]}
+    assert (await wire.call("Ping"))["ok"] is True
+
+
+async def test_list_may_have_all_elements(wire: Wire) -> None:
+    assert (await wire.call("Ping", data=[0] * 1_900_000))["ok"] is True
 
 
 async def test_frames_arrive_in_pieces_and_together(wire: Wire) -> None:
