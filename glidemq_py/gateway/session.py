@@ -255,12 +255,17 @@ class Session(asyncio.Protocol):
         """Run the commands of the frames that are complete."""
         if self._is_ending:
             return
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         frames = self._reader.feed(data)
         if frames:
             self._unstarted.extend(frames)
             self._stop_timer()  # of a frame that is complete now
         self._start()
-        if self._reader.oversized:
+        if self._reader.oversized and not self._is_authenticated and self._running:
+            pass  # an Auth before the frame may permit it
+        elif self._reader.oversized:
             limit, size = self._reader.limit, self._reader.oversized
             self._answer(None, _failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
             self._end()  # once the commands before it are answered
@@ -421,7 +426,9 @@ class Session(asyncio.Protocol):
 
     def _start_next(self) -> None:
         self._start()
-        if self._is_ending:
+        if self._reader.oversized and not self._is_ending and (self._is_authenticated or not self._running):
+            self._read(b"")
+        elif self._is_ending:
             self._end()
         else:
             self._update_reading()
@@ -468,7 +475,8 @@ class Session(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._is_write_paused or self._is_ending or len(self._unstarted) > _MAX_UNSTARTED:
+        is_full = len(self._unstarted) > _MAX_UNSTARTED or self._reader.oversized
+        if self._is_write_paused or self._is_ending or is_full:
             transport.pause_reading()
             if self._timer is not None:  # the client cannot complete its frame now
                 remaining = self._timer.when() - asyncio.get_running_loop().time()

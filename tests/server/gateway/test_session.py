@@ -127,6 +127,24 @@ async def test_frames_arrive_in_pieces_and_together(wire: Wire) -> None:
     assert sorted([(await wire.receive())["reqId"] for _ in range(20)]) == list(range(20))
 
 
+@pytest.mark.parametrize("size", [1_000, 70_000, 3_000_000])
+async def test_large_frame_right_behind_an_auth_is_accepted(url: str, queue_name: str, size: int) -> None:
+    push = packed({"cmd": "PUSH", "queue": queue_name, "data": "x" * size, "reqId": 2})
+    async with Gateway(url, port=0, tokens=["t" * 32]) as gateway, Wire(gateway) as wire, Wire(gateway) as bad:
+        wire.send(packed({"cmd": "Auth", "token": "t" * 32, "reqId": 1}) + push)
+        wire.send(packed({"cmd": "Ping", "reqId": 3}))
+        answers = [await wire.receive() for _ in range(3)]
+        assert sorted((answer["reqId"], answer["ok"]) for answer in answers) == [(1, True), (2, True), (3, True)]
+        assert answers[0]["reqId"] == 1
+        bad.send(packed({"cmd": "Auth", "token": "wrong", "reqId": 1}) + push)
+        assert (await bad.receive())["error"] == "Invalid token"
+        if size > 65_536:
+            assert (await bad.receive())["error"].endswith("exceeds maximum 65536")
+            assert await bad.is_closed()
+        else:
+            assert (await bad.receive())["error"] == "Not authenticated"
+
+
 async def test_oversized_frame_is_answered_and_ends_the_connection(wire: Wire) -> None:
     wire.send(packed({"cmd": "Ping", "reqId": "before"}) + (67_108_865).to_bytes(4, "big") + b"rest")
     answers = [await wire.receive(), await wire.receive()]
