@@ -86,8 +86,11 @@ def _texts(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _tokens(text: str) -> list[str] | None:
-    return _texts(text) or None
+def _tokens(text: str) -> list[str]:
+    found = _texts(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: must contain a token; leave it empty for no authentication")
+    return found
 
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50}

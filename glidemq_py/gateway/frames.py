@@ -19,7 +19,8 @@ class FrameReader:
 
     Attributes:
         limit: Largest value, in bytes.
-        oversized: Length of the first value above the limit, or 0. No frame is read after it.
+        oversized: Length of the first value above the limit, or 0. No frame is read after it, unless `limit` grows:
+            then the next `feed` continues with it.
     """
 
     __slots__ = ("_buffer", "_needed", "limit", "oversized")
@@ -33,14 +34,18 @@ class FrameReader:
     @property
     def has_partial(self) -> bool:
         """Return True if a frame has begun and is incomplete."""
-        return bool(self._buffer)
+        return bool(self._buffer) and not self.oversized
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add received bytes; return the values of the frames that are complete."""
-        if self.oversized:
-            return []
         buffer = self._buffer
+        if self.oversized > MAX_FRAME:
+            return []
         buffer += data
+        if self.oversized:
+            if self.oversized > self.limit:
+                return []
+            self.oversized = 0
         if len(buffer) < self._needed:
             return []
         found: list[bytes] = []
@@ -52,7 +57,8 @@ class FrameReader:
             length = int.from_bytes(buffer[start : start + _HEADER], "big")
             if length > self.limit:
                 self.oversized = length
-                start = end
+                if length > MAX_FRAME:
+                    start = end
                 break
             after = start + _HEADER + length
             if after > end:

@@ -32,6 +32,7 @@ class Route:
         is_lenient: If True, a rejected command has the status 200.
         shown: Names of the members of the answer that are returned; empty = all.
         needs_body: If True, a request without a body is rejected.
+        lists: Items of the query that may be repeated and have several texts, separated by commas, with their fields.
         is_flat: If True, the members of the answer's `data` are returned in its place.
     """
 
@@ -44,6 +45,7 @@ class Route:
     shown: tuple[str, ...] = ()
     is_flat: bool = False
     needs_body: bool = False
+    lists: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 _QUEUE: Final = "/queues/{queue}"
@@ -66,7 +68,12 @@ ROUTES: Final = (
     Route("GET", f"{_QUEUE}/jobs", "PULL"),
     Route("POST", f"{_QUEUE}/jobs/bulk", "PUSHB", "jobs", needs_body=True),
     Route("POST", f"{_QUEUE}/jobs/pull-batch", "PULLB"),
-    Route("GET", f"{_QUEUE}/jobs/list", "GetJobs"),
+    Route(
+        "GET",
+        f"{_QUEUE}/jobs/list",
+        "GetJobs",
+        lists={"state": "state", "states": "state", "status": "state"},
+    ),
     Route("GET", f"{_QUEUE}/counts", "GetJobCounts"),
     Route("GET", f"{_QUEUE}/count", "Count"),
     Route("GET", f"{_QUEUE}/priority-counts", "GetCountsPerPriority"),
@@ -195,7 +202,14 @@ def fields_of(route: Route, in_path: Mapping[str, str], query: Sequence[tuple[st
         CommandError: If the body is neither an object nor the value of the route's field `wrapped`.
     """
     kinds = {each.name: each.kind for each in COMMANDS[route.command].fields}
-    fields: dict[str, Any] = {name: _typed(kinds[name], text) for name, text in query if name in kinds}
+    fields: dict[str, Any] = {}
+    for name, text in query:
+        if name in route.lists:
+            texts = [each for item in text.split(",") if (each := item.strip())]
+            if texts:
+                fields.setdefault(route.lists[name], []).extend(texts)
+        elif name in kinds:
+            fields[name] = _typed(kinds[name], text)
     if body is not UNDEFINED:
         fields |= _body_fields(route, body)
     elif route.needs_body:

@@ -657,11 +657,14 @@ class Gateway:
         link = await queue._connected()
         leases: list[Lease[Any, Any]] = [Lease.from_token(queue, each.token) for each in held]
         keys = [link.keys.job(lease.id) for lease in leases]
-        found = await asyncio.gather(*(link.transport.command("HGET", key, "lease") for key in keys))
-        # Another gateway may have renewed the lock: then the deadline is not the one of the fetch.
-        await queue.release_leases(
-            [lease for lease, each, text in zip(leases, held, found, strict=True) if _deadline(text) == each.expires_at]
-        )
+        found = await asyncio.gather(*(link.transport.command("HMGET", key, "state", "lease") for key in keys))
+        # Another gateway may have taken the report, or renewed the lock: then the deadline is not the one of the fetch.
+        left = [
+            lease for lease, each, (state, text) in zip(leases, held, found, strict=True)
+            if state == b"active" and _deadline(text) == each.expires_at
+        ]  # fmt: skip
+        if left:
+            await queue.release_leases(left)
 
     async def _close_client(self) -> None:
         if self._transport is not None:

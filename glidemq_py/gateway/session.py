@@ -32,7 +32,7 @@ from glidemq_py.gateway.push_order import PushOrder
 from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
-from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
+from glidemq_py.gateway.values import InvalidValueError, ValueLimitError, frame_of, request_id_of, value_of
 from glidemq_py.gateway.webhooks.service import Webhooks
 
 __all__ = ["MAX_RUNNING", "GatewayState", "Session", "token_digests"]
@@ -259,12 +259,17 @@ class Session(asyncio.Protocol):
         """Run the commands of the frames that are complete."""
         if self._is_ending:
             return
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         frames = self._reader.feed(data)
         if frames:
             self._unstarted.extend(frames)
             self._stop_timer()  # of a frame that is complete now
         self._start()
-        if self._reader.oversized:
+        if self._reader.oversized and not self._is_authenticated and self._running:
+            pass  # an Auth before the frame may permit it
+        elif self._reader.oversized:
             limit, size = self._reader.limit, self._reader.oversized
             self._answer(None, _failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
             self._end()  # once the commands before it are answered
@@ -335,6 +340,9 @@ class Session(asyncio.Protocol):
         is_allowed = self._limit is None or self._limit.allows()
         try:
             value = value_of(payload)
+        except ValueLimitError as error:
+            self._answer(request_id_of(payload), _failure(f"{_INVALID_FORMAT}: {error}"))
+            return False
         except InvalidValueError:
             self._answer(None, _failure(_INVALID_FORMAT))
             return False
@@ -424,7 +432,9 @@ class Session(asyncio.Protocol):
 
     def _start_next(self) -> None:
         self._start()
-        if self._is_ending:
+        if self._reader.oversized and not self._is_ending and (self._is_authenticated or not self._running):
+            self._read(b"")
+        elif self._is_ending:
             self._end()
         else:
             self._update_reading()
@@ -471,7 +481,8 @@ class Session(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._is_write_paused or self._is_ending or len(self._unstarted) > _MAX_UNSTARTED:
+        is_full = len(self._unstarted) > _MAX_UNSTARTED or self._reader.oversized
+        if self._is_write_paused or self._is_ending or is_full:
             transport.pause_reading()
             if self._timer is not None:  # the client cannot complete its frame now
                 remaining = self._timer.when() - asyncio.get_running_loop().time()

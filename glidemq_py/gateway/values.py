@@ -20,12 +20,14 @@ __all__ = [
     "UNDEFINED",
     "InvalidValueError",
     "PortableMap",
+    "ValueLimitError",
     "frame_of",
     "framed",
     "is_too_deep",
     "packed_value",
     "plain",
     "portable",
+    "request_id_of",
     "value_of",
 ]
 
@@ -35,14 +37,21 @@ MAX_ELEMENTS: Final = 2_000_000
 """Largest number of elements of all lists and maps in a received value."""
 
 _msgpack: Any = msgpack  # it has no type annotations
-_LONGEST: Final = 1_000_000
+_MANY: Final = f"more than {MAX_ELEMENTS:,} elements"
+_DEEP: Final = f"nested deeper than {MAX_DEPTH} lists and maps"
+_LONGEST_ID: Final = 1_000
+"""Elements of a list or map in a `reqId` that is returned with the error of a command above the limits."""
 _INT_MIN, _INT_MAX = -(2**31), 2**32
 _SAFE: Final = 2**53
 _UNDEFINED_CODE: Final = 0
 
 
 class InvalidValueError(ValueError):
-    """The bytes are not one MessagePack value within the limits."""
+    """The bytes are not one MessagePack value."""
+
+
+class ValueLimitError(InvalidValueError):
+    """The value exceeds `MAX_DEPTH` or `MAX_ELEMENTS`; the message names the limit."""
 
 
 UNDEFINED: Final[Any] = _msgpack.ExtType(_UNDEFINED_CODE, b"\0")
@@ -84,27 +93,57 @@ class _Counter:
         self.containers += 1
         self.elements += elements + 1
         if self.elements > MAX_ELEMENTS:
-            raise InvalidValueError(f"more than {MAX_ELEMENTS:,} elements")
+            raise ValueLimitError(_MANY)
 
 
 def value_of(payload: bytes) -> Any:
     """Return the value of a frame.
 
     Raises:
-        InvalidValueError: If the bytes are not one MessagePack value, or exceed `MAX_DEPTH` or `MAX_ELEMENTS`.
+        ValueLimitError: If the value exceeds `MAX_DEPTH` or `MAX_ELEMENTS`.
+        InvalidValueError: If the bytes are not one MessagePack value.
     """
     counter = _Counter()
+    longest = min(MAX_ELEMENTS, len(payload))  # no list of a complete value has more elements than the value bytes
     try:
         value: Any = _msgpack.unpackb(
             payload, raw=False, strict_map_key=False, timestamp=3, ext_hook=counter.extension, object_hook=counter.map,
-            list_hook=counter.list, max_array_len=_LONGEST, max_map_len=_LONGEST,
+            list_hook=counter.list, max_array_len=longest, max_map_len=longest,
         )  # fmt: skip
+    except ValueLimitError:
+        raise
+    except _msgpack.StackError:
+        raise ValueLimitError(_DEEP) from None
     except (ValueError, TypeError, OverflowError, _msgpack.UnpackException) as error:
+        if longest == MAX_ELEMENTS and str(error).partition(" exceeds ")[2].startswith(
+            ("max_array_len", "max_map_len")
+        ):
+            raise ValueLimitError(_MANY) from None
         raise InvalidValueError(str(error)) from None
     # A value cannot be deeper than it has lists and maps, so most need no walk.
     if counter.containers > MAX_DEPTH and is_too_deep(value):
-        raise InvalidValueError(f"nested deeper than {MAX_DEPTH}")
+        raise ValueLimitError(_DEEP)
     return None if value is UNDEFINED else value
+
+
+def request_id_of(payload: bytes) -> dict[str, Any]:
+    """Return the `reqId` of a frame whose value exceeds the limits, in a map; an empty one if it was not found.
+
+    The other members are skipped, not built.
+    """
+    unpacker = _msgpack.Unpacker(
+        raw=False, strict_map_key=False, timestamp=3, max_buffer_size=len(payload), max_array_len=_LONGEST_ID,
+        max_map_len=_LONGEST_ID,
+    )  # fmt: skip
+    try:
+        unpacker.feed(payload)
+        for _ in range(unpacker.read_map_header()):
+            if unpacker.unpack() == "reqId":
+                return {"reqId": unpacker.unpack()}
+            unpacker.skip()
+    except (ValueError, TypeError, OverflowError, _msgpack.UnpackException):
+        pass
+    return {}
 
 
 def _elements(value: Any) -> Any:

@@ -37,6 +37,8 @@ def test_empty_variables_count_as_absent() -> None:
     ("environment", "error"),
     [
         ({"TCP_PORT": "70000"}, "TCP_PORT"),
+        ({"AUTH_TOKENS": ","}, "AUTH_TOKENS' = ',': must contain a token"),
+        ({"AUTH_TOKENS": " , "}, "AUTH_TOKENS"),
         ({"TCP_IDLE_TIMEOUT_MS": "60s"}, "TCP_IDLE_TIMEOUT_MS"),
         ({"SHUTDOWN_TIMEOUT_MS": "-1"}, "SHUTDOWN_TIMEOUT_MS' = -1: must be from 0 to 86,400,000 ms"),
         ({"RATE_LIMIT_WINDOW_MS": "5"}, "RATE_LIMIT_WINDOW_MS' = 5: must be from 100 to 86,400,000 ms"),

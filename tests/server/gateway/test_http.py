@@ -115,6 +115,29 @@ async def test_many_jobs(client: Client, queue_name: str) -> None:
     assert (await client.good("GET", f"/queues/{queue_name}/count"))["count"] == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", [1, 2, 3]),
+        ("?state=", [1, 2, 3]),
+        ("?state=waiting", [1]),
+        ("?state=waiting,delayed", [1, 2]),
+        ("?state=%20waiting,%20delayed", [1, 2]),
+        ("?state=waiting&state=delayed", [1, 2]),
+        ("?states=waiting,delayed", [1, 2]),
+        ("?status=delayed", [2]),
+        ("?state=waiting&states=delayed&limit=1", [1]),
+        ("?state=waiting,nope", [1]),
+        ("?state=nope", []),
+    ],
+)  # as bunqueue 2.9.5
+async def test_jobs_of_several_states(client: Client, queue_name: str, query: str, found: list[int]) -> None:
+    for job in ({"data": 1}, {"data": 2, "delay": 100_000}, {"data": 3, "priority": 5}):
+        await client.good("POST", f"/queues/{queue_name}/jobs", job)
+    jobs = (await client.good("GET", f"/queues/{queue_name}/jobs/list{query}"))["jobs"]
+    assert [job["data"] for job in jobs] == found
+
+
 async def test_chosen_id_with_a_slash(client: Client, queue_name: str) -> None:
     chosen = f"{queue_name}/1"
     await client.good("POST", f"/queues/{queue_name}/jobs", {"data": 1, "jobId": chosen})

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import LeaseOutcome, Queue
+from glidemq_py._features.leases import calls as leases
 from glidemq_py._features.leases import ending, exchanging
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, held, hub, server
@@ -236,7 +237,7 @@ async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_le
     gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    end_leases: Any = ending.end_leases
+    end_leases: Any = leases.end_leases
 
     def counted(meta: str, quiet: bool) -> Any:
         calls.append(1)

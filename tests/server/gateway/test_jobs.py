@@ -565,6 +565,28 @@ async def test_ended_leases_deliver_to_parents_of_other_queues(wire: Wire, queue
     assert time.monotonic() - start < 5
 
 
+async def test_jobs_that_another_gateway_completed_are_not_released(
+    gateways: tuple[Gateway, Gateway], other: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    released: list[str] = []
+    release: Any = Queue.release_leases
+
+    async def recorded(given: Queue, leases: Any) -> Any:
+        released.extend(lease.id for lease in leases)
+        return await release(given, leases)
+
+    monkeypatch.setattr(Queue, "release_leases", recorded)
+    async with Wire(gateways[0]) as lost:
+        done, left = (await good(lost, "PUSHB", queue=queue.name, jobs=[{"data": 1}, {"data": 2}]))["ids"]
+        tokens = (await good(lost, "PULLB", queue=queue.name, count=2, owner="w"))["tokens"]
+        await good(other, "ACK", id=done, token=tokens[0])
+    await until(state_is(other, left, "waiting"))
+    assert await state_of(other, done) == "completed"
+    assert released == [left]
+    assert "discarded" not in caplog.text
+
+
 async def test_few_completed_jobs_are_kept(url: str, queue: Queue) -> None:
     async with Gateway(url, port=0, max_completed=2) as gateway, Wire(gateway) as wire:
         jobs = [{"data": number} for number in range(6)]

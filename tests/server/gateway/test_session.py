@@ -68,8 +68,8 @@ async def test_no_request_id_is_no_request_id(wire: Wire) -> None:
         (b"\xd9\x04abc", "Invalid command format"),
         (b"\xa1\xff", "Invalid command format"),
         (b"\xdd\xff\xff\xff\xff", "Invalid command format"),
-        (b"\x91" * 5_000 + b"\xc0", "Invalid command format"),
-        (b"\x91" * 300 + b"\xc0", "Invalid command format"),
+        (b"\x91" * 5_000 + b"\xc0", "Invalid command format: nested deeper than 200 lists and maps"),
+        (b"\x91" * 300 + b"\xc0", "Invalid command format: nested deeper than 200 lists and maps"),
         (msgpack.packb([1]), "Invalid command"),
         (msgpack.packb("Ping"), "Invalid command"),
         (msgpack.packb(1), "Invalid command"),
@@ -90,12 +90,59 @@ async def test_bad_frame_is_answered_and_the_connection_stays_open(wire: Wire, p
     assert (await wire.call("Ping"))["ok"] is True
 
 
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("data", "limit"),
+    [
+        (_nested(250), "nested deeper than 200 lists and maps"),
+        ([0] * 2_100_000, "more than 2,000,000 elements"),
+        ([[0] * 70] * 30_000, "more than 2,000,000 elements"),
+    ],
+)
+async def test_command_above_the_limits_is_answered_with_its_request_id(
+    wire: Wire, data: Any, limit: str, is_first: bool
+) -> None:
+    command = {"cmd": "PUSH", "queue": "q", "data": data}
+    wire.send(packed({"reqId": [7], **command} if is_first else {**command, "reqId": [7]}))
+    assert await wire.receive() == {"ok": False, "error": f"Invalid command format: {limit}", "reqId": [7]}
+    assert (await wire.call("Ping"))["ok"] is True
+
+
+async def test_list_may_have_all_elements(wire: Wire) -> None:
+    assert (await wire.call("Ping", data=[0] * 1_900_000))["ok"] is True
+
+
 async def test_frames_arrive_in_pieces_and_together(wire: Wire) -> None:
     frames = b"".join(packed({"cmd": "Ping", "reqId": number}) for number in range(20))
     for start in range(0, len(frames), 7):
         wire.send(frames[start : start + 7])
         await wire.writer.drain()
     assert sorted([(await wire.receive())["reqId"] for _ in range(20)]) == list(range(20))
+
+
+@pytest.mark.parametrize("size", [1_000, 70_000, 3_000_000])
+async def test_large_frame_right_behind_an_auth_is_accepted(url: str, queue_name: str, size: int) -> None:
+    push = packed({"cmd": "PUSH", "queue": queue_name, "data": "x" * size, "reqId": 2})
+    async with Gateway(url, port=0, tokens=["t" * 32]) as gateway, Wire(gateway) as wire, Wire(gateway) as bad:
+        wire.send(packed({"cmd": "Auth", "token": "t" * 32, "reqId": 1}) + push)
+        wire.send(packed({"cmd": "Ping", "reqId": 3}))
+        answers = [await wire.receive() for _ in range(3)]
+        assert sorted((answer["reqId"], answer["ok"]) for answer in answers) == [(1, True), (2, True), (3, True)]
+        assert answers[0]["reqId"] == 1
+        bad.send(packed({"cmd": "Auth", "token": "wrong", "reqId": 1}) + push)
+        assert (await bad.receive())["error"] == "Invalid token"
+        if size > 65_536:
+            assert (await bad.receive())["error"].endswith("exceeds maximum 65536")
+            assert await bad.is_closed()
+        else:
+            assert (await bad.receive())["error"] == "Not authenticated"
 
 
 async def test_oversized_frame_is_answered_and_ends_the_connection(wire: Wire) -> None:
