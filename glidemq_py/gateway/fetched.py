@@ -100,6 +100,11 @@ class Fetched:
         return self.facts.id
 
     @property
+    def size(self) -> int:
+        """Length of its data as stored."""
+        return len(self._row[_DATA]) if self._shape is not None else len(self.lease.job._data_text or "")
+
+    @property
     def queue_name(self) -> str:
         """Name of its queue, or of its partition."""
         return self._queue.name

@@ -25,7 +25,7 @@ from glidemq_py.gateway.routes import EVENTS, SOCKET, Route, fields_of, find_rou
 from glidemq_py.gateway.session import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_map
 from glidemq_py.gateway.totals import Totals
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, Encoded
 from glidemq_py.gateway.web_socket import WebSocketSession
 from glidemq_py.gateway.webhooks.addresses import Address
 
@@ -204,9 +204,10 @@ class HttpApi:
 
     def _keep_fetched(self, answer: Answer) -> None:
         """Let the jobs of an answer stay locked: there is no connection whose end would release them."""
-        jobs = [answer.get("job"), *(answer.get("jobs") or ())]
+        jobs: list[Any] = [answer.get("job"), *(answer.get("jobs") or ())]
         for job in jobs:
-            held = self._state.held.find(str(job.get("id"))) if is_map(job) else None
+            job_id = job.get("id") if is_map(job) else job.job_id if job.__class__ is Encoded else None
+            held = None if job_id is None else self._state.held.find(str(job_id))
             if held is not None and isinstance(held.connection, HttpSession):
                 held.is_kept = True
 

@@ -8,7 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from glidemq_py.gateway.session import GatewayState, Session
-from glidemq_py.gateway.values import is_too_deep, plain
+from glidemq_py.gateway.slices import JSON_PARTS, large_content
+from glidemq_py.gateway.values import LargeAnswer, is_too_deep, plain
 
 __all__ = ["HttpSession", "json_text", "json_value"]
 
@@ -25,6 +26,7 @@ class HttpSession(Session):
     def __init__(self, state: GatewayState) -> None:
         super().__init__(state)
         self._is_authenticated = True
+        self.parts = JSON_PARTS
 
     async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
@@ -43,12 +45,15 @@ class HttpSession(Session):
     def end_polls(self) -> None:
         """Answer fetches that wait."""
         self._is_ending = True
+        self._room_changed.set()
         for task in self._polls:
             task.cancel()
 
 
 def json_text(value: Any) -> str:
     """Return an answer as JSON."""
+    if value.__class__ is LargeAnswer:
+        return b"".join(large_content(value, JSON_PARTS)).decode()
     try:
         return json.dumps(plain(value), separators=(",", ":"))
     except RecursionError:  # data of another program

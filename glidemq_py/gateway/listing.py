@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._core.job_states import JobState
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
     from glidemq_py._job.link import QueueLink
 
-__all__ = ["jobs_in_order"]
+__all__ = ["ROOM_CHARS", "check_size", "jobs_in_order", "size_of"]
 
 _ALSO_READ: Final = ("progressMessage",)
 _MOST_CHARS: Final = 64 * 1_048_576
+ROOM_CHARS: Final = 262_144
+"""Data and results above which a connection reads the jobs of one command at a time."""
 _FIRST_PAGE: Final = 20
-_PAGE_CHARS: Final = 4 * 1_048_576
+_PAGE_CHARS: Final = 1_048_576
 
 
 class _Place(NamedTuple):
@@ -43,7 +45,13 @@ class _Place(NamedTuple):
 
 
 async def jobs_in_order(
-    queue: Queue[Any, Any], states: Sequence[JobState], offset: int, limit: int, *, oldest: bool
+    queue: Queue[Any, Any],
+    states: Sequence[JobState],
+    offset: int,
+    limit: int,
+    *,
+    oldest: bool,
+    take_room: Callable[[], Awaitable[None]],
 ) -> list[Job[Any, Any]]:
     """Return at most ``limit`` jobs in these states from a position on.
 
@@ -55,6 +63,7 @@ async def jobs_in_order(
         offset: Position of the first job.
         limit: Number of jobs.
         oldest: If True, in the order in which they were added, else in its reverse.
+        take_room: Called once if they are large, before most of them are read.
 
     Raises:
         CommandError: If their data and results are too large.
@@ -72,7 +81,7 @@ async def jobs_in_order(
             # A job that changed its state meanwhile may be in both.
             unique = {(place.part, place.id): place for place in (*first, *found)}
             first = choose(count, unique.values())
-    return await _read(links, first[offset:], states)
+    return await _read(links, first[offset:], states, take_room)
 
 
 async def _places(link: QueueLink, part: int, state: JobState, skipped: int, count: int) -> list[_Place]:
@@ -89,24 +98,29 @@ async def _places(link: QueueLink, part: int, state: JobState, skipped: int, cou
 
 
 async def _read(
-    links: Sequence[QueueLink], places: Sequence[_Place], states: Sequence[JobState]
+    links: Sequence[QueueLink],
+    places: Sequence[_Place],
+    states: Sequence[JobState],
+    take_room: Callable[[], Awaitable[None]],
 ) -> list[Job[Any, Any]]:
     """Return the jobs at these places, in this order, which are still in one of the states."""
     by_part: defaultdict[int, list[_Place]] = defaultdict(list)
     for place in places:
         by_part[place.part].append(place)
     found: dict[tuple[int, str], Job[Any, Any]] = {}
-    size = 0
+    size, has_room = 0, False
     for number, mine in by_part.items():
         page, start = _FIRST_PAGE, 0
         while start < len(mine):
             some = {place.id: place for place in mine[start : start + page]}
             start += page
             jobs = await read_jobs(links[number], list(some), also=_ALSO_READ)
-            of_page = sum(map(_size, jobs))
+            of_page = sum(map(size_of, jobs))
             size += of_page
-            if size > _MOST_CHARS:
-                raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
+            check_size(size)
+            if size > ROOM_CHARS and not has_room:
+                has_room = True
+                await take_room()
             # The size of the next reply is limited too.
             if jobs:
                 page = max(1, min(ROWS_A_CALL, _PAGE_CHARS * len(jobs) // max(1, of_page)))
@@ -121,5 +135,16 @@ async def _read(
     return [found[key] for place in places if (key := (place.part, place.id)) in found]
 
 
-def _size(job: Job[Any, Any]) -> int:
+def check_size(size: int) -> None:
+    """Check the length of the data and results of the jobs of an answer.
+
+    Raises:
+        CommandError: If it is too large.
+    """
+    if size > _MOST_CHARS:
+        raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
+
+
+def size_of(job: Job[Any, Any]) -> int:
+    """Return the length of the data and the result of a job as stored."""
     return len(job._data_text or "") + len(job._result_text or "")

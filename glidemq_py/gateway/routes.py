@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.table import Answer, CommandError, Kind, is_map
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 
 __all__ = ["EVENTS", "ROUTES", "SOCKET", "Route", "fields_of", "find_route", "shown"]
 
@@ -222,7 +222,8 @@ def shown(route: Route, answer: Answer) -> Answer:
     if not answer["ok"]:
         return answer
     members = answer["data"] if route.is_flat else answer
-    return {"ok": True, **{name: members[name] for name in route.shown or members}}
+    found = {"ok": True, **{name: members[name] for name in route.shown or members}}
+    return LargeAnswer(found) if answer.__class__ is LargeAnswer else found
 
 
 def _body_fields(route: Route, body: Any) -> dict[str, Any]:
@@ -235,7 +236,7 @@ def _body_fields(route: Route, body: Any) -> dict[str, Any]:
 
 def _typed(kind: Kind, text: str) -> Any:
     """Return the value of a text; one of the wrong type stays a text, which the command rejects."""
-    if kind in (Kind.NUMBER, Kind.INTEGER) and len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text):
+    if kind in (Kind.NUMBER, Kind.INTEGER, Kind.POSITIVE) and len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text):
         return float(text) if "." in text else int(text)
     if kind is Kind.FLAG:
         return _FLAGS.get(text, text)

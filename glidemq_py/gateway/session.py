@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
 
 from glidemq_py._api.flow_producer import FlowProducer
@@ -31,8 +32,16 @@ from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.push_order import PushOrder
 from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.shared_reads import SharedRead
+from glidemq_py.gateway.slices import VALUE_PARTS, Parts, large_content
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
-from glidemq_py.gateway.values import InvalidValueError, ValueLimitError, frame_of, request_id_of, value_of
+from glidemq_py.gateway.values import (
+    InvalidValueError,
+    LargeAnswer,
+    ValueLimitError,
+    frame_of,
+    request_id_of,
+    value_of,
+)
 from glidemq_py.gateway.webhooks.service import Webhooks
 
 __all__ = ["MAX_RUNNING", "GatewayState", "Session", "token_digests"]
@@ -195,6 +204,9 @@ class Session(asyncio.Protocol):
         state: The gateway.
     """
 
+    parts: Parts = VALUE_PARTS
+    """Encodes large answers."""
+
     def __init__(self, state: GatewayState) -> None:
         self.state = state
         self._is_authenticated = not state.digests
@@ -216,6 +228,10 @@ class Session(asyncio.Protocol):
         self._limit: FrameLimit | None = None
         if state.options.rate_limit is not None:
             self._limit = FrameLimit(state.options.rate_limit, state.options.rate_limit_window / 1_000)
+        self._large = asyncio.Lock()
+        self._room_changed = asyncio.Event()
+        """Set while the client reads its answers, and when the session ends."""
+        self._room_changed.set()
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
         self.push_order = PushOrder()
@@ -247,11 +263,13 @@ class Session(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading: the client does not read its answers."""
         self._is_write_paused = True
+        self._room_changed.clear()
         self._update_reading()
 
     def resume_writing(self) -> None:
         """Read again."""
         self._is_write_paused = False
+        self._room_changed.set()
         self._start()
         self._update_reading()
 
@@ -280,6 +298,7 @@ class Session(asyncio.Protocol):
     async def drain(self, seconds: float) -> None:
         """Accept no more commands, wait for the running ones, and close the connection."""
         self._is_ending = True
+        self._room_changed.set()
         self._unstarted.clear()
         for task in self._polls:
             task.cancel()
@@ -308,6 +327,24 @@ class Session(asyncio.Protocol):
             return None  # draining: the client is answered that there is no job
         finally:
             self._polls.discard(task)
+
+    @contextlib.asynccontextmanager
+    async def room(self) -> AsyncGenerator[None]:
+        """Wait until a large answer may be built: one at a time, and only while the client reads its answers.
+
+        So the memory of the answers of a connection is bounded, however many commands it sends.
+
+        Raises:
+            CommandError: If the gateway closes meanwhile.
+        """
+        async with self._large:
+            await self._until_read()
+            yield
+
+    async def _until_read(self) -> None:
+        await self._room_changed.wait()
+        if self._is_ending:
+            raise CommandError("The gateway is closing")
 
     def authenticate(self, token: str) -> bool:
         """Accept a token; return False if it is invalid."""
@@ -421,6 +458,8 @@ class Session(asyncio.Protocol):
         try:
             answer = await command.handler(self, fields)
             self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
+            if answer.__class__ is LargeAnswer:
+                return LargeAnswer(ok=True, **answer)
             return {"ok": True, **answer}
         finally:
             if name not in _NOTHING_READY:
@@ -442,6 +481,10 @@ class Session(asyncio.Protocol):
     def _answer(self, given: Mapping[Any, Any] | None, answer: Answer) -> None:
         if given is not None and "reqId" in given:
             answer["reqId"] = given["reqId"]
+        if answer.__class__ is LargeAnswer:
+            pieces = large_content(answer, self.parts)
+            self.notify(b"".join((sum(map(len, pieces)).to_bytes(4, "big"), *pieces)))
+            return
         try:
             frame = frame_of(answer)
         except (RecursionError, ValueError):  # data of another program
@@ -450,7 +493,7 @@ class Session(asyncio.Protocol):
         self._send(frame)
 
     def notify(self, frames: bytes) -> None:
-        """Send events."""
+        """Send frames at once, such as events."""
         self._unsent.append(frames)
         self._flush()
 

@@ -18,12 +18,15 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_ELEMENTS",
     "UNDEFINED",
+    "Encoded",
     "InvalidValueError",
+    "LargeAnswer",
     "PortableMap",
     "ValueLimitError",
     "frame_of",
     "framed",
     "is_too_deep",
+    "packed_portable",
     "packed_value",
     "plain",
     "portable",
@@ -44,6 +47,10 @@ _LONGEST_ID: Final = 1_000
 _INT_MIN, _INT_MAX = -(2**31), 2**32
 _SAFE: Final = 2**53
 _UNDEFINED_CODE: Final = 0
+_FEW: Final = 16
+"""Elements of a list up to which their types are not looked at beforehand."""
+_UNCHANGED: Final = frozenset((str, float, bool, bytes, type(None)))
+_INTEGERS: Final[frozenset[Any]] = frozenset((int,))
 
 
 class InvalidValueError(ValueError):
@@ -56,6 +63,24 @@ class ValueLimitError(InvalidValueError):
 
 UNDEFINED: Final[Any] = _msgpack.ExtType(_UNDEFINED_CODE, b"\0")
 """JavaScript's `undefined`, in an answer."""
+
+
+class Encoded:
+    """A part of an answer that is encoded already, for the protocol of its client.
+
+    Args:
+        content: The part.
+        job_id: The id of the job whose object it is.
+    """
+
+    __slots__ = ("content", "job_id")
+
+    def __init__(self, content: bytes, job_id: str | None = None) -> None:
+        self.content, self.job_id = content, job_id
+
+
+class LargeAnswer(dict[str, Any]):
+    """An answer in which values, or all elements of lists, are `Encoded`."""
 
 
 class PortableMap(dict[str, Any]):
@@ -169,6 +194,12 @@ def packed_value(value: Any) -> bytes:
     return packed
 
 
+def packed_portable(value: Any) -> bytes:
+    """Return a value that `portable` need not convert as MessagePack."""
+    packed: bytes = _pack(value)
+    return packed
+
+
 def frame_of(value: Any) -> bytes:
     """Return the frame of an answer."""
     return framed(packed_value(value))
@@ -192,6 +223,10 @@ def portable(value: Any) -> Any:
             for key, each in cast("dict[Any, Any]", value).items()
         }
     if kind is list or kind is tuple:
+        if len(value) > _FEW:
+            kinds: set[Any] = set(map(type, value))
+            if kinds <= _UNCHANGED or (kinds <= _INTEGERS and min(value) >= _INT_MIN and max(value) < _INT_MAX):
+                return value
         return [each if each.__class__ is str else portable(each) for each in value]
     if isinstance(value, datetime) or value is None or kind in (str, bytes, float, bool):
         return value

@@ -142,6 +142,10 @@ class WebSocketSession(HttpSession):
         self._running.discard(task)
         self._free.release()
 
+    async def _until_read(self) -> None:
+        async with self._sending:
+            pass
+
     async def _reply(self, given: Mapping[str, Any], answer: Answer) -> None:
         if "reqId" in given:
             answer["reqId"] = given["reqId"]

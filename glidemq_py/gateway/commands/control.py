@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobCounts, JobState
@@ -11,15 +11,17 @@ from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
-from glidemq_py.gateway.listing import jobs_in_order
+from glidemq_py.gateway.listing import jobs_in_order, size_of
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
+from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.webhooks.service import DELIVERIES
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
+    from glidemq_py._job.job import Job
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "wire_counts"]
@@ -143,16 +145,30 @@ async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
     offset, limit = given["offset"], given["limit"]
     if offset + limit > _MOST_LISTED:
         raise CommandError(f"offset + limit must be at most {_MOST_LISTED:,}")
-    states = await _listed_states(queue, given["state"])
-    found = await jobs_in_order(queue, states, offset, limit, oldest=given["asc"]) if limit else []
-    jobs: list[Any] = []
-    for job in found:
+    states, ids = await _listed_states(queue, given["state"]), session.state.ids
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def take_room() -> None:
+            await stack.enter_async_context(session.room())
+
+        oldest = given["asc"]
+        found = await jobs_in_order(queue, states, offset, limit, oldest=oldest, take_room=take_room) if limit else []
+        named = [(await ids.on_wire(queue.name, job.id), job) for job in found]
+        found.clear()
+        objects = _objects(named, {"state": "paused"} if given["state"] == "paused" else {})
+        if sum(size_of(job) + JOB_CHARS for _, job in named) <= LARGE_CHARS:
+            return {"jobs": [*objects]}
+        async with Slices(session.parts) as slices:
+            return LargeAnswer(jobs=[await slices.encoded(each) for each in objects])
+
+
+def _objects(named: list[tuple[str, Job[Any, Any]]], changes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of jobs with these ids; the jobs are removed from the list, as their data may be large."""
+    named.reverse()
+    while named:
+        job_id, job = named.pop()
         with contextlib.suppress(JobDataError, SerializationError):
-            jobs.append(full_job_object(job, await session.state.ids.on_wire(queue.name, job.id)))
-    if given["state"] == "paused":
-        for each in jobs:
-            each["state"] = "paused"
-    return {"jobs": jobs}
+            yield {**full_job_object(job, job_id), **changes}
 
 
 async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[JobState]:

@@ -40,8 +40,9 @@ from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, 
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
 from glidemq_py.gateway.rows import add_durable_row, added_row, remember_usual, row_of, usual_row
+from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
@@ -224,8 +225,9 @@ async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any
 
 
 async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
-    jobs, tokens = await _fetch(session, given, 1)
-    answer: Answer = {"job": jobs[0] if jobs else None}
+    jobs, tokens, is_large = await _fetch(session, given, 1)
+    job = jobs[0] if jobs else None
+    answer: Answer = LargeAnswer(job=job) if is_large else {"job": job}
     if given["owner"] is not None:
         answer["token"] = tokens[0] if tokens else None
     return answer
@@ -233,8 +235,11 @@ async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
     count = min(given["count"], MOST_FETCHED)
-    jobs, tokens = await _fetch(session, given, count) if count else ([], [])
-    return {"jobs": jobs} if given["owner"] is None else {"jobs": jobs, "tokens": tokens}
+    jobs, tokens, is_large = await _fetch(session, given, count) if count else ([], [], False)
+    answer: Answer = LargeAnswer(jobs=jobs) if is_large else {"jobs": jobs}
+    if given["owner"] is not None:
+        answer["tokens"] = tokens
+    return answer
 
 
 def _is_empty(session: Session, given: Mapping[str, Any]) -> bool:
@@ -254,7 +259,8 @@ def _pull_no_jobs(session: Session, given: Mapping[str, Any]) -> Answer | None:
     return {"jobs": []} if given["owner"] is None else {"jobs": [], "tokens": []}
 
 
-async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str]]:
+async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str], bool]:
+    """Return the objects of fetched jobs, their tokens, and whether the objects are large and therefore encoded."""
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
     session.state.maintain(queue)
     if given["group"] is not None:
@@ -263,25 +269,48 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     # First all are remembered: if the connection is lost now, all are released.
     ids, held, is_owned, is_kept = session.state.ids, session.state.held, given["owner"] is not None, given["detach"]
     known: list[tuple[Fetched, str, str]] = []
+    size = 0
     partitions = queue._partitions
     for job in fetched:
         name, token = queue.name if partitions is None else job.queue_name, job.token
         job_id = ids.known_on_wire(name, job.id) or await ids.on_wire(name, job.id)
         known.append((job, job_id, token))
+        size += job.size + JOB_CHARS
         held.add(
             job_id, job, token, session, queue=name, is_owned=is_owned, is_kept=is_kept
         )  # fmt: skip
     jobs: list[Any] = []
     tokens: list[str] = []
-    for job, job_id, token in known:
-        try:
-            jobs.append(job.object(job_id))
-        except JobDataError as error:
-            held.ended(job_id, token)
-            await job.lease.fail(error, retry=False)  # as a worker does it
-            continue
-        tokens.append(token)
-    return jobs, tokens
+    failed: list[tuple[Fetched, str, str, JobDataError]] = []
+    if size > LARGE_CHARS:
+        async with Slices(session.parts) as slices:
+            for each in known:
+                found = _object(each, failed)
+                if found is not None:
+                    jobs.append(await slices.encoded(found, each[1]))
+                    tokens.append(each[2])
+    else:
+        for each in known:
+            found = _object(each, failed)
+            if found is not None:
+                jobs.append(found)
+                tokens.append(each[2])
+    for job, job_id, token, error in failed:
+        held.ended(job_id, token)
+        await job.lease.fail(error, retry=False)  # as a worker does it
+    return jobs, tokens, size > LARGE_CHARS
+
+
+def _object(
+    known: tuple[Fetched, str, str], failed: list[tuple[Fetched, str, str, JobDataError]]
+) -> dict[str, Any] | None:
+    """Return the object of a fetched job; if its data cannot be decoded, add it to the failed ones."""
+    job, job_id, token = known
+    try:
+        return job.object(job_id)
+    except JobDataError as error:
+        failed.append((job, job_id, token, error))
+        return None
 
 
 async def _fetch_from(

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
-from glidemq_py._features.failures.attempts import FailureReason
+from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.stalled_jobs.queue_api import MAX_STALLED_COUNT
 from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
+from glidemq_py.gateway.listing import ROOM_CHARS, check_size, size_of
 from glidemq_py.gateway.lookup import own_id
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, Encoded, LargeAnswer
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
+    from glidemq_py._job.job import Job
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
@@ -30,6 +34,7 @@ __all__ = ["COMMANDS"]
 _MOST: Final = 2**53
 _PAGE: Final = 100
 _MOST_ENTRIES: Final = 1_000
+_READ_TOGETHER: Final = 50
 _COUNTED: Final = 10_000
 """Failed jobs that `GetDlqStats` counts one by one; beyond it reports the counters of the queue."""
 _AUTO_RETRY_MS: Final = 3_600_000
@@ -107,18 +112,59 @@ async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, wanted = await session.state.queue(given["queue"]), _filter(given)
     count = min(given["count"] or wanted["limit"] or _PAGE, _MOST_ENTRIES)
     found = await _selected(queue, wanted, count)
-    entries = [each for each in await asyncio.gather(*(_entry(session, queue, each) for each in found)) if each]
-    return {"jobs": [entry["job"] for entry in entries], "entries": entries}
+    async with contextlib.AsyncExitStack() as stack:
+        read: list[_Entry] = []
+        size, has_room = 0, False
+        for start in range(0, len(found), _READ_TOGETHER):
+            some = found[start : start + _READ_TOGETHER]
+            for each in await asyncio.gather(*(_read(session, queue, failure) for failure in some)):
+                if each is not None:
+                    read.append(each)
+                    size += size_of(each.job) + JOB_CHARS
+            check_size(size)
+            if size > ROOM_CHARS and not has_room:
+                has_room = True
+                await stack.enter_async_context(session.room())
+        if size <= LARGE_CHARS:
+            entries = [_described(each, described) for each, described in _objects(read)]
+            return {"jobs": [entry["job"] for entry in entries], "entries": entries}
+        jobs: list[Encoded] = []
+        encoded: list[Encoded] = []
+        async with Slices(session.parts) as slices:
+            for each, described in _objects(read):
+                jobs.append(await slices.encoded(described))
+                encoded.append(await slices.encoded(_described(each, jobs[-1])))
+        return LargeAnswer(jobs=jobs, entries=encoded)
 
 
-async def _entry(session: Session, queue: Queue[Any, Any], failure: Failure) -> dict[str, Any] | None:
+class _Entry(NamedTuple):
+    """A failed job that was read."""
+
+    failure: Failure
+    job: Job[Any, Any]
+    job_id: str
+    """Its id for clients."""
+    attempts: list[FailedAttempt]
+
+
+async def _read(session: Session, queue: Queue[Any, Any], failure: Failure) -> _Entry | None:
     job, attempts = await asyncio.gather(queue.get_job(failure.job_id), queue.get_job_attempts(failure.job_id))
     if job is None or job.state is not JobState.FAILED:
         return None
-    try:
-        described = job_object(job, await session.state.ids.on_wire(queue.name, job.id))
-    except JobDataError:
-        return None
+    return _Entry(failure, job, await session.state.ids.on_wire(queue.name, job.id), attempts)
+
+
+def _objects(read: list[_Entry]) -> Iterator[tuple[_Entry, dict[str, Any]]]:
+    """Yield the entries with the objects of their jobs; they are removed from the list, as their data may be large."""
+    read.reverse()
+    while read:
+        each = read.pop()
+        with contextlib.suppress(JobDataError):
+            yield each, job_object(each.job, each.job_id)
+
+
+def _described(entry: _Entry, described: Any) -> dict[str, Any]:
+    failure, _, _, attempts = entry
     return {
         "job": described, "enteredAt": failure.failed_at, "reason": _known(failure.reason), "error": failure.error,
         "attempts": [

@@ -11,10 +11,12 @@ from glidemq_py.gateway.commands.core import ClientError, end_attempt, leased_jo
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object, wire_state
 from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
+from glidemq_py.gateway.listing import size_of
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
 from glidemq_py.gateway.pushing import group_priority
+from glidemq_py.gateway.slices import LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
@@ -32,7 +34,11 @@ _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31
 
 async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await existing_job(session, given["id"], exclude_data=False)
-    return {"job": {**full_job_object(job, given["id"]), **await family_of(session, job)}}
+    family = await family_of(session, job)
+    if size_of(job) <= LARGE_CHARS:
+        return {"job": {**full_job_object(job, given["id"]), **family}}
+    async with session.room(), Slices(session.parts) as slices:
+        return LargeAnswer(job=await slices.encoded({**full_job_object(job, given["id"]), **family}))
 
 
 async def _get_by_chosen_id(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -47,7 +53,12 @@ async def _get_state(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _get_result(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await find_job(session, given["id"])
     is_completed = job is not None and job.state is JobState.COMPLETED
-    return {"id": given["id"], "result": job.returnvalue if job is not None and is_completed else UNDEFINED}
+    if job is None or not is_completed:
+        return {"id": given["id"], "result": UNDEFINED}
+    if size_of(job) <= LARGE_CHARS:
+        return {"id": given["id"], "result": job.returnvalue}
+    async with session.room(), Slices(session.parts) as slices:
+        return LargeAnswer(id=given["id"], result=await slices.encoded(job.returnvalue))
 
 
 async def _get_progress(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -1,0 +1,294 @@
+"""Large answers: encoded in slices, between which the event loop serves other connections.
+
+A job has up to 10 MiB of data, and an answer many jobs. To convert and pack them at once would hold up all connections
+of the process. So the jobs of a large answer are encoded one by one, and a large one part by part; at most one slice of
+the process runs per turn of the event loop. Only the encoded parts are kept: they take a fraction of the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, Protocol, Self
+from weakref import WeakKeyDictionary
+
+from glidemq_py.gateway.table import Answer, CommandError
+from glidemq_py.gateway.values import UNDEFINED, Encoded, PortableMap, packed_portable, packed_value, plain
+
+__all__ = ["JOB_CHARS", "JSON_PARTS", "LARGE_CHARS", "VALUE_PARTS", "Parts", "Slices", "large_content"]
+
+LARGE_CHARS: Final = 65_536
+"""Data and results above it make an answer large."""
+JOB_CHARS: Final = 512
+"""Length of the data of a job that takes about as long as the rest of its object."""
+_SLICE_S: Final = 0.01
+_CHUNK: Final = 1_000
+"""Elements of a list or map that are encoded together, unless they are heavy."""
+_HEAVY: Final = 10_000
+"""Elements, within a value, above which it is encoded in parts."""
+_CHARS_PER_ELEMENT: Final = 256
+"""Length of a text that takes about as long as an element."""
+
+_CONTAINERS: Final = frozenset((dict, list, PortableMap))
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+"""Held by the slice that runs, per event loop."""
+
+
+class Parts(Protocol):
+    """Encodes values in parts. A list or map is what `begin`, its chunks, and `end` return, joined."""
+
+    name: str
+    """Of the format."""
+
+    def whole(self, value: Any, *, is_portable: bool = False) -> bytes:
+        """Return a value, encoded; one that is portable needs no conversion."""
+        ...
+
+    def members(self, value: Any) -> Any:
+        """Return a list or map without the members that the format does not have."""
+        ...
+
+    def begin(self, value: Any) -> bytes:
+        """Return the beginning of a list or map."""
+        ...
+
+    def chunk(self, chunk: Any, *, is_first: bool, is_portable: bool) -> bytes:
+        """Return some elements of a list or map, itself a list or map."""
+        ...
+
+    def key(self, key: Any, *, is_first: bool) -> bytes:
+        """Return a key of a map, before its value."""
+        ...
+
+    def separator(self, *, is_first: bool) -> bytes:
+        """Return what stands before an element of a list."""
+        ...
+
+    def end(self, value: Any) -> bytes:
+        """Return the end of a list or map."""
+        ...
+
+
+class _ValueParts:
+    """MessagePack for clients of the TCP protocol."""
+
+    name = "MessagePack"
+
+    def whole(self, value: Any, *, is_portable: bool = False) -> bytes:
+        """See `Parts`."""
+        return packed_portable(value) if is_portable else packed_value(value)
+
+    def members(self, value: Any) -> Any:
+        """See `Parts`."""
+        return value
+
+    def begin(self, value: Any) -> bytes:
+        """See `Parts`."""
+        small, middle, large = (0x80, 0xDE, 0xDF) if isinstance(value, dict) else (0x90, 0xDC, 0xDD)
+        size = len(value)  # pyright: ignore[reportUnknownArgumentType]
+        if size < 16:
+            return bytes([small | size])
+        return bytes([middle]) + size.to_bytes(2, "big") if size < 65_536 else bytes([large]) + size.to_bytes(4, "big")
+
+    def chunk(self, chunk: Any, *, is_first: bool, is_portable: bool) -> bytes:
+        """See `Parts`."""
+        head = 1 if len(chunk) < 16 else 3  # bytes that begin the chunk itself
+        return self.whole(chunk, is_portable=is_portable)[head:]
+
+    def key(self, key: Any, *, is_first: bool) -> bytes:
+        """See `Parts`."""
+        return packed_value(key)
+
+    def separator(self, *, is_first: bool) -> bytes:
+        """See `Parts`."""
+        return b""
+
+    def end(self, value: Any) -> bytes:
+        """See `Parts`."""
+        return b""
+
+
+class _JsonParts:
+    """JSON for clients of the HTTP API."""
+
+    name = "JSON"
+
+    def members(self, value: Any) -> Any:
+        """See `Parts`."""
+        if isinstance(value, list):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        return {key: each for key, each in value.items() if each is not UNDEFINED}
+
+    def whole(self, value: Any, *, is_portable: bool = False) -> bytes:
+        """See `Parts`."""
+        return json.dumps(plain(value), separators=(",", ":")).encode()
+
+    def begin(self, value: Any) -> bytes:
+        """See `Parts`."""
+        return b"{" if isinstance(value, dict) else b"["
+
+    def chunk(self, chunk: Any, *, is_first: bool, is_portable: bool) -> bytes:
+        """See `Parts`."""
+        return self.separator(is_first=is_first) + self.whole(chunk)[1:-1]
+
+    def key(self, key: Any, *, is_first: bool) -> bytes:
+        """See `Parts`."""
+        return self.separator(is_first=is_first) + self.whole(str(key)) + b":"
+
+    def separator(self, *, is_first: bool) -> bytes:
+        """See `Parts`."""
+        return b"" if is_first else b","
+
+    def end(self, value: Any) -> bytes:
+        """See `Parts`."""
+        return b"}" if isinstance(value, dict) else b"]"
+
+
+VALUE_PARTS: Final[Parts] = _ValueParts()
+JSON_PARTS: Final[Parts] = _JsonParts()
+
+
+def large_content(answer: Answer, parts: Parts) -> list[bytes]:
+    """Return an answer, encoded, as bytes to join."""
+    pieces, is_first = [parts.begin(answer)], True
+    for key, value in parts.members(answer).items():
+        pieces.append(parts.key(key, is_first=is_first))
+        is_first = False
+        if value.__class__ is Encoded:
+            pieces.append(value.content)
+        elif value.__class__ is list and value and value[0].__class__ is Encoded:
+            pieces.append(parts.begin(value))
+            for number, each in enumerate(value):
+                pieces += (parts.separator(is_first=not number), each.content)
+            pieces.append(parts.end(value))
+        else:
+            pieces.append(parts.whole(value))
+    pieces.append(parts.end(answer))
+    return pieces
+
+
+class Slices:
+    """Encodes the parts of a large answer: ``async with Slices(parts) as slices``. Nothing else may be awaited there.
+
+    Args:
+        parts: Encodes values.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        loop = asyncio.get_running_loop()
+        lock = _turns.get(loop)
+        if lock is None:
+            lock = _turns[loop] = asyncio.Lock()
+        self._lock, self._until, self._is_running = lock, 0.0, False
+
+    async def __aenter__(self) -> Self:
+        """Wait for the first slice."""
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the last slice."""
+        if self._is_running:
+            self._end()
+
+    async def _begin(self) -> None:
+        await self._lock.acquire()
+        self._is_running, self._until = True, time.perf_counter() + _SLICE_S
+
+    def _end(self) -> None:
+        self._is_running = False
+        self._lock.release()
+
+    async def encoded(self, value: Any, job_id: str | None = None) -> Encoded:
+        """Return a value, encoded.
+
+        Args:
+            value: The value.
+            job_id: The id of the job whose object it is.
+
+        Raises:
+            CommandError: If it is nested too deeply.
+        """
+        pieces: list[bytes] = []
+        try:
+            await self._add(pieces, value)
+        except (RecursionError, ValueError):  # data of another program
+            raise CommandError(f"The answer is nested too deeply for {self._parts.name}") from None
+        return Encoded(pieces[0] if len(pieces) == 1 else b"".join(pieces), job_id)
+
+    async def turn(self) -> None:
+        """Let the event loop turn if the slice has lasted long enough."""
+        if time.perf_counter() < self._until:
+            return
+        self._end()
+        await asyncio.sleep(0)
+        await self._begin()
+
+    async def _add(self, pieces: list[bytes], value: Any, *, is_portable: bool = False) -> None:
+        if value.__class__ is Encoded:
+            pieces.append(value.content)
+            return
+        if not isinstance(value, (dict, list)) or not _is_heavy(value):
+            pieces.append(self._parts.whole(value, is_portable=is_portable))
+            await self.turn()
+            return
+        is_portable = is_portable or isinstance(value, PortableMap)
+        value = self._parts.members(value)
+        pieces.append(self._parts.begin(value))
+        is_first = True
+        for chunk in _chunks(value):
+            if _is_heavy(chunk):
+                await self._add_each(pieces, chunk, is_first=is_first, is_portable=is_portable)
+            else:
+                pieces.append(self._parts.chunk(chunk, is_first=is_first, is_portable=is_portable))
+                await self.turn()
+            is_first = False
+        pieces.append(self._parts.end(value))
+
+    async def _add_each(self, pieces: list[bytes], chunk: Any, *, is_first: bool, is_portable: bool) -> None:
+        """Add the elements of a list or map one by one."""
+        if isinstance(chunk, dict):
+            for key, each in chunk.items():  # pyright: ignore[reportUnknownVariableType]
+                pieces.append(self._parts.key(key, is_first=is_first))
+                await self._add(pieces, each, is_portable=is_portable)
+                is_first = False
+        else:
+            for each in chunk:
+                pieces.append(self._parts.separator(is_first=is_first))
+                await self._add(pieces, each, is_portable=is_portable)
+                is_first = False
+
+
+def _chunks(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for start in range(0, len(value), _CHUNK):  # pyright: ignore[reportUnknownArgumentType]
+            yield value[start : start + _CHUNK]
+        return
+    items = iter(value.items())
+    while chunk := dict(islice(items, _CHUNK)):
+        yield chunk
+
+
+def _is_heavy(value: Any) -> bool:
+    """Return whether a value has so many elements that it is encoded in parts. It looks at few more than these."""
+    weight, inner = 0, [value]
+    while inner:
+        each = inner.pop()
+        elements: Any = each.values() if hasattr(each, "values") else each
+        weight += len(elements)
+        if weight > _HEAVY:
+            return True
+        for element in elements:
+            kind = element.__class__
+            if kind in _CONTAINERS:
+                inner.append(element)
+            elif kind is str or kind is bytes:
+                weight += len(element) // _CHARS_PER_ELEMENT
+            elif kind is Encoded:
+                return True
+    return weight > _HEAVY
