@@ -67,7 +67,7 @@ class WebSocketSession(HttpSession):
                 await self._socket.accept(headers=headers)
             except OSError:
                 return  # the client has left
-            reading = asyncio.create_task(self._read())
+            reading = asyncio.create_task(self._read_messages())
             closing = asyncio.create_task(self._closing.wait())
             try:
                 await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +99,7 @@ class WebSocketSession(HttpSession):
 
     # -- commands --------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         """Start the commands of the client until it leaves."""
         while True:
             message = await self._socket.receive()
