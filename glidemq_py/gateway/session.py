@@ -277,9 +277,9 @@ class Session(asyncio.Protocol):
         """Run the commands of the frames that are complete."""
         if self._is_ending:
             return
-        self._read(data)
+        self._take_frames(data)
 
-    def _read(self, data: bytes) -> None:
+    def _take_frames(self, data: bytes) -> None:
         frames = self._reader.feed(data)
         if frames:
             self._unstarted.extend(frames)
@@ -472,7 +472,7 @@ class Session(asyncio.Protocol):
     def _start_next(self) -> None:
         self._start()
         if self._reader.oversized and not self._is_ending and (self._is_authenticated or not self._running):
-            self._read(b"")
+            self._take_frames(b"")
         elif self._is_ending:
             self._end()
         else:
