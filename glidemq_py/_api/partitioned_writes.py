@@ -84,7 +84,8 @@ async def write(queue: Queue[Any, Any], method: str, run: Callable[[], Awaitable
             await queue._check_layout(always=True)
             if method not in _AT_ONCE:
                 await _wait_for_change(queue, method)
-        result = await run() or result
+        found = await run()
+        result = found or result if result is not None else found
         noted = await queue._transport.call(note_settings(queue._keys.meta))
         layout = present_layout(queue)
         if noted.number == layout.number and not (method in _DIVIDED and is_changing(noted.changing, layout)):

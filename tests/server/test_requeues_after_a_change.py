@@ -264,9 +264,9 @@ async def test_nothing_is_requeued_between_the_last_look_and_the_end_of_a_change
         publish = partitioned_changes._publish
         requeued: list[int] = []
 
-        async def requeue_first(*args: Any) -> None:
+        async def requeue_first(*args: Any) -> Any:
             requeued.append(await queue.retry_jobs())
-            await publish(*args)
+            return await publish(*args)
 
         monkeypatch.setattr(partitioned_changes, "_publish", requeue_first)
         assert (await queue.set_partitions(4)).is_settled
