@@ -283,6 +283,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """The queues that share this one's connection: its partitions, or the queue itself."""
         return (self,) if self._partitions is None else self._partitions.queues
 
+    async def _current_parts(self) -> Sequence[Queue[Any, Any]]:
+        """Return `_parts`, by a layout that is at most `LAYOUT_S` old. Raises the errors of `_connected`."""
+        await self._check_layout()
+        await self._plain_link()
+        return self._parts
+
     async def _find_partitions(self, transport: Transport) -> None:
         layout = await open_layout(transport, self._keys, self._wanted_partitions)
         if layout is not None:

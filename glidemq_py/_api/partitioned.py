@@ -228,7 +228,8 @@ class PartitionedQueue:
     async def run(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Call the method of this name for the partitions that it concerns."""
         if method in _BY_ID:
-            return await self._by_id(method, *_first(args, options))
+            job_id, more, named = _first(args, options)
+            return await self.by_id(method, job_id, more, **named)
         if method in _BY_KEY:
             key, _, _ = _first(args, options)
             return await self._by_key(method, str(key), args, options)
@@ -271,7 +272,7 @@ class PartitionedQueue:
     def _shown(self, number: int, method: str, record: Any) -> Any:
         """Return a partition's result of a method as that of the whole queue."""
         if method == "iter_dead_letter_jobs":
-            return dead_letters.shown_entry(self, number, record)
+            return dead_letters.shown_entry(Partition(number, self.home.name), record)
         if method == "iter_batches":
             return batches.shown_batch(self, number, record)
         if method != "iter_failures":
@@ -296,11 +297,16 @@ class PartitionedQueue:
             found = await getattr(self.queues[number], method)(*args, **options) or found
         return found
 
-    async def _by_id(self, method: str, job_id: object, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    async def by_id(
+        self, method: str | Callable[..., Awaitable[Any]], job_id: object, args: tuple[Any, ...] = (), **options: Any
+    ) -> Any:  # fmt: skip
+        """Call a method, or function, of the partition that has a job; its errors name the job as the caller does."""
         queue, own = await self._locate(job_id)
         names = (own, queue._partition.id_of(own)) if queue._partition is not None else (own,)
         try:
-            return await getattr(queue, method)(own, *args, **options)
+            if isinstance(method, str):
+                return await getattr(queue, method)(own, *args, **options)
+            return await method(queue, own, *args, **options)
         except JobNotFoundError as error:
             if error.job_id in names:
                 raise JobNotFoundError(str(job_id), error.detail) from None

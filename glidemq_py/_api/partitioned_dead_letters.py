@@ -29,7 +29,8 @@ async def get_newest_dead_letter_jobs(self: Partitions, count: int) -> tuple[lis
     """See `glidemq_py._features.dead_letters.queue_api.get_newest_dead_letter_jobs`; the partitions share one queue."""
     numbers = {queue._keys.name: number for number, queue in enumerate(self.queues)}
     found, is_cut = await queue_api.get_newest_dead_letter_jobs(self.queues[0], count, numbers)
-    return [shown_entry(self, numbers[str(entry.data["originalQueue"])], entry) for entry in found], is_cut
+    parts = [Partition(numbers[str(entry.data["originalQueue"])], self.home.name) for entry in found]
+    return [shown_entry(part, entry) for part, entry in zip(parts, found, strict=True)], is_cut
 
 
 async def get_dead_letter_job(self: Partitions, job_id: str) -> Job[Any, Any] | None:
@@ -37,7 +38,7 @@ async def get_dead_letter_job(self: Partitions, job_id: str) -> Job[Any, Any] | 
     for number, queue in enumerate(self.queues):
         found: Job[Any, Any] | None = await queue.get_dead_letter_job(job_id)
         if found is not None:
-            return shown_entry(self, number, found)
+            return shown_entry(Partition(number, self.home.name), found)
     return None
 
 
@@ -58,9 +59,8 @@ async def replay_dead_letter_job(self: Partitions, job_id: str) -> Job[Any, Any]
     return None
 
 
-def shown_entry(self: Partitions, number: int, entry: Job[Any, Any]) -> Job[Any, Any]:
-    """Let an entry name the whole queue and the id in it."""
-    part = Partition(number, self.home.name)
+def shown_entry(part: Partition, entry: Job[Any, Any]) -> Job[Any, Any]:
+    """Let an entry of a partition name the whole queue and the id in it."""
     entry._data = entry.data | {
         "originalQueue": part.queue_name, "originalJobId": part.id_of(str(entry.data["originalJobId"])),
     }  # fmt: skip

@@ -24,6 +24,7 @@ __all__ = [
     "pause_job_scheduler",
     "remove_job_scheduler",
     "resume_job_scheduler",
+    "shown_scheduler",
     "upsert_job_scheduler",
 ]
 
@@ -52,7 +53,7 @@ async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = N
     made = await self.queues[number].upsert_job_scheduler(name, template=template, **options)
     for other in others:  # a client that did not know the present partitions has created it
         await self.queues[other].remove_job_scheduler(name)
-    return _shown(self, number, made)
+    return shown_scheduler(Partition(number, self.home.name), made)
 
 
 async def get_job_scheduler(self: Partitions, name: str) -> JobScheduler | None:
@@ -75,7 +76,7 @@ async def _found(self: Partitions, method: str, name: str, **options: Any) -> Jo
     for number in _places(self, name):
         found = await getattr(self.queues[number], method)(name, **options)
         if found is not None:
-            return _shown(self, number, found)
+            return shown_scheduler(Partition(number, self.home.name), found)
     return None
 
 
@@ -89,7 +90,9 @@ async def remove_job_scheduler(self: Partitions, name: str) -> bool:
 async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
     """See `Queue.get_job_schedulers`."""
     pages: list[list[JobScheduler]] = await self.each("get_job_schedulers")
-    found = [_shown(self, number, each) for number, page in enumerate(pages) for each in page]
+    found = [
+        shown_scheduler(Partition(number, self.home.name), each) for number, page in enumerate(pages) for each in page
+    ]
     return sorted(found, key=lambda scheduler: scheduler.name)
 
 
@@ -103,7 +106,8 @@ def _places(self: Partitions, name: str) -> list[int]:
     return list(dict.fromkeys([*reversed(homes), *range(len(self.queues))]))
 
 
-def _shown(self: Partitions, number: int, scheduler: JobScheduler) -> JobScheduler:
+def shown_scheduler(part: Partition, scheduler: JobScheduler) -> JobScheduler:
+    """Return the scheduler of a partition as one of the whole queue."""
     if scheduler.last_job_id is None:
         return scheduler
-    return replace(scheduler, last_job_id=Partition(number, self.home.name).id_of(scheduler.last_job_id))
+    return replace(scheduler, last_job_id=part.id_of(scheduler.last_job_id))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, NotRequired, cast
 
 from fastapi import Query
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.partitioned_dead_letters import shown_entry
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import read_page
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
@@ -78,16 +82,35 @@ class ReplayedPage(ResponseModel):
 
 @router.get("", summary="List the queue's dead-letter entries", response_model=DeadLetterPage)
 async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Response:
-    dead_queue = await queue._dead_letter_queue.open(await queue._connected())
+    dead_queue, parts = await _opened(queue)
     if dead_queue is None:
         return page_answer("jobs", [], "", count=0)
 
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
-        return [encode(_entry_view(job)) if envelope_of(job, queue.name) else None for job in jobs]
+        return [_shown(parts, job) for job in jobs]
 
     most = proxy.options.max_response
-    texts, cursor = await listed_jobs(dead_queue, JobState.WAITING, page, show, max_bytes=most, by_shown=True)
+    texts, cursor = await listed_jobs([dead_queue], JobState.WAITING, page, show, max_bytes=most, by_shown=True)
     return page_answer("jobs", texts, cursor, count=len(texts))
+
+
+async def _opened(queue: Queue[Any, Any]) -> tuple[QueueLink | None, dict[str, Queue[Any, Any]]]:
+    """Return the dead letter queue with the pending entries of all partitions, and the partitions by name."""
+    parts = await queue._current_parts()
+    links = [await part._connected() for part in parts]
+    opened = await asyncio.gather(
+        *(part._dead_letter_queue.open(link) for part, link in zip(parts, links, strict=True))
+    )  # fmt: skip
+    return next((each for each in opened if each is not None), None), {part.name: part for part in parts}
+
+
+def _shown(parts: Mapping[str, Queue[Any, Any]], entry: Job[Any, Any]) -> bytes | None:
+    """Return an entry as JSON, with the name and the id in the whole queue; None if it is not one of this queue."""
+    envelope = envelope_of(entry)
+    part = None if envelope is None else parts.get(envelope["originalQueue"])
+    if part is None:
+        return None
+    return encode(_entry_view(entry if part._partition is None else shown_entry(part._partition, entry)))
 
 
 def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
@@ -115,7 +138,7 @@ async def replay_all(
         raise GlideMQValidationError("count", body["count"], "must be given once")
     left = body.get("count", count or _DEFAULT_REPLAYED)
     replayed: list[ReplayedJob] = []
-    dead_queue = await queue._dead_letter_queue.open(await queue._connected())
+    dead_queue, parts = await _opened(queue)
     place = f"{dead_queue.keys.meta} {JobState.WAITING}" if dead_queue else ""
     inner = open_cursor(place, cursor)
     if dead_queue is None:
@@ -123,7 +146,8 @@ async def replay_all(
     for _ in range(_MAX_PAGES):
         jobs, inner = await read_page(dead_queue, JobState.WAITING, inner, min(left, _ENTRIES_PER_CALL))
         for entry in jobs:
-            job = await queue.replay_dead_letter_job(entry.id) if _is_replayable(entry, queue.name) else None
+            part = parts.get(_origin(entry))
+            job = None if part is None else await part.replay_dead_letter_job(entry.id)
             if job is not None:
                 replayed.append({"id": job.id, "name": job.name, "sourceId": entry.id})
                 left -= 1
@@ -132,10 +156,10 @@ async def replay_all(
     return answer({"jobs": replayed, "replayed": len(replayed), "cursor": seal_cursor(place, inner) or None})
 
 
-def _is_replayable(entry: Job[Any, Any], queue: str) -> bool:
-    """Return whether the entry is one of this queue, and not of a subscription."""
-    envelope = envelope_of(entry, queue)
-    return envelope is not None and "subscription" not in envelope
+def _origin(entry: Job[Any, Any]) -> str:
+    """Return the queue of an entry; '' if it is one of a subscription, or no entry."""
+    envelope = envelope_of(entry)
+    return "" if envelope is None or "subscription" in envelope else envelope["originalQueue"]
 
 
 @router.get("/{id}", summary="Return a dead-letter entry", response_model=DeadLetter)

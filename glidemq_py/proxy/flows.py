@@ -12,11 +12,9 @@ from starlette.responses import Response
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
-from glidemq_py._features.revoke import revoke_job
 from glidemq_py._features.usage.summaries import sum_usage
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError
@@ -256,7 +254,8 @@ async def _summary(
 ) -> dict[str, Any]:
     by_meta: dict[str, list[str]] = {}
     for ref in found.jobs:
-        by_meta.setdefault(QueueKeys(proxy.options.prefix, ref.queue).meta, []).append(ref.id)
+        job = nodes[ref].job
+        by_meta.setdefault(job._link.keys.meta, []).append(job._stored_id)
     budget = None
     if found.roots:
         root = found.roots[0]
@@ -359,11 +358,11 @@ async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
         for ref in sorted(parents, key=lambda ref: ref not in roots):
             now = (await read_jobs([ref], producer._link))[ref].state
             if now not in _ENDED:
-                outcomes[ref] = await revoke_job(producer._link(ref.queue), ref.id)
+                outcomes[ref] = await nodes[ref].job.revoke()
         others = [ref for ref in running if nodes[ref].state is not JobState.WAITING_CHILDREN]
         for i in range(0, len(others), _AT_A_TIME):
             some = others[i : i + _AT_A_TIME]
-            statuses = await asyncio.gather(*(revoke_job(producer._link(ref.queue), ref.id) for ref in some))
+            statuses = await asyncio.gather(*(nodes[ref].job.revoke() for ref in some))
             outcomes.update(zip(some, statuses, strict=True))
         await forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)
     counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())

@@ -2,6 +2,7 @@
 
 A client of a queue is only notified; it reads the events itself, from its own position. So a slow client delays no
 other and needs no buffer, and a client that resumes with the id of its last event misses no event that is still kept.
+A partitioned queue has a hub per partition; a client reads those of all partitions, or of the one that has its job.
 
 A subscription has one worker in the proxy, however many clients it has, and none without clients: its messages then
 stay on the server.
@@ -10,20 +11,23 @@ stay on the server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader, QueueEvent
-from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.broadcast.message import Message
 from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.proxy.responses import frame
 
-__all__ = ["EventHub", "SubscriptionHub"]
+__all__ = ["EventFeed", "EventHub", "SubscriptionHub"]
 
 _log = get_logger("glidemq_py.proxy")
 
@@ -31,79 +35,75 @@ _PAGE: Final = 200
 _REDELIVERY_MS: Final = 1
 _PAUSE_S: Final = 1.0
 _POLL_S: Final = 5.0
+_EARLIER_MS: Final = 5_000
+"""How long before the layout was made the first event of a new partition may be, by the clocks of other machines."""
+
+
+class _News:
+    """The queues or partitions that have new events for one client."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+        self.names: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Note that this one has new events."""
+        self.names.add(name)
+        self._arrived.set()
+
+    async def take(self, seconds: float) -> set[str]:
+        """Return those that have new events, waiting for one; an empty set if none has for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        self._arrived.clear()
+        found, self.names = self.names, set()
+        return found
 
 
 class EventHub:
-    """Notifies the listeners of one queue of new events.
+    """Notifies the clients of one queue or partition of new events.
 
     Args:
-        queue: the queue to watch.
-        gone: called when the last listener has left.
+        link: the queue or partition to watch.
+        unused: called when the last client has left; it closes the hub.
     """
 
-    def __init__(self, queue: Queue[Any, Any], gone: Callable[[], object]) -> None:
-        self._queue = queue
-        self._gone = gone
-        self._news: set[asyncio.Event] = set()
+    def __init__(self, link: QueueLink, unused: Callable[[EventHub], object]) -> None:
+        self._link = link
+        self.name = link.keys.name
+        self._unused = unused
+        self._clients: set[_News] = set()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._dedicated: ReadConnection | None = None
 
-    async def follow(self, last_id: str | None) -> AsyncIterator[QueueEvent]:
-        """Yield the events after ``last_id``, or new events if it is None, until the hub is closed."""
-        news = asyncio.Event()
-        self._news.add(news)
+    @property
+    def is_watching(self) -> bool:
+        """Whether clients are notified."""
+        return self._task is not None and not self._task.done()
+
+    def join(self, news: _News) -> None:
+        """Notify a client of all events after `ready`. Does not wait: a hub without clients is closed."""
+        self._clients.add(news)
+        if not self.is_watching:
+            self._ready.clear()
+            self._task = asyncio.create_task(self._watch())
+
+    async def ready(self) -> None:
+        """Wait until the clients are notified."""
+        await self._ready.wait()
+
+    def leave(self, news: _News) -> None:
+        """Stop notifying a client. Does not wait: the task of a request may be canceled several times."""
+        self._clients.discard(news)
+        if not self._clients:
+            self._unused(self)
+
+    async def _watch(self) -> None:
         try:
-            link = await self._queue._connected()
-            if self._task is None or self._task.done():
-                self._ready.clear()
-                self._task = asyncio.create_task(self._watch(link.transport, link.keys.events))
-            await self._ready.wait()
-            reader = EventReader(link.transport, link.keys.events)
-            if last_id is None:
-                await reader.resolve()
-            else:
-                reader.position = last_id
-            while True:
-                news.clear()
-                while events := await self._page(reader):
-                    for event in events:
-                        yield event
-                if self._task.done():
-                    return
-                try:
-                    async with asyncio.timeout(_POLL_S):
-                        await news.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            self._news.discard(news)
-            if not self._news:
-                await self.close()
-
-    async def _page(self, reader: EventReader) -> list[QueueEvent]:
-        """Return the next events; retry while the server is unreachable, which `_watch` logs."""
-        while True:
-            try:
-                return await reader.page(_PAGE)
-            except GlideMQConnectionError:
-                if self._task is None or self._task.done():
-                    raise
-                await asyncio.sleep(_PAUSE_S)
-
-    async def past(self, last_id: str) -> AsyncIterator[QueueEvent]:
-        """Yield the existing events after ``last_id``."""
-        link = await self._queue._connected()
-        reader = EventReader(link.transport, link.keys.events)
-        reader.position = last_id
-        while events := await reader.page(_PAGE):
-            for event in events:
-                yield event
-
-    async def _watch(self, transport: Transport, key: str) -> None:
-        try:
-            self._dedicated = await open_reader(transport)
-            reader = EventReader(self._dedicated, key)
+            self._dedicated = await open_reader(self._link.transport)
+            reader = EventReader(self._dedicated, self._link.keys.events)
             await reader.resolve()
             self._ready.set()
             while True:
@@ -113,27 +113,150 @@ class EventHub:
                 except ClosedError:
                     return
                 except GlideMQError as error:
-                    _log.warning("queue %r: reading events failed: %s", self._queue.name, error)
+                    _log.warning("queue %r: reading events failed: %s", self.name, error)
                     await asyncio.sleep(_PAUSE_S)
         except GlideMQError as error:
-            _log.warning("queue %r: watching events failed: %s", self._queue.name, error)
+            _log.warning("queue %r: watching events failed: %s", self.name, error)
         finally:
             self._ready.set()
             self._notify()
 
     def _notify(self) -> None:
-        for news in self._news:
-            news.set()
+        for news in self._clients:
+            news.add(self.name)
 
     async def close(self) -> None:
         """Stop watching."""
-        self._gone()
         if self._dedicated is not None:
             await self._dedicated.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._notify()
+
+
+class _Followed(NamedTuple):
+    """A queue or partition that a client follows."""
+
+    number: int
+    link: QueueLink
+    hub: EventHub
+    reader: EventReader
+
+
+class EventFeed:
+    """The events of a queue for one client: those of all partitions, merged as they come, or of one partition.
+
+    The id of an event is its place: the id of the last event of each partition, separated by commas.
+
+    Args:
+        queue: the queue.
+        hub_of: returns the hub of a queue or partition.
+        partition: the partition whose events are followed; None = all.
+    """
+
+    def __init__(
+        self, queue: Queue[Any, Any], hub_of: Callable[[QueueLink], EventHub], partition: int | None = None
+    ) -> None:
+        self._queue = queue
+        self._hub_of = hub_of
+        self._partition = partition
+        self._news = _News()
+        self._followed: dict[str, _Followed] = {}
+        self._positions: list[str] = []
+        """Id of the last event of each partition that was returned."""
+        self._parts: Sequence[Queue[Any, Any]] = ()
+        """The partitions from which those to follow were chosen."""
+
+    async def follow(self, last_id: str | None) -> AsyncGenerator[QueueEvent]:
+        """Yield the events after ``last_id``, or new events if it is None, until the proxy closes."""
+        try:
+            await self._choose(None if last_id is None else last_id.split(","))
+            names: set[str] = set()
+            while True:
+                async with aclosing(self._read(names)) as events:
+                    async for event in events:
+                        yield event
+                if not all(each.hub.is_watching for each in self._followed.values()):
+                    return
+                names = await self._news.take(_POLL_S)
+                if self._partition is None and await self._queue._current_parts() != self._parts:
+                    await self._choose([])
+        finally:
+            for each in self._followed.values():
+                each.hub.leave(self._news)
+
+    async def past(self, last_id: str) -> AsyncGenerator[QueueEvent]:
+        """Yield the existing events of one partition after ``last_id``."""
+        parts, number = await self._queue._current_parts(), self._partition or 0
+        link = await parts[number]._connected()
+        reader = EventReader(link.transport, link.keys.events)
+        reader.position = self._position(number, last_id.split(","))
+        while events := await reader.page(_PAGE):
+            for event in events:
+                yield _shown(link, event)
+
+    async def _choose(self, last: Sequence[str] | None) -> None:
+        """Follow the present partitions; those that are new from ``last`` on, or from now on if it is None."""
+        before, self._parts = self._followed, await self._queue._current_parts()
+        numbers = range(len(self._parts)) if self._partition is None else (self._partition,)
+        self._followed = {}
+        for number in numbers:
+            link = await self._parts[number]._connected()
+            known = before.pop(link.keys.name, None)
+            hub = self._hub_of(link) if known is None else known.hub
+            reader = EventReader(link.transport, link.keys.events) if known is None else known.reader
+            self._followed[link.keys.name] = _Followed(number, link, hub, reader)
+            hub.join(self._news)
+        added = [each for each in self._followed.values() if not each.reader.position]
+        await asyncio.gather(*(each.hub.ready() for each in added))
+        for each in before.values():
+            each.hub.leave(self._news)
+        for each in added:
+            if last is None:
+                await each.reader.resolve()
+            else:
+                each.reader.position = self._position(each.number, last)
+        self._positions = [each.reader.position for each in self._followed.values()]
+
+    def _position(self, number: int, last: Sequence[str]) -> str:
+        """Return where to start in a partition; ids are times, so one is good for all partitions."""
+        if len(last) == 1:
+            return last[0]
+        if number < len(last):
+            return last[number]
+        partitions = self._queue._partitions
+        return "0-0" if partitions is None else f"{max(0, partitions.layout.number - _EARLIER_MS)}-0"
+
+    async def _read(self, names: set[str]) -> AsyncGenerator[QueueEvent]:
+        """Yield the events of these partitions, or of all if the set is empty, until there are no more."""
+        asked = [each for name, each in self._followed.items() if not names or name in names]
+        while asked:
+            pages = await asyncio.gather(*map(self._page, asked))
+            found = [(each, event) for each, page in zip(asked, pages, strict=True) for event in page]
+            for each, event in sorted(found, key=lambda pair: pair[1].timestamp):
+                if self._partition is not None:
+                    yield _shown(each.link, event)
+                    continue
+                self._positions[each.number] = event.id
+                yield replace(_shown(each.link, event), id=",".join(self._positions))
+            asked = [each for each, page in zip(asked, pages, strict=True) if page]
+
+    async def _page(self, followed: _Followed) -> list[QueueEvent]:
+        """Return the next events; none while the server is unreachable, which the hub logs."""
+        try:
+            return await followed.reader.page(_PAGE)
+        except GlideMQConnectionError:
+            if not followed.hub.is_watching:
+                raise
+            asyncio.get_running_loop().call_later(_PAUSE_S, self._news.add, followed.link.keys.name)
+            return []
+
+
+def _shown(link: QueueLink, event: QueueEvent) -> QueueEvent:
+    """Return the event of a queue, or of a partition with the job id in the whole queue."""
+    part = link.partition
+    return event if part is None else replace(event, job_id=part.id_in_event(event.event, event.job_id))
 
 
 class _Listener:

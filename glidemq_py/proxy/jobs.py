@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 from fastapi import Query
@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
 from glidemq_py._features.suspend.queue_api import send_signal
 from glidemq_py._features.usage.calls import JobUsage
@@ -21,11 +23,13 @@ from glidemq_py.proxy.pages import JobsPage, listed_jobs, page_answer
 from glidemq_py.proxy.response_models import AsText, Error, NextCursor, Payload, ResponseModel, like, model_of
 from glidemq_py.proxy.responses import NotFoundError, answer, camel, encode, status_of
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
+from glidemq_py.proxy.state import OpenQueue, State, links_of
 
-__all__ = ["JobPage", "Skipped", "job_view", "router"]
+__all__ = ["JobPage", "Skipped", "found_job", "job_view", "router"]
 
 _WAIT_MS: Final = 30_000
+_REFERENCES: Final = frozenset(("parent", "parents", "dependsOn"))
+"""Options that refer to other jobs."""
 
 router = endpoints("/queues/{name}/jobs")
 
@@ -195,31 +199,33 @@ async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> Response:
 @router.get("", summary="List the jobs in a state", response_model=JobPage)
 async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annotated[ListState, Query()]) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
-        return [encode(job_view(job, with_data=not page.exclude_data)) for job in jobs]
+        return [encode(await job_view(job, with_data=not page.exclude_data)) for job in jobs]
 
-    link, most = await queue._connected(), proxy.options.max_response
-    return page_answer("jobs", *await listed_jobs(link, listable(state), page, show, max_bytes=most))
+    links, most = await links_of(queue), proxy.options.max_response
+    return page_answer("jobs", *await listed_jobs(links, listable(state), page, show, max_bytes=most))
 
 
 @router.get("/{id}", summary="Return a job", response_model=JobView)
 async def get(queue: OpenQueue, id: given.JobId) -> Response:  # the name in the path
-    return answer(job_view(await _found(queue, id)))
+    return answer(await job_view(await found_job(queue, id)))
 
 
-async def _found(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
+async def found_job(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
+    """Return a job. Raises NotFoundError."""
     job = await queue.get_job(job_id)
     if job is None:
         raise NotFoundError(f"job {job_id!r} not found")
     return job
 
 
-def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
+async def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
     """Return a job as JSON. Values that cannot be decoded are their stored text, and listed in ``asText``."""
+    parent = await _whole(job, job.parent_queue, job.parent_id)
     view: dict[str, Any] = {
-        "id": job.id, "name": job.name, "opts": job.opts, "timestamp": job.timestamp,
+        "id": job.id, "name": job.name, "opts": await _whole_options(job), "timestamp": job.timestamp,
         "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
         "failedReason": job.failed_reason, "finishedOn": job.finished_on, "processedOn": job.processed_on,
-        "parentId": job.parent_id, "parentQueue": job.parent_queue, "usage": _usage_view(job.usage),
+        "parentId": parent.id, "parentQueue": parent.queue, "usage": _usage_view(job.usage),
     }  # fmt: skip
     if with_data:
         for name, stored in (("data", job._data_text), ("returnvalue", job._result_text)):
@@ -229,6 +235,32 @@ def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
                 view[name] = stored
                 view["asText"] = [*view.get("asText", ()), name]
     return view
+
+
+async def _whole_options(job: Job[Any, Any]) -> Mapping[str, Any]:
+    """Return the options of a job; references to other jobs name partitioned queues instead of their partitions."""
+    found = dict(job.opts)
+    for name in found.keys() & _REFERENCES:
+        given, is_list = found[name], isinstance(found[name], list)
+        shown = [await _whole_reference(job, each) for each in (given if is_list else [given])]
+        found[name] = shown if is_list else shown[0]
+    return found
+
+
+async def _whole_reference(job: Job[Any, Any], given: Any) -> Any:
+    if isinstance(given, str):  # of the same queue
+        return job._link.shown_id(given)
+    if not (isinstance(given, dict) and all(isinstance(given.get(name), str) for name in ("queue", "id"))):
+        return given
+    ref = await _whole(job, given["queue"], given["id"])
+    return {**given, "queue": ref.queue, "id": ref.id}
+
+
+async def _whole(job: Job[Any, Any], queue: str | None, job_id: str | None) -> JobRef:
+    """Return the reference of a job to another one, by the name and the id in the whole queue."""
+    if queue is None or job_id is None:
+        return JobRef(cast("Any", queue), cast("Any", job_id))
+    return await shown_ref(job._link, queue, job_id)
 
 
 def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
@@ -287,8 +319,13 @@ async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
     openapi_extra=with_example(name="approved", data={"by": "ann"}),
 )  # fmt: skip
 async def signal(queue: OpenQueue, id: given.JobId, body: given.SendSignal) -> Response:
-    outcome = await send_signal(queue, id, body["name"], body.get("data"))
+    await queue._current_parts()
+    partitions, given_signal = queue._partitions, (body["name"], body.get("data"))
+    if partitions is None:
+        outcome = await send_signal(queue, id, *given_signal)
+    else:
+        outcome = await partitions.by_id(send_signal, id, given_signal)
     if outcome not in ("resumed", "kept"):
-        job = await _found(queue, id)
+        job = await found_job(queue, id)
         raise JobStateError(id, str(job.state), "signal")
     return answer({"resumed": outcome == "resumed"})

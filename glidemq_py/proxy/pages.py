@@ -17,7 +17,7 @@ from starlette.responses import Response
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
-from glidemq_py._job.reading import cursor_at, read_page
+from glidemq_py._job.reading import cursor_at, get_counts, read_page
 from glidemq_py.errors import GlideMQValidationError, LibraryError
 from glidemq_py.proxy.responses import encode
 
@@ -31,7 +31,8 @@ _MAX_LIMIT: Final = 1_000
 _ROWS_PER_CALL: Final = 25
 """A job has at most 1 MiB of data, so a call returns at most 25 MiB of it."""
 
-_PARENT: Final = ("parentId", "parentQueue")
+_PARTITIONS: Final = "partitions"
+_PARENT: Final = ("parentId", "parentQueue", "parentIds", "parentQueues")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,16}")
 
 Show = Callable[[Sequence[Job[Any, Any]]], Awaitable[list[bytes | None]]]
@@ -119,12 +120,12 @@ JobsPage = Annotated[PageQuery, Depends(_jobs_page)]
 
 
 async def listed_jobs(
-    link: QueueLink, state: JobState, page: PageQuery, show: Show, *, max_bytes: int, by_shown: bool = False
+    links: Sequence[QueueLink], state: JobState, page: PageQuery, show: Show, *, max_bytes: int, by_shown: bool = False
 ) -> tuple[list[bytes], str]:
     """Return the requested jobs as JSON, and the cursor of the next page ('' = the end).
 
     Args:
-        link: the queue.
+        links: the queue, or its partitions, which are listed one after the other.
         state: the state of the jobs.
         page: the requested page.
         show: converts jobs to JSON.
@@ -134,20 +135,20 @@ async def listed_jobs(
     Raises:
         GlideMQValidationError: if the cursor is invalid.
     """
-    place = f"{link.keys.meta} {state}"
-    cursor, skipped = open_cursor(place, page.cursor), page.start if by_shown else 0
+    place = f"{links[0].keys.meta} {state}"
+    number, cursor = _open_position(place, page.cursor, len(links))
+    skipped = page.start if by_shown else 0
     if page.start and not by_shown:
-        at = await cursor_at(link, state, page.start)
-        if at is None:
-            return [], ""
-        cursor = at
+        number, cursor = await _position_at(links, state, page.start)
     found: list[bytes] = []
     seen: set[str] = set()
     size, rows = 0, _ROWS_PER_CALL
-    while len(found) < page.limit:
+    while number < len(links) and len(found) < page.limit:
         count = min(rows, page.limit - len(found))
         try:
-            jobs, following = await read_page(link, state, cursor, count, bare=page.exclude_data, also=_PARENT)
+            jobs, following = await read_page(
+                links[number], state, cursor, count, bare=page.exclude_data, also=_PARENT
+            )  # fmt: skip
         except LibraryError as error:
             if page.cursor is not None:
                 raise GlideMQValidationError("cursor", page.cursor, "is not valid any more") from error
@@ -166,10 +167,39 @@ async def listed_jobs(
         seen.update(job.id for job in jobs)
         size += sum(map(len, texts))
         skipped -= passed
-        cursor = following
-        if not cursor:
-            break
-    return found, seal_cursor(place, cursor)
+        number, cursor = number + (not following), following
+    return found, _seal_position(place, number, cursor) if number < len(links) else ""
+
+
+async def _position_at(links: Sequence[QueueLink], state: JobState, start: int) -> tuple[int, str]:
+    """Return the partition that has the job at this position, and its cursor there."""
+    for number, link in enumerate(links):
+        if len(links) > 1:
+            size: int = getattr(await get_counts(link), state.name.lower())
+            if start >= size:
+                start -= size
+                continue
+        cursor = await cursor_at(link, state, start) if start else ""
+        if cursor is not None:
+            return number, cursor
+        start = 0  # jobs have left the state meanwhile
+    return len(links), ""
+
+
+def _seal_position(place: str, number: int, cursor: str) -> str:
+    """Return the cursor of a place in a partition; one in the first is that of a plain queue, which may get others."""
+    return seal_cursor(f"{place} {_PARTITIONS}", f"{number}||{cursor}") if number else seal_cursor(place, cursor)
+
+
+def _open_position(place: str, given: str | None, partitions: int) -> tuple[int, str]:
+    """Return the partition of a client's cursor, and the inner cursor in it. Raises the errors of `open_cursor`."""
+    try:
+        number, _, cursor = open_cursor(f"{place} {_PARTITIONS}", given).partition("||")
+    except GlideMQValidationError:
+        return 0, open_cursor(place, given)
+    if int(number or 0) >= partitions:
+        raise GlideMQValidationError("cursor", given, "is not valid any more")
+    return int(number or 0), cursor
 
 
 def fill_page(texts: Iterable[bytes], max_bytes: int, *, least: int = 1) -> list[bytes]:

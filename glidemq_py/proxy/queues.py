@@ -18,7 +18,7 @@ from glidemq_py.proxy.pages import JobsPage, Whole, listed_jobs, page_answer
 from glidemq_py.proxy.response_models import Count, ResponseModel, like, model_of
 from glidemq_py.proxy.responses import answer, camel, encode
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
+from glidemq_py.proxy.state import OpenQueue, State, links_of
 
 __all__ = ["router"]
 
@@ -144,11 +144,11 @@ async def workers(queue: OpenQueue) -> Response:
 async def suspended(queue: OpenQueue, proxy: State, page: JobsPage) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         infos = await asyncio.gather(*(queue.get_suspend_info(job.id) for job in jobs))
-        views = [job_view(job, with_data=not page.exclude_data) for job in jobs]
+        views = [await job_view(job, with_data=not page.exclude_data) for job in jobs]
         return [encode({**view, "suspend": camel(info)}) for view, info in zip(views, infos, strict=True)]
 
-    link, most = await queue._connected(), proxy.options.max_response
-    return page_answer("jobs", *await listed_jobs(link, JobState.SUSPENDED, page, show, max_bytes=most))
+    links, most = await links_of(queue), proxy.options.max_response
+    return page_answer("jobs", *await listed_jobs(links, JobState.SUSPENDED, page, show, max_bytes=most))
 
 
 # -- cleaning --------------------------------------------------------------------------------------------------

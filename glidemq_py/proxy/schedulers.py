@@ -7,6 +7,7 @@ from typing import Any, cast
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from glidemq_py._api.partitioned_schedulers import shown_scheduler
 from glidemq_py._features.schedulers.entry import JobScheduler, schedule_keys
 from glidemq_py._features.schedulers.queue_api import iter_schedulers
 from glidemq_py.proxy import request_models as given
@@ -14,7 +15,7 @@ from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, se
 from glidemq_py.proxy.response_models import Count, NextCursor, Removed, ResponseModel
 from glidemq_py.proxy.responses import NotFoundError, answer, encode
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
+from glidemq_py.proxy.state import OpenQueue, State, links_of
 
 __all__ = ["router"]
 
@@ -73,11 +74,13 @@ async def schedulers(queue: OpenQueue, proxy: State, page: Page) -> Response:
     after = open_cursor(place, page.cursor)
     # They are stored without an order: keep only those of this page, and one more.
     found: dict[str, bytes] = {}
-    async for each in iter_schedulers(await queue._connected()):
-        if each.name > after:
-            found[each.name] = encode(_scheduler_view(each))
-        if len(found) > 2 * page.limit:
-            found = _first(found, page.limit + 1)
+    for link in await links_of(queue):
+        async for each in iter_schedulers(link):
+            if each.name > after:
+                shown = each if link.partition is None else shown_scheduler(link.partition, each)
+                found[each.name] = encode(_scheduler_view(shown))
+            if len(found) > 2 * page.limit:
+                found = _first(found, page.limit + 1)
     found = _first(found, page.limit + 1)
     texts = fill_page(list(found.values())[: page.limit], proxy.options.max_response)
     cursor = seal_cursor(place, list(found)[len(texts) - 1]) if len(texts) < len(found) else ""

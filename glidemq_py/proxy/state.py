@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -26,14 +26,15 @@ from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compres
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._job.link import QueueLink
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.proxy.hubs import EventHub, SubscriptionHub
+from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
 from glidemq_py.proxy.request_models import QueueName
 from glidemq_py.proxy.responses import INTERNAL, status_of
 
-__all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State"]
+__all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State", "links_of"]
 
 _log = get_logger("glidemq_py.proxy")
 
@@ -193,7 +194,7 @@ class ProxyState:
             name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._queues) > _QUEUES_KEPT:
-            self._close_later(self._queues.popitem(last=False)[1])
+            self._later(self._queues.popitem(last=False)[1].close())
         return found
 
     def broadcast(self, name: str) -> Broadcast[Any]:
@@ -207,11 +208,11 @@ class ProxyState:
             name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._broadcasts) > _QUEUES_KEPT:
-            self._close_later(self._broadcasts.popitem(last=False)[1])
+            self._later(self._broadcasts.popitem(last=False)[1].close())
         return found
 
-    def _close_later(self, oldest: Queue[Any, Any] | Broadcast[Any]) -> None:
-        task = asyncio.create_task(oldest.close())
+    def _later(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(closing)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -229,12 +230,22 @@ class ProxyState:
             hub = self._subscriptions[key] = SubscriptionHub(worker_of, lambda: self._subscriptions.pop(key, None))
         return hub
 
-    def hub(self, name: str) -> EventHub:
-        """Return the hub that notifies of a queue's events."""
+    def feed(self, queue: Queue[Any, Any], partition: int | None = None) -> EventFeed:
+        """Return the events of a queue, or of one of its partitions, for one client."""
+        return EventFeed(queue, self._hub, partition)
+
+    def _hub(self, link: QueueLink) -> EventHub:
+        """Return the hub that notifies of the events of a queue or partition."""
+        name = link.keys.name
         hub = self._hubs.get(name)
         if hub is None:
-            hub = self._hubs[name] = EventHub(self.queue(name), lambda: self._hubs.pop(name, None))
+            hub = self._hubs[name] = EventHub(link, self._close_hub)
         return hub
+
+    def _close_hub(self, hub: EventHub) -> None:
+        if self._hubs.get(hub.name) is hub:
+            del self._hubs[hub.name]
+        self._later(hub.close())
 
     def report(self, error: Exception, request: Request) -> None:
         """Call `on_error` if the error is internal (status 500, code ``internal``)."""
@@ -255,10 +266,11 @@ class ProxyState:
         self.begin_closing()
         for hub in list(self._hubs.values()):
             await hub.close()
+        self._hubs.clear()
         for subscription in list(self._subscriptions.values()):
             await subscription.close()
         users: list[Queue[Any, Any] | Broadcast[Any]] = [*self._queues.values(), *self._broadcasts.values()]
-        await asyncio.gather(*(user.close() for user in users), return_exceptions=True)
+        await asyncio.gather(*self._leaving, *(user.close() for user in users), return_exceptions=True)
         self._queues.clear()
         self._broadcasts.clear()
         if isinstance(self._client, SharedClient):
@@ -287,3 +299,8 @@ async def _queue(name: QueueName, request: Request) -> Queue[Any, Any]:
 
 OpenQueue = Annotated[Queue[Any, Any], Depends(_queue)]
 """The queue in the path, if clients may use it."""
+
+
+async def links_of(queue: Queue[Any, Any]) -> list[QueueLink]:
+    """Return the link of a queue, or those of its partitions."""
+    return [await part._connected() for part in await queue._current_parts()]

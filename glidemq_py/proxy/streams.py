@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Query
@@ -20,11 +21,12 @@ from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._core import json_text as json
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.options import compile_subject_matcher, parse_subjects, validate_subscription
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy.jobs import Skipped, job_view
+from glidemq_py.proxy.jobs import Skipped, found_job, job_view
 from glidemq_py.proxy.response_models import ResponseModel
-from glidemq_py.proxy.responses import NotFoundError, answer, complaint, frame
+from glidemq_py.proxy.responses import answer, complaint, frame
 from glidemq_py.proxy.routing import EventStream, endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, ProxyState, State
 
@@ -33,26 +35,41 @@ __all__ = ["router"]
 router = endpoints()
 
 _ENTRY: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
+_ENTRIES: Final = re.compile(rf"{_ENTRY.pattern}(,{_ENTRY.pattern}){{0,{MAX_PARTITIONS - 1}}}")
 _ENDS: Final = frozenset(("completed", "failed", "expired", "revoked", "removed"))
 _ENDED: Final = (JobState.COMPLETED, JobState.FAILED)
 _DECODED: Final = frozenset(("returnvalue", "data"))
 _NUMBERS: Final = frozenset(("delay", "attemptsMade"))
 
 
-async def _position(
-    request: Request,
-    last_id: Annotated[
-        str | None, Query(alias="lastId"), WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$"})
-    ] = None,
-) -> str | None:
+def _last_id(request: Request, last_id: str | None, form: re.Pattern[str]) -> str | None:
     """Return the last event id of the client: the header of a reconnecting browser, else the query."""
     found = request.headers.get("last-event-id") or last_id
-    if found is not None and not _ENTRY.fullmatch(found):
-        raise GlideMQValidationError("lastId", found, "must be an event id such as '1795240398325-0'")
+    if found is not None and not form.fullmatch(found):
+        raise GlideMQValidationError("lastId", found, "must be the id of an event, such as '1795240398325-0'")
     return found
 
 
+def _schema(form: re.Pattern[str]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{form.pattern}$"})
+
+
+async def _entry_position(
+    request: Request, last_id: Annotated[str | None, Query(alias="lastId"), _schema(_ENTRY)] = None
+) -> str | None:
+    return _last_id(request, last_id, _ENTRY)
+
+
+async def _position(
+    request: Request, last_id: Annotated[str | None, Query(alias="lastId"), _schema(_ENTRIES)] = None
+) -> str | None:
+    return _last_id(request, last_id, _ENTRIES)
+
+
+EntryPosition = Annotated[str | None, Depends(_entry_position)]
+"""The last entry of one stream that the client has received."""
 Position = Annotated[str | None, Depends(_position)]
+"""The last event that the client has received; in a partitioned queue, that of each partition."""
 
 
 def _decoded(name: str, text: str) -> Any:
@@ -129,15 +146,11 @@ async def queue_events(queue: OpenQueue, proxy: State, position: Position, reque
     await queue.connect()
 
     async def frames() -> AsyncIterator[str]:
-        async for event in proxy.hub(queue.name).follow(position):
-            yield _event_frame(event)
+        async with aclosing(proxy.feed(queue).follow(position)) as events:
+            async for event in events:
+                yield _event_frame(event)
 
     return _stream(frames(), request)
-
-
-async def _check_exists(queue: Queue[Any, Any], job_id: str) -> None:
-    if await queue.get_job(job_id) is None:
-        raise NotFoundError(f"job {job_id!r} not found")
 
 
 @router.get(
@@ -148,24 +161,21 @@ async def job_events(
 ) -> Response:  # fmt: skip
     # From the first kept event on, unless the client resumes: the job may have finished before this request.
     after = position or "0-0"
-    await _check_exists(queue, id)
+    job = await found_job(queue, id)
+    partition = job._link.partition
+    feed = proxy.feed(queue, 0 if partition is None else partition.number)
 
     async def frames() -> AsyncIterator[str]:
-        ended = await _ended(queue, id)
-        if ended is None:
-            async for event in proxy.hub(queue.name).follow(after):
-                if event.job_id == id:
+        ended = await _ended(queue, job.id)
+        # The queue keeps about a thousand events: the final event of a job that has ended may have been trimmed.
+        async with aclosing(feed.follow(after) if ended is None else feed.past(after)) as events:
+            async for event in events:
+                if event.job_id == job.id:
                     yield _event_frame(event)
                     if event.event in _ENDS:
                         return
-            return
-        # The queue keeps about a thousand events: the final event of the job may have been trimmed.
-        async for event in proxy.hub(queue.name).past(after):
-            if event.job_id == id:
-                yield _event_frame(event)
-                if event.event in _ENDS:
-                    return
-        yield frame(*ended)
+        if ended is not None:
+            yield frame(*ended)
 
     return _stream(frames(), request)
 
@@ -176,18 +186,18 @@ async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, An
         return "removed", {"jobId": job_id}
     if job.state not in _ENDED:
         return None
-    view = job_view(job)
+    view = await job_view(job)
     return str(job.state), {"jobId": job_id, "returnvalue": view["returnvalue"], "failedReason": job.failed_reason}
 
 
 @router.get(
     "/queues/{name}/jobs/{id}/stream", summary="Read the stream of a job until it finishes", response_class=EventStream
 )
-async def job_stream(queue: OpenQueue, id: given.JobId, position: Position, request: Request) -> Response:
-    await _check_exists(queue, id)
+async def job_stream(queue: OpenQueue, id: given.JobId, position: EntryPosition, request: Request) -> Response:
+    job = await found_job(queue, id)
 
     async def frames() -> AsyncIterator[str]:
-        async for chunk in queue.stream(id, last_id=position):
+        async for chunk in queue.stream(job.id, last_id=position):
             yield frame(None, chunk.fields, chunk.id)
 
     return _stream(frames(), request)
