@@ -230,9 +230,9 @@ class EventFeed:
 
     async def _read(self, names: set[str]) -> AsyncGenerator[QueueEvent]:
         """Yield the events of these partitions, or of all if the set is empty, until there are no more."""
-        asked = [each for name, each in self._followed.items() if not names or name in names]
+        asked: list[_Followed] = [each for name, each in self._followed.items() if not names or name in names]
         while asked:
-            pages = await asyncio.gather(*map(self._page, asked))
+            pages: list[list[QueueEvent]] = await asyncio.gather(*map(self._page, asked))
             found = [(each, event) for each, page in zip(asked, pages, strict=True) for event in page]
             for each, event in sorted(found, key=lambda pair: pair[1].timestamp):
                 if self._partition is not None:

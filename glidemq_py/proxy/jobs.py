@@ -250,10 +250,11 @@ async def _whole_options(job: Job[Any, Any]) -> Mapping[str, Any]:
 async def _whole_reference(job: Job[Any, Any], given: Any) -> Any:
     if isinstance(given, str):  # of the same queue
         return job._link.shown_id(given)
-    if not (isinstance(given, dict) and all(isinstance(given.get(name), str) for name in ("queue", "id"))):
-        return given
-    ref = await _whole(job, given["queue"], given["id"])
-    return {**given, "queue": ref.queue, "id": ref.id}
+    ref: dict[str, Any] = cast("Any", given) if isinstance(given, dict) else {}
+    if not all(isinstance(ref.get(name), str) for name in ("queue", "id")):
+        return cast("Any", given)
+    shown = await _whole(job, ref["queue"], ref["id"])
+    return {**ref, "queue": shown.queue, "id": shown.id}
 
 
 async def _whole(job: Job[Any, Any], queue: str | None, job_id: str | None) -> JobRef:

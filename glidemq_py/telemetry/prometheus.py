@@ -25,6 +25,7 @@ from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.telemetry.state import TELEMETRY, Start
 
@@ -39,14 +40,16 @@ __all__ = ["ProcessMetrics", "QueueCollector"]
 
 _log = get_logger(__name__)
 
+_PAUSED: Final = FIGURES.index("paused")
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class QueueCollector(Collector):
     """Collects the metrics of queues from the server.
 
-    A scrape makes one call per queue, whose cost does not depend on the size of the queue, and one more per 500
-    ordering groups if there are more than 500. Register the collector in one scraped process per server:
+    A scrape makes one call per queue, whose cost does not depend on the size of the queue, one short read of its number
+    of partitions, and one more call per 500 ordering groups if there are more than 500. A partitioned queue has one
+    call per partition, and the metrics of the whole queue. Register the collector in one scraped process per server:
     ``REGISTRY.register(QueueCollector(["mails"]))``. It connects at the first scrape, blocking the thread of the
     scrape.
 
@@ -89,7 +92,7 @@ class QueueCollector(Collector):
                 for state, number in zip(FIGURES, found.counts, strict=True):
                     if state != "paused":
                         jobs.add_metric([keys.name, state], number)
-                paused.add_metric(labels, found.counts[FIGURES.index("paused")])
+                paused.add_metric(labels, found.counts[_PAUSED])
                 oldest.add_metric(labels, found.oldest / 1000)
                 workers.add_metric(labels, found.workers)
                 outbox.add_metric(labels, found.outbox)
@@ -99,7 +102,7 @@ class QueueCollector(Collector):
         try:
             if self._transport is None:
                 self._transport = DrivenTransport.connect(self._connection)
-            return run_immediately(_read_gauges(self._transport, keys.meta))
+            return run_immediately(_read_gauges(self._transport, keys))
         except GlideMQError as error:
             _log.warning("queue %r: reading metrics failed: %s", keys.name, error)
             return None
@@ -112,9 +115,25 @@ class QueueCollector(Collector):
                 run_immediately(transport.close())
 
 
-async def _read_gauges(transport: DrivenTransport, meta: str) -> Gauges:
-    found = await transport.call(gauges(meta))
-    return found._replace(counts=await complete_counts(transport, meta, found.counts))
+async def _read_gauges(transport: DrivenTransport, keys: QueueKeys) -> Gauges:
+    layout = await read_layout(transport, keys)
+    names = (keys.name,) if layout is None else layout.served
+    found: list[Gauges] = []
+    for name in names:
+        meta = QueueKeys(keys.prefix, name).meta
+        part = await transport.call(gauges(meta))
+        found.append(part._replace(counts=await complete_counts(transport, meta, part.counts)))
+    return found[0] if layout is None else _of_whole_queue(found)
+
+
+def _of_whole_queue(parts: Sequence[Gauges]) -> Gauges:
+    """Return the metrics of a partitioned queue: sums, the greatest age, and paused if a partition is."""
+    numbers = [sum(column) for column in zip(*(part.counts for part in parts), strict=True)]
+    numbers[_PAUSED] = max(part.counts[_PAUSED] for part in parts)
+    return parts[0]._replace(
+        counts=numbers, oldest=max(part.oldest for part in parts), outbox=sum(part.outbox for part in parts),
+        workers=max(part.workers for part in parts),  # a worker is registered in every partition
+    )  # fmt: skip
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:

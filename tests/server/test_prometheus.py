@@ -94,6 +94,48 @@ async def test_of_a_queue(core_url: str, queue_name: str) -> None:
     collector.close()
 
 
+async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
+    """The metrics are those of all partitions, with the name of the queue."""
+    registry = CollectorRegistry()
+    collector = QueueCollector([queue_name], core_url)
+    registry.register(collector)
+
+    def found(metric: str, **labels: str) -> float | None:
+        return value(registry, f"glidemq_{metric}", queue=queue_name, **labels)
+
+    async def handle(job: Job) -> None:
+        if job.name == "bad":
+            raise ValueError
+
+    async with Queue(queue_name, core_url, partitions=3, dead_letter_queue=f"{queue_name}-dead") as queue:
+        await queue.add_bulk([("a", None, {"fair_key": str(n)}) for n in range(30)])
+        await queue.add_bulk([("bad", None, {"fair_key": str(n)}) for n in range(9)])
+        assert found("jobs", state="waiting") is not None
+        waiting = [found("jobs", state=state) for state in ("waiting", "group-waiting")]
+        assert sum(filter(None, waiting)) == 39
+        links = [await part._connected() for part in queue._parts]
+        before = max([(await link.transport.call(gauges(link.keys.meta))).oldest for link in links])
+        age = found("oldest_waiting_age_seconds")
+        assert age is not None
+        assert before / 1000 <= age
+        async with Worker(queue_name, handle, core_url, concurrency=10, log_failures=False) as worker:
+            recorder = EventRecorder(worker)
+            await recorder.until(lambda seen: len(seen.of("completed")) + len(seen.of("failed")) == 39)
+            assert found("workers") == 1
+        await queue.add_bulk([("b", None, {"delay": 60_000, "fair_key": str(n)}) for n in range(30)])
+        states = {state: found("jobs", state=state) for state in FIGURES if state != "paused"}
+        assert {state: number for state, number in states.items() if number} == {
+            "completed": 30, "failed": 9, "delayed": 30,
+        }  # fmt: skip
+        assert (found("up"), found("paused"), found("workers")) == (1, 0, 0)
+        await queue._parts[2].pause()
+        assert found("paused") == 1
+        text = generate_latest(registry).decode()
+        assert set(re.findall(r'queue="([^"]+)"', text)) == {queue_name}
+        await queue.obliterate(force=True)
+    collector.close()
+
+
 async def test_unreachable_server_is_reported_without_an_error(queue_name: str) -> None:
     registry = CollectorRegistry()
     with socket.socket() as nobody:
