@@ -368,14 +368,17 @@ class PeriodicTask(BackgroundTask):
     Args:
         name: part of the task's name.
         queue: name of the queue, for the task's name and the log.
+        label: the queue as the log names it; None = its name.
         what: the work as an infinitive, such as "repair ordering groups", for the log.
         every: interval between calls, seconds.
         at_once: make the first call immediately, instead of after one interval.
     """
 
-    def __init__(self, name: str, *, queue: str, what: str, every: float, at_once: bool = True) -> None:
+    def __init__(
+        self, name: str, *, queue: str, what: str, every: float, at_once: bool = True, label: str | None = None
+    ) -> None:
         super().__init__(f"{name}-{queue}")
-        self._queue = queue
+        self._label = repr(queue) if label is None else label
         self._what = what
         self._every = every
         self._pause = 0.0 if at_once else every
@@ -395,13 +398,13 @@ class PeriodicTask(BackgroundTask):
             except GlideMQError as error:
                 pause = self._jittered()
                 log = get_logger(type(self).__module__)
-                log.warning("queue %r: could not %s: %s; retried in %.1f s", self._queue, self._what, error, pause)
+                log.warning("queue %s: could not %s: %s; retried in %.1f s", self._label, self._what, error, pause)
             except Exception as error:
                 # A bug of ours must not end the task.
                 pause = self._jittered()
                 log = get_logger(type(self).__module__)
-                message = "queue %r: could not %s; retried in %.1f s"
-                log.error(message, self._queue, self._what, pause, exc_info=error)
+                message = "queue %s: could not %s; retried in %.1f s"
+                log.error(message, self._label, self._what, pause, exc_info=error)
             else:
                 pause = self._jittered()
 

@@ -200,7 +200,7 @@ class Outbox:
         ids: set[str] = set()
         for entry in entries:
             if problem := _problem_of(entry):
-                _log.warning("queue %r: deleted malformed outbox entry %s: %s", self._link.keys.name, entry.id, problem)
+                _log.warning("queue %s: deleted malformed outbox entry %s: %s", self._link.label, entry.id, problem)
                 ids.add(entry.id)
         return ids
 

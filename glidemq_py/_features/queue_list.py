@@ -75,7 +75,7 @@ async def register(link: QueueLink[Any]) -> None:
     try:
         await _register(link.transport, link.keys)
     except GlideMQError as error:
-        _log.debug("queue %r: adding it to the list of queues failed: %s", link.keys.name, error)
+        _log.debug("queue %s: adding it to the list of queues failed: %s", link.label, error)
 
 
 async def register_if_exists(link: QueueLink[Any]) -> None:

@@ -94,6 +94,12 @@ class QueueLink(Generic[TransportT]):
         """Name of the queue; of a partition, that of the whole queue."""
         return self.keys.name if self.partition is None else self.partition.queue_name
 
+    @property
+    def label(self) -> str:
+        """The queue as logs name it; with the partition, because each has a server and tasks of its own."""
+        part = self.partition
+        return repr(self.keys.name) if part is None else f"{part.queue_name!r} (partition {part.number})"
+
     def shown_id(self, stored_id: str) -> str:
         """Return the id of a job in the whole queue, given that in this partition."""
         return stored_id if self.partition is None else self.partition.id_of(stored_id)

@@ -53,7 +53,11 @@ class RemoteFlows(PeriodicTask):
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None]) -> None:
         super().__init__(
-            "remote-flows", queue=link.keys.name, what="notify parents of flows in other slots", every=_REMOTE_EVERY_S
+            "remote-flows",
+            queue=link.keys.name,
+            label=link.label,
+            what="notify parents of flows in other slots",
+            every=_REMOTE_EVERY_S,
         )
         self._link = link
         self._outbox_pending = outbox_pending
@@ -83,7 +87,7 @@ class RemoteFlows(PeriodicTask):
                 if notified:
                     await Outbox(link, kinds=("child", "parents")).deliver()
             except GlideMQValidationError as error:
-                _log.warning("queue %r: removed invalid key prefix %r: %s", self._link.keys.name, stem, error)
+                _log.warning("queue %s: removed invalid key prefix %r: %s", self._link.label, stem, error)
                 self._empty.append(stem)
                 continue
             except GlideMQError as error:
@@ -123,7 +127,9 @@ class UnfinishedFlowsTask(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, age: int = _UNFINISHED_AGE_MS) -> None:
-        super().__init__("flows", queue=link.keys.name, what="finish flows", every=_UNFINISHED_EVERY_S)
+        super().__init__(
+            "flows", queue=link.keys.name, label=link.label, what="finish flows", every=_UNFINISHED_EVERY_S
+        )
         self._link = link
         self._age = age
 
@@ -143,7 +149,7 @@ class UnfinishedFlowsTask(PeriodicTask):
                 failure = error
                 continue
             finished += 1
-            _log.warning("queue %r: finished adding flow %s, whose producer had stopped", keys.name, token)
+            _log.warning("queue %s: finished adding flow %s, whose producer had stopped", self._link.label, token)
         if failure is not None:
             raise failure
         return finished
@@ -177,6 +183,7 @@ class WaitingParentsTask(PeriodicTask):
         super().__init__(
             "children",
             queue=link.keys.name,
+            label=link.label,
             what="check parents that wait for children",
             every=_PARENTS_EVERY_S,
             at_once=False,
@@ -208,7 +215,7 @@ class WaitingParentsTask(PeriodicTask):
             for parent in parents[end.member]
         ]
         if ends:
-            _log.warning("queue %r: delivered %d pending child results", keys.name, len(ends))
+            _log.warning("queue %s: delivered %d pending child results", self._link.label, len(ends))
             if await transport.call(children_ended(keys.meta, ends)):
                 self._outbox_pending()
         if watched.batches:
@@ -230,7 +237,7 @@ class WaitingParentsTask(PeriodicTask):
                 if end.how != REMOVED or page.calm
             ]
             if ends:
-                _log.warning("queue %r: reported %d jobs to their batch", keys.name, len(ends))
+                _log.warning("queue %s: reported %d jobs to their batch", self._link.label, len(ends))
                 await transport.call(children_ended(keys.meta, ends))
             if not page.more:
                 return
@@ -249,7 +256,7 @@ class WaitingParentsTask(PeriodicTask):
             try:
                 await self._read_outcomes(base, ids, ends)
             except GlideMQError as error:  # its shard may be down; the children of other queues are delivered
-                _log.warning("queue %r: reading the children in %s failed: %s", self._link.keys.name, base, error)
+                _log.warning("queue %s: reading the children in %s failed: %s", self._link.label, base, error)
         return ends
 
     async def _read_outcomes(self, base: str, ids: Sequence[str], ends: list[ChildOutcome]) -> None:
@@ -276,4 +283,4 @@ class WaitingParentsTask(PeriodicTask):
             )
             await Outbox(children, kinds=("child", "parents")).deliver()
         except GlideMQError as error:
-            _log.debug("queue %r: outbox delivery for parents in %r failed: %s", name, link.keys.name, error)
+            _log.debug("queue %r: outbox delivery for parents in %s failed: %s", name, link.label, error)

@@ -65,11 +65,11 @@ class OutboxTask(BackgroundTask):
             except GlideMQError as error:
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                _log.log(level, "queue %r: outbox delivery failed: %s", self._link.keys.name, error)
+                _log.log(level, "queue %s: outbox delivery failed: %s", self._link.label, error)
             except Exception as error:
                 # A bug of ours must not end the deliveries.
                 failures += 1
-                _log.error("queue %r: outbox delivery failed; retrying", self._link.keys.name, exc_info=error)
+                _log.error("queue %s: outbox delivery failed; retrying", self._link.label, exc_info=error)
             rounds_in_vain = rounds_in_vain + 1 if self._outbox.left else 0
             if rounds_in_vain:
                 await asyncio.sleep(min(_AGAIN_MAX_S, _AGAIN_S * 2 ** min(rounds_in_vain - 1, 10)))

@@ -54,7 +54,9 @@ class PeerDetection(PeriodicTask):
     """
 
     def __init__(self, link: QueueLink, transport: AsyncTransport) -> None:
-        super().__init__("peers", queue=link.keys.name, what="look for clients of other libraries", every=_EVERY_S)
+        super().__init__(
+            "peers", queue=link.keys.name, label=link.label, what="look for clients of other libraries", every=_EVERY_S
+        )
         self._pause = _FIRST_S
         self._link = link
         self._transport = transport
@@ -77,7 +79,7 @@ class PeerDetection(PeriodicTask):
         try:
             found = any((await published(self._transport, _LIBRARY)).values())
         except LibraryError as error:
-            _log.debug("queue %r: assuming clients of other libraries: %s", self._link.keys.name, error)
+            _log.debug("queue %s: assuming clients of other libraries: %s", self._link.label, error)
             found = True  # this user may not list libraries
         except GlideMQError:
             self.alone = False
@@ -128,7 +130,14 @@ class GroupRepair(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, blocked: int = _BLOCKED_MS, full: int = _FULL_MS) -> None:
-        super().__init__("groups", queue=link.keys.name, what="repair ordering groups", every=_POLL_S, at_once=False)
+        super().__init__(
+            "groups",
+            queue=link.keys.name,
+            label=link.label,
+            what="repair ordering groups",
+            every=_POLL_S,
+            at_once=False,
+        )
         self._link = link
         self._blocked = blocked
         self._full = full
@@ -153,8 +162,8 @@ class GroupRepair(PeriodicTask):
         found = await repair_groups(link, names, recheck_after=_RECHECK_AFTER_MS)
         for suspect in found:
             _log.warning(
-                "queue %r: ordering group %r was blocked (%s); repaired",
-                link.keys.name,
+                "queue %s: ordering group %r was blocked (%s); repaired",
+                link.label,
                 suspect.subject,
                 suspect.detail,
             )

@@ -199,7 +199,7 @@ class _QueueTask(BackgroundTask):
             except GlideMQError as error:
                 self._failures += 1
                 pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
-                _log.warning("queue %r: maintenance failed: %s; retried in %.0f s", self._link.queue_name, error, pause)
+                _log.warning("queue %s: maintenance failed: %s; retried in %.0f s", self._link.label, error, pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()

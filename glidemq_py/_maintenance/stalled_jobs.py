@@ -35,7 +35,7 @@ class StalledJobsTask(PeriodicTask):
         outbox_pending: Callable[[], None] = lambda: None,
     ) -> None:
         every = options.stalled_interval / 1000
-        super().__init__("stalled", queue=link.keys.name, what="look for stalled jobs", every=every)
+        super().__init__("stalled", queue=link.keys.name, label=link.label, what="look for stalled jobs", every=every)
         self._default_s = every
         self._uses_policy = not options.has_stalled_interval
         self._grace = options.lock_duration / 1000
@@ -67,12 +67,10 @@ class StalledJobsTask(PeriodicTask):
                 self._pause = self._every = reply.interval / 1000 or self._default_s
             if TELEMETRY.on and (reply.recovered or reply.failed):
                 for meter in TELEMETRY.meters:
-                    meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
+                    meter.stalled(self._link.queue_name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
                 self._failure_log.stalled(job_id)
-                partition = self._link.partition
-                shown = job_id if partition is None else partition.id_of(job_id)
-                self._listeners.emit("stalled", shown, queue=self._link.queue_name)
+                self._listeners.emit("stalled", self._link.shown_id(job_id), queue=self._link.queue_name)
             for job_id in reply.failed:
                 self._failure_log.stalled_out(job_id)
             if reply.failed:

@@ -95,7 +95,7 @@ class BatchCollector:
         slots: The slots of the worker.
         listeners: Get the worker events.
         concurrency: Maximum number of batches at the same time.
-        name: Name of the queue, for threads and logs.
+        name: Name of the queue, for threads.
         middleware: Entered around each batch, the outermost first.
     """
 
@@ -116,7 +116,6 @@ class BatchCollector:
         self._slots = slots
         self._listeners = listeners
         self._concurrency = concurrency
-        self._name = name
         self._loop = asyncio.get_running_loop()
         self._threads = HandlerThreads(concurrency, self._invoke, self._ended, f"glidemq-{name}")
         self._runners: set[BatchRunner] = set()
@@ -269,7 +268,7 @@ class BatchCollector:
                 _log.warning(
                     "queue %r: the attempts of all %d jobs of a batch ended (%s), but the handler is a plain function "
                     "and cannot be stopped; it occupies its slots until it returns (check job.cancelled)",
-                    self._name, len(batch.runs), why,
+                    run.job.queue_name, len(batch.runs), why,
                 )  # fmt: skip
         return True
 

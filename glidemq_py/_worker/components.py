@@ -117,6 +117,11 @@ class WorkerComponents:
     read_claimed: Callable[[], None] | None = None
     """Called when another use claims the connection of the worker's blocking reads."""
 
+    @property
+    def queue_name(self) -> str:
+        """Name of the queue; of a partition, that of the whole queue."""
+        return self.keys.name if self.partition is None else self.partition.queue_name
+
     def layout_of(self, keys: QueueKeys) -> Callable[[int], None] | None:
         """Return the function to call with the number of a queue's layout; None for partitions but the first."""
         if self.layout_seen is None or (self.partition is not None and self.partition.number):
@@ -333,7 +338,7 @@ def make_collector(opening: WorkerComponents, slots: BatchSlots) -> BatchCollect
         return None
     return BatchCollector(
         route=opening.routes.only, options=options.batch, slots=slots, listeners=opening.listeners,
-        concurrency=options.concurrency, name=opening.keys.name, middleware=opening.queue_options.middleware,
+        concurrency=options.concurrency, name=opening.queue_name, middleware=opening.queue_options.middleware,
     )  # fmt: skip
 
 
@@ -341,7 +346,7 @@ def make_runner(
     opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop, collector: BatchCollector | None
 ) -> AttemptRunner:
     """Return the runner of the fetched jobs."""
-    options, listeners, name = opening.options, opening.listeners, opening.keys.name
+    options, listeners, name = opening.options, opening.listeners, opening.queue_name
     if collector is not None:
         return BatchRunner(
             collector=collector, outcomes=outcomes, sink=fetching, running=fetching.engine.running,

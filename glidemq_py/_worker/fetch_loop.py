@@ -72,7 +72,7 @@ class FetchLoop:
         self._listeners = listeners
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._name = self.name = link.keys.name
+        self._name = self.name = link.queue_name
         self._has_batches = options.batch is not None
         """True if results of several partitions arrive together: their calls fetch when all slots are free."""
         self._limiter: tuple[int, int] | None = None
@@ -402,12 +402,12 @@ class FetchLoop:
             self._listeners.emit("error", error)
         elif not isinstance(error, GlideMQError):
             # A bug of ours must not stop the other jobs.
-            _log.error("queue %r: %s failed", self._name, type(call).__name__.lower(), exc_info=error)
+            _log.error("queue %s: %s failed", self._link.label, type(call).__name__.lower(), exc_info=error)
             self._listeners.emit("error", ScriptError(repr(error)))
         elif engine.is_step(call):
-            _log.warning("queue %r: reconnecting failed: %s", self._name, error)
+            _log.warning("queue %s: reconnecting failed: %s", self._link.label, error)
         else:
-            _log.warning("queue %r: exchange failed: %s", self._name, error)
+            _log.warning("queue %s: exchange failed: %s", self._link.label, error)
             self._listeners.emit("error", error)
         self._set_timer()
         self._pump()
@@ -460,9 +460,9 @@ class FetchLoop:
         # A call that was not executed has fetched no jobs: nothing to recover.
         if isinstance(error, Exception) and not isinstance(error, ServerNotReadyError) and not closing:
             if isinstance(error, GlideMQError):
-                _log.warning("queue %r: exchange failed: %s", self._name, error)
+                _log.warning("queue %s: exchange failed: %s", self._link.label, error)
             else:  # a bug of ours, such as a reply that cannot be decoded
-                _log.error("queue %r: exchange failed", self._name, exc_info=error)
+                _log.error("queue %s: exchange failed", self._link.label, exc_info=error)
                 error = ScriptError(repr(error))
             self._listeners.emit("error", error)
             self.engine.pipelined_lost(self._loop.time())

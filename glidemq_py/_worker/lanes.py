@@ -288,7 +288,7 @@ class Lane:
         except UnsupportedFeatureError as error:
             self.fetching.refuse(error)
         except GlideMQError as error:
-            _log.debug("queue %r: registering the worker failed: %s", self.link.keys.name, error)
+            _log.debug("queue %s: registering the worker failed: %s", self.link.label, error)
         await queue_list.register(self.link)
 
     async def examine(self) -> None:
@@ -299,7 +299,7 @@ class Lane:
         try:
             layout, (policy,) = await read_layout_and(self.link.transport, keys, POLICY_FIELD)
         except GlideMQError as error:
-            _log.debug("queue %r: reading its partitions and failure policy failed: %s", keys.name, error)
+            _log.debug("queue %s: reading its partitions and failure policy failed: %s", self.link.label, error)
             return
         if seen is not None:
             seen(0 if layout is None else layout.number)

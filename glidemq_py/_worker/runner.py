@@ -74,7 +74,7 @@ class AttemptRunner:
         sink: Gets the results.
         running: The running jobs; the sink adds and removes them.
         listeners: Get the worker events.
-        name: Name of the queue, for threads and logs.
+        name: Name of the queue, for threads.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class AttemptRunner:
         self._outcomes = outcomes
         self._sink = sink
         self._listeners = listeners
-        self._name = name
         self._loop = asyncio.get_running_loop()
         # Cancelled only by the end of the event loop: `asyncio.run` cancels the tasks of a worker that was not closed.
         self._until_loop_ends = self._loop.create_task(asyncio.Event().wait(), name=f"glidemq-runner-{name}")
@@ -119,7 +118,8 @@ class AttemptRunner:
         if run.job._interrupted and not isinstance(error, JobInterruptedError):
             _log.warning(
                 "queue %r: the handler of job %s %r caught JobInterruptedError (result %r, error %r); the job is "
-                "released, and continues in another worker", self._name, run.job.id, run.job.name, result, error,
+                "released, and continues in another worker", run.job.queue_name, run.job.id, run.job.name, result,
+                error,
             )  # fmt: skip
             error = JobInterruptedError()
         if error is None:
@@ -306,7 +306,7 @@ class Runner(AttemptRunner):
             _log.warning(
                 "queue %r: the attempt of job %s %r ended (%s), but its handler is a plain function and cannot be "
                 "stopped; it occupies its slot until it returns (check job.cancelled)",
-                self._name, run.job.id, run.job.name, why,
+                run.job.queue_name, run.job.id, run.job.name, why,
             )  # fmt: skip
 
     def close(self) -> None:

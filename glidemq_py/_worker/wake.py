@@ -60,11 +60,11 @@ class WakeReader:
                 self._transport = None
             except GlideMQError as error:
                 # Usually a missing group (after FLUSHALL), which the next exchange creates.
-                _log.debug("queue %r: waiting for a wake-up failed; retrying: %s", self._link.keys.name, error)
+                _log.debug("queue %s: waiting for a wake-up failed; retrying: %s", self._link.label, error)
                 pause = await self._sleep(pause)
             except Exception as error:
                 # A bug of ours must not end the wake-ups.
-                _log.error("queue %r: waiting for a wake-up failed; retrying", self._link.keys.name, exc_info=error)
+                _log.error("queue %s: waiting for a wake-up failed; retrying", self._link.label, exc_info=error)
                 await self._disconnect()
                 pause = await self._sleep(pause)
             self._fetching.request_jobs()
@@ -116,7 +116,7 @@ class WakeReader:
                 "XADD", self._link.keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1"
             )
         except GlideMQError as error:
-            _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
+            _log.debug("queue %s: waking up another worker failed: %s", self._link.label, error)
 
     async def stop_accepting(self) -> bool:
         """Stop reading, and release the jobs that a pipelined call has fetched.

@@ -351,7 +351,7 @@ class ChannelWake:
         try:
             await self._link.transport.call(working.pass_wake_up(self._link.keys.meta))
         except GlideMQError as error:
-            _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
+            _log.debug("queue %s: waking up another worker failed: %s", self._link.label, error)
 
     def found(self) -> None:
         """See `Sleeper.found`."""

@@ -3,11 +3,13 @@
 import asyncio
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import re
 import signal
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from glidemq_py._client.counting import FIGURES
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls import administration, working
 from glidemq_py._core.calls.reading import gauges
+from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY, Start
 from glidemq_py.testing import RespClient
@@ -134,6 +137,65 @@ async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
         assert set(re.findall(r'queue="([^"]+)"', text)) == {queue_name}
         await queue.obliterate(force=True)
     collector.close()
+
+
+async def test_metrics_and_logs_of_a_worker_name_the_partitioned_queue(
+    core_url: str, queue_name: str, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "glidemq_py")
+    blocked, fired = threading.Event(), asyncio.Semaphore(0)
+
+    def handle(job: Job) -> None:
+        if job.name == "bad":
+            raise ValueError
+        if job.name == "slow":
+            blocked.wait(20)
+
+    async with (
+        Queue(queue_name, core_url, partitions=3) as queue,
+        Worker(queue_name, handle, core_url, concurrency=30) as worker,
+    ):
+        worker.on("completed", lambda job, _: fired.release() if job.name == "tick" else None)
+        recorder = EventRecorder(worker)
+        jobs = await queue.add_bulk([("a", None, {"fair_key": str(n)}) for n in range(12)])
+        await queue.add_bulk([("bad", None, {"fair_key": str(n)}) for n in range(6)])
+        slow = [await queue.add("slow", timeout=1, fair_key=str(n)) for n in range(12)]
+        assert {job_id.rpartition("|")[0] for job_id in (job.id for job in jobs)} == {"", "1|", "2|"}
+        for name in ("one", "two", "three", "four"):
+            await queue.upsert_job_scheduler(name, every=3_600_000, immediately=True, template={"name": "tick"})
+        for _ in range(4):
+            await asyncio.wait_for(fired.acquire(), 20)
+        await recorder.until(lambda seen: seen.count["failed"] == 18)
+        blocked.set()
+    found = {
+        label
+        for metric in registry.collect()
+        for sample in metric.samples
+        if (label := sample.labels.get("queue")) is not None
+    }
+    assert found == {queue_name}
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("its handler is a plain function" in message for message in messages) == len(slow)
+    assert [message for message in messages if "~p~" in message] == []
+
+
+async def test_log_of_a_suspended_job_names_the_partitioned_queue(
+    core_url: str, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(job: Job) -> None:
+        await job.suspend(timeout=1)
+
+    async with Queue(queue_name, core_url, partitions=3) as queue:
+        async with Worker(queue_name, handle, core_url) as worker:
+            recorder = EventRecorder(worker)
+            job = await queue.add("a", job_id="order-7")
+            await recorder.wait("suspended")
+        while (found := await queue.get_job(job.id)) is not None and found.state != "failed":
+            for part in queue._parts:
+                await SuspendTimeoutsTask(await part._connected()).run_once()
+    lines = [record.getMessage() for record in caplog.records if "suspended without a signal" in record.getMessage()]
+    assert len(lines) == 1
+    assert f"queue {queue_name!r}: job {job.id!r} failed" in lines[0]
 
 
 async def test_unreachable_server_is_reported_without_an_error(queue_name: str) -> None:

@@ -26,7 +26,7 @@ class FakeTransport:
 
 
 def recovery(transport: FakeTransport) -> StalledJobsTask:
-    link = type("Link", (), {"transport": transport, "keys": QueueKeys("glide", "q")})()
+    link = type("Link", (), {"transport": transport, "keys": QueueKeys("glide", "q"), "label": "'q'"})()
     source = type("Source", (), {"recover_stalled": lambda self, cursor: cursor})()
     options = WorkerOptions(lock_duration=60_000, stalled_interval=30_000)
     fake = cast("Any", None)

@@ -84,7 +84,7 @@ class BudgetGate:
                 runner.refuse(run, error)  # the attempt was cancelled from outside: its slot is free
                 return
             except GlideMQError as error:
-                _log.warning("queue %r: job %s delayed by %d ms: reading its budget failed: %s", self._link.keys.name,
+                _log.warning("queue %r: job %s delayed by %d ms: reading its budget failed: %s", self._link.queue_name,
                              run.job.id, _UNKNOWN_MS, error)  # fmt: skip
                 runner.refuse(run, DelayedError(_UNKNOWN_MS))
                 return

@@ -100,7 +100,7 @@ class DeadLetterQueue:
         try:
             await outbox.deliver(_PATIENCE_S)
         except GlideMQError as error:
-            _log.warning("queue %r: delivering dead letters failed, will be retried: %s", link.keys.name, error)
+            _log.warning("queue %s: delivering dead letters failed, will be retried: %s", link.label, error)
         if self._link is None or self._link.keys.name != name:
             keys = QueueKeys(link.keys.prefix, name)
             if self._waiter is not None:

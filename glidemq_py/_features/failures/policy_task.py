@@ -82,13 +82,13 @@ class FailurePolicyTask(BackgroundTask):
                     self._plan(max(_SOONEST_S, done.wait / 1000))
                 break
         if retried or deleted:
-            _log.info("queue %r: failure policy requeued %d jobs and deleted %d", link.queue_name, retried, deleted)
+            _log.info("queue %s: failure policy requeued %d jobs and deleted %d", link.label, retried, deleted)
         if moved and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "queue %r: the failure policy does not requeue %d failed jobs: their keys belong to another partition "
+                "queue %s: the failure policy does not requeue %d failed jobs: their keys belong to another partition "
                 "since the number of partitions has changed; add new jobs with their data",
-                link.queue_name, moved,
+                link.label, moved,
             )  # fmt: skip
 
     async def _run_planned(self) -> None:
@@ -119,7 +119,7 @@ class FailurePolicyTask(BackgroundTask):
                 return
             except GlideMQError as error:
                 _log.warning(
-                    "queue %r: could not execute the failure policy: %s; retried in %.1f s",
-                    self._link.keys.name, error, _RETRY_S,
+                    "queue %s: could not execute the failure policy: %s; retried in %.1f s",
+                    self._link.label, error, _RETRY_S,
                 )  # fmt: skip
                 self._plan(_RETRY_S)

@@ -441,7 +441,7 @@ async def _verdict_elsewhere(link: QueueLink, key: str) -> str:
     except ValueError:
         return ""  # not a budget key
     except GlideMQError as error:
-        _log.warning("queue %r: reading a budget failed: %s", link.keys.name, error)
+        _log.warning("queue %s: reading a budget failed: %s", link.label, error)
         return "unknown"
 
 
@@ -454,7 +454,7 @@ async def deliver(link: QueueLink) -> None:
     try:
         await Outbox(link).deliver()
     except GlideMQError as error:
-        _log.debug("queue %r: outbox left to the next report or worker: %s", link.keys.name, error)
+        _log.debug("queue %s: outbox left to the next report or worker: %s", link.label, error)
 
 
 # -- cancelled fetches -----------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class CommandRunner:
                 command: Any = json.loads(text)
                 request, action, argument = str(command["request"]), command["action"], command.get("argument")
             except (SerializationError, KeyError, TypeError, AttributeError):
-                _log.warning("queue %r: ignored a malformed command for this worker", link.keys.name)
+                _log.warning("queue %s: ignored a malformed command for this worker", link.label)
                 continue
             try:
                 answer: dict[str, Any] = {"result": self._act(action, argument)}
@@ -75,7 +75,7 @@ class CommandRunner:
             except (TypeError, ValueError) as error:  # an argument that another version or client has sent
                 answer = {"error": f"invalid argument of command {action!r}: {error}"}
             if action != "ping" and action != "inspect":
-                _log.info("queue %r: worker %s: remote command %s", link.keys.name, self._worker.consumer, action)
+                _log.info("queue %s: worker %s: remote command %s", link.label, self._worker.consumer, action)
             task = asyncio.create_task(self._answer(link, request, json.dumps(answer)), name="glidemq-command")
             self._answers.add(task)
             task.add_done_callback(self._answers.discard)
@@ -84,7 +84,7 @@ class CommandRunner:
         try:
             await link.transport.call(control_reply(link.keys.meta, request, self._worker.consumer, text))
         except GlideMQError as error:
-            _log.warning("queue %r: answering a remote command failed: %s", link.keys.name, error)
+            _log.warning("queue %s: answering a remote command failed: %s", link.label, error)
 
     def _act(self, action: Any, argument: Any) -> Any:
         worker = self._worker

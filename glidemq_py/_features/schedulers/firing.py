@@ -295,7 +295,7 @@ class SchedulerTask(BackgroundTask):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.warning("queue %r: firing schedulers failed: %s", self._link.keys.name, error)
+                _log.warning("queue %s: firing schedulers failed: %s", self._link.label, error)
                 self._on_error(error)
                 wait = pause * random.uniform(0.5, 1.5)
                 pause = min(pause * 2, _LAST_PAUSE_S)
@@ -324,12 +324,13 @@ class SchedulerTask(BackgroundTask):
         fired = await link.transport.call(schedulers_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
             if TELEMETRY.on and isinstance(outcome, list):
-                _measure(link.keys.name, row, outcome, fired.now)
+                _measure(link.queue_name, row, outcome, fired.now)
             if outcome == "overlap":
-                _log.debug("queue %r: scheduler %r: job %s is unfinished", link.keys.name, row.name, row.last_job_id)
+                unfinished = link.shown_id(row.last_job_id)
+                _log.debug("queue %r: scheduler %r: job %s is unfinished", link.queue_name, row.name, unfinished)
             rejected = _rejection(row, outcome)
             if rejected is not None:
-                rejected.add_note(f"scheduler {row.name!r} of queue {link.keys.name!r}")
+                rejected.add_note(f"scheduler {row.name!r} of queue {link.queue_name!r}")
                 self._report(row.name, str(rejected), rejected)
         return 0
 
@@ -344,5 +345,5 @@ class SchedulerTask(BackgroundTask):
         return postponed(row, now + _UNREADABLE_MS)
 
     def _report(self, name: str, problem: str, error: BaseException) -> None:
-        _log.error("queue %r: firing scheduler %r failed: %s", self._link.keys.name, name, problem)
+        _log.error("queue %r: firing scheduler %r failed: %s", self._link.queue_name, name, problem)
         self._on_error(error)

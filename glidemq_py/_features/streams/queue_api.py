@@ -109,7 +109,7 @@ class ChunkWatch:
             await self._follow(self._dedicated)
         except GlideMQError as error:
             if not self._closed:
-                _log.debug("queue %r: reading job streams by polling: %s", self._link.keys.name, error)
+                _log.debug("queue %s: reading job streams by polling: %s", self._link.label, error)
         finally:
             if self._dedicated is not None:
                 await self._dedicated.close()

@@ -83,13 +83,13 @@ class SuspendTimeoutsTask(BackgroundTask):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.debug("queue %r: failing expired suspended jobs failed: %s", self._link.keys.name, error)
+                _log.debug("queue %s: failing expired suspended jobs failed: %s", self._link.label, error)
                 pause = _IDLE_S
             self._due = min(self._due, loop.time() + pause)
 
     def _log_failure(self, job_id: str) -> None:
-        _log.error("queue %r: job %s failed (suspended without a signal within its timeout)", self._link.keys.name,
-                   show_id(job_id))  # fmt: skip
+        _log.error("queue %r: job %s failed (suspended without a signal within its timeout)", self._link.queue_name,
+                   show_id(self._link.shown_id(job_id)))  # fmt: skip
 
     async def run_once(self) -> float:
         """Fail overdue jobs and return the seconds until the next poll."""
