@@ -48,7 +48,7 @@ from glidemq_py._worker.idle_queues import REGISTERED_S, idle_queues_of
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.partitions import turn_of, with_partitions
 from glidemq_py._worker.pooled_slots import PooledSlots
-from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
+from glidemq_py._worker.slot_pool import PooledFetchLoop, QueueOfEngines, SlotPool
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.throttle import Throttle
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
@@ -82,6 +82,7 @@ class SharedByLanes:
         collector: Collects the jobs of all lanes into batches; None if the handler takes single jobs.
         context: Value yielded by the lifespan.
         throttles: By name of a partitioned queue: its partitions are paused together.
+        queues: By name of a partitioned queue: its partitions are drained together.
     """
 
     transport: Transport
@@ -90,6 +91,7 @@ class SharedByLanes:
     collector: BatchCollector | None
     context: Any
     throttles: dict[str, Throttle] = field(default_factory=dict[str, Throttle])
+    queues: dict[str, QueueOfEngines] = field(default_factory=dict[str, QueueOfEngines])
 
 
 class Lane:
@@ -117,7 +119,7 @@ class Lane:
             consumer=opening.consumer, options=options, listeners=opening.listeners, context=shared.context,
         )  # fmt: skip
         if opening.partition is not None:
-            self._share_throttle(opening.partition.queue_name)
+            self._join_partitions(opening.partition.queue_name)
         self._outcomes = self.source.outcomes(self.link)
         self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
@@ -148,8 +150,9 @@ class Lane:
         partition = self.link.partition
         return self.link.keys.name if partition is None else partition.queue_name
 
-    def _share_throttle(self, queue_name: str) -> None:
+    def _join_partitions(self, queue_name: str) -> None:
         engine, throttles = self.fetching.engine, self._shared.throttles
+        self._shared.queues.setdefault(queue_name, engine.queue).add(engine)
         engine.throttle = throttles.setdefault(queue_name, engine.throttle)
         engine.throttle.engines.append(engine)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from glidemq_py._worker.options import WorkerOptions
     from glidemq_py._worker.results import FinishedAttempt
 
-__all__ = ["PooledEngine", "PooledFetchLoop", "SlotPool"]
+__all__ = ["PooledEngine", "PooledFetchLoop", "QueueOfEngines", "SlotPool"]
 
 
 TURN_S: Final = 0.0125
@@ -343,6 +343,10 @@ class PooledEngine(FetchEngine):
         self.weight = weight
         self.virtual_time = 0.0
         self._pump: Callable[[], None] | None = None
+        self.queue = QueueOfEngines([self])
+        """The engines of its queue: of all partitions, or this one."""
+        self.drained_is_wanted: Callable[[], bool] = bool
+        """Return True if `replied` must find out when the queue has been drained; False by default."""
         self._may_be_ready = False
         free = pool.free
         super().__init__(pool.slots, now, chance, may_pipeline=False, **options)
@@ -426,13 +430,32 @@ class PooledEngine(FetchEngine):
         return call
 
     def replied(self, call: Exchange, runs: Iterable[Run], flags: int, exhausted: bool, now: float) -> bool:
-        """See `FetchEngine.replied`."""
+        """See `FetchEngine.replied`; returns True when all partitions of the queue have been drained."""
         fetched = list(runs)
         if self.unanswered_since is not None:
             self._pool.replied(now - self.unanswered_since, now)
         if call.want:
             self._pool.charge(self, len(fetched) - call.want)
-        return super().replied(call, fetched, flags, exhausted, now)
+        drained = super().replied(call, fetched, flags, exhausted, now)
+        if self._busy and self.accepting and not self._may_be_ready and self._has_ended:
+            # Jobs of other queues may run in all slots.
+            if call.want:
+                drained, self._busy = exhausted, not exhausted
+            elif self.drained_is_wanted():
+                self.wake()  # the call asked for no jobs, so there may be some
+        self.queue.was_busy = self.queue.was_busy or drained
+        return self.queue.take_drained()
+
+    @property
+    def _has_ended(self) -> bool:
+        return not self.calls_in_flight and self.is_drained
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if this worker runs no job of the queue or partition, and has found it empty since it ran the last."""
+        if self.disconnected or not self.accepting:
+            return not self.running
+        return not (self._busy or self._may_be_ready) and self._has_ended
 
     def failed(self, call: Call, failure: Failure, now: float) -> list[FinishedAttempt]:
         """See `FetchEngine.failed`."""
@@ -453,6 +476,32 @@ class PooledEngine(FetchEngine):
 def _has_priority(row: Sequence[Any]) -> bool:
     """Return whether a fetched job has a priority or rank. Rows of plain jobs are shorter."""
     return len(row) > _PRIORITY and row[_PRIORITY] not in ("0", False)
+
+
+class QueueOfEngines:
+    """The engines of one queue, which are those of its partitions.
+
+    Args:
+        engines: The engines.
+    """
+
+    def __init__(self, engines: list[PooledEngine]) -> None:
+        self.engines = engines
+        self.was_busy = False
+        """True if a partition was drained, and the queue has not been since."""
+
+    def add(self, engine: PooledEngine) -> None:
+        """Add the engine of another partition."""
+        if engine not in self.engines:
+            self.engines.append(engine)
+        engine.queue = self
+
+    def take_drained(self) -> bool:
+        """Return True once, when all partitions have been drained."""
+        if not self.was_busy or not all(each.is_quiet for each in self.engines):
+            return False
+        self.was_busy = False
+        return True
 
 
 class PooledFetchLoop(FetchLoop):
@@ -483,10 +532,12 @@ class PooledFetchLoop(FetchLoop):
         self.engine.connect(self.schedule_pump)
 
     def _make_engine(self, options: WorkerOptions) -> PooledEngine:
-        return PooledEngine(
+        engine = PooledEngine(
             self.pool, *self._place, self._loop.time(), random.random, one_call=options.batch is not None,
             tokens=options.token_limiter,
         )  # fmt: skip
+        engine.drained_is_wanted = partial(self._listeners.wanted, "drained")
+        return engine
 
     def _pump(self, now: float | None = None) -> None:
         super()._pump(now)

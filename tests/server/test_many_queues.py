@@ -18,6 +18,7 @@ from glidemq_py._worker import idle_queues, lanes, wake_channel
 from glidemq_py._worker.background import Background
 from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient, ServerProcess
+from tests.conftest import SERVER_AND_CLUSTER
 from tests.server.worker_support import until, with_timeout
 
 NEVER_S = 3_600.0
@@ -220,6 +221,38 @@ async def test_listener_gets_the_queue_that_is_drained(url: str, names: list[str
                 await queue.add("n")
                 assert await with_timeout(drained.get()) == name
     assert plain == ["drained"] * 2
+
+
+@pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
+@pytest.mark.parametrize("partitions", [None, 3])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_each_queue_is_drained_once(core_url: str, names: list[str], partitions: int | None, count: int):
+    """Also if a call that reports its last jobs asks for no others, and when all of its partitions are."""
+    drained: list[str] = []
+    arrived, added = asyncio.Semaphore(0), asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        await added.wait()
+
+    def listen(name: str) -> None:
+        drained.append(name)
+        arrived.release()
+
+    async with AsyncExitStack() as stack:
+        used = names[:count]
+        queues = [await stack.enter_async_context(Queue(name, core_url, partitions=partitions)) for name in used]
+        served: Any = dict.fromkeys(used, 1) if count > 1 else used[0]
+        worker = Worker(served, handle, core_url, concurrency=4)
+        worker.on("drained", listen)
+        await stack.enter_async_context(worker)
+        for turn in range(1, 4):
+            added.clear()
+            for queue in queues:
+                await queue.add_bulk([("n", None, {"fair_key": str(n)}) for n in range(20)])
+            added.set()
+            for _ in used:
+                await with_timeout(arrived.acquire())
+            assert sorted(drained) == sorted(used * turn)
 
 
 async def test_concurrency_is_that_of_all_queues(url: str, names: list[str]):
