@@ -52,6 +52,7 @@ def _call(
 
 _NEW_JOB = "name data opts id delay attempts priority lifo ttl run_at ordering deduplication"
 _REPORT = "kind id entry fence processed_on"
+_SHARE = "share ends_in active ready"
 _GROUP_FACTS = "name ids covered assumed gaps first top calm"
 
 ROWS: dict[str, tuple[str, ...]] = {
@@ -313,7 +314,10 @@ CALLS: tuple[CallLayout, ...] = (
     _call("note_settings", reply="number changing"),
     _call("hold_limits", "limits settings"),
     _call("limit_queue", "concurrency rate ttl"),
-    _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl rate_used rate_wait"),
+    _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl rate_used rate_wait total total_ttl"),
+    _call("open_share_round", "number limit ttl pause above", reply=f"epoch limit left wait {_SHARE}"),
+    _call("fence_share", "epoch", reply=f"epoch {_SHARE}"),
+    _call("set_share", "epoch before share ends_in", reply="epoch active ready"),
     _call("limit_group", "key concurrency rate bucket"),
     _call("set_fair_limits", "key weight concurrency rate max_backlog paused named hold"),
     _call("fair_keys", "key after count named"),

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._api.partitioned_writes import OF_ALL, WRITES, write
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.misuse import check_keywords, keywords_of
 from glidemq_py.errors import PartitionedQueueError
 
@@ -58,6 +59,11 @@ def _awaited(name: str, method: Any) -> Any:
             try:
                 return await method(self, *args, **options)
             except PartitionedQueueError:
+                partitions = self._partitions
+                if partitions is None:
+                    raise
+            except LayoutChangedError as error:  # another client has just partitioned it; nothing was changed
+                await self._renew_layout(error)
                 partitions = self._partitions
                 if partitions is None:
                     raise

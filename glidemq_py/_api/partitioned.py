@@ -99,6 +99,8 @@ class PartitionedQueue:
             for number, name in enumerate(layout.served)
         )
         """All that may have jobs; the first ``layout.partitions`` get new ones."""
+        self.lacks_share = False
+        """True if a fetch was limited by the share of a partition, and the shares were not traded since."""
         self._turn = self._adds = 0
         self._former: dict[int, Queue[Any, Any]] = {}
         """Former partitions, as queues that take only jobs whose keys have jobs there."""
@@ -328,6 +330,10 @@ class PartitionedQueue:
     async def add_and_wait(self, name: str, data: Any = None, *, wait_timeout: Any = 30_000, **options: Any) -> Any:
         """See `Queue.add_and_wait`."""
         return await self.home._add_and_wait(name, data, wait_timeout, options)
+
+    def note_lack(self) -> None:
+        """Note that a partition has more ready jobs than its share of the queue's concurrency allows."""
+        self.lacks_share = True
 
     # -- reading --------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py._api import plain_settings
+from glidemq_py._api.partitioned_limits import trade_shares
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features import queue_list
 from glidemq_py._features.backup.manifest import BackupInfo
@@ -75,6 +76,8 @@ class _Steps(RestoreSteps):
         """See `RestoreSteps`."""
         if not self._info.partitions:
             await plain_settings.apply_to_partitions(self._home, self._restored, settings)
+        else:
+            await trade_shares(self._restored)
 
 
 def _restored_layout(home: Queue[Any, Any], before: Layout | None, info: BackupInfo) -> Layout:

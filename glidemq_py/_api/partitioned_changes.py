@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from glidemq_py._api.partitioned_batches import has_batches, has_temporary
+from glidemq_py._api.partitioned_limits import trade_shares
 from glidemq_py._api.partitioned_writes import CHANGING, is_changing
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call
@@ -65,6 +66,8 @@ _ENDED: Final = ("completed", "failed")
 _PAGE: Final = 500
 _SETTLING: Final = "settling"
 """Field of the meta keys of all partitions: the number of the layout, while jobs of former layouts are looked for."""
+_WITHOUT_SHARE: Final = ("globalConcurrency", "1", "temporaryLimits", "1|share|0|0|0")
+"""Fields of the meta key of a partition that starts no job: its share of the queue's concurrency has ended."""
 _ATTEMPTS: Final = 20
 """Times that a change copies the settings. More than two are needed only if they change again and again."""
 CHOOSING: Final = ("ordering", "fair_key", "deduplication", "job_id")
@@ -99,9 +102,7 @@ async def set_partitions(self: Any, count: int) -> QueuePartitions:
     restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads
     the options of all jobs, of the kept finished ones too.
 
-    Other clients may change settings meanwhile; calls that change limits of the queue wait. If the number grows,
-    more jobs than the limit of concurrency run until enough of those that run now have ended: at most twice the
-    limit less the former shares.
+    Other clients may change settings meanwhile; calls that change limits of the queue wait.
 
     Args:
         count: Number of partitions, 1 to 256.
@@ -159,11 +160,12 @@ async def _try_to_change(home: Queue[Any, Any], count: int) -> QueuePartitions |
     if not await _note(home, limits, following.number, settings):
         return None
     for queue in after.queues[len(before.queues) :]:
-        await _clear(queue, following.number)
+        await _clear(queue, following.number, limits)
     await copy_to_partitions(before, after, layout)
     await divide_limits(home, after, limits)
     if not await _publish(home, stored, following, after, settings):
         return None
+    await trade_shares(after)
     await forget_limits(home)
     if any([await _has_jobs(queue) for queue in before.queues]):
         return _shown(following)
@@ -208,9 +210,15 @@ async def _check_schedulers(before: PartitionedQueue) -> None:
                 )  # fmt: skip
 
 
-async def _clear(queue: Queue[Any, Any], number: int) -> None:
-    """Remove settings and limits from a time when the queue had more partitions, before the partition is used again."""
-    await _send(queue, copy_settings(queue._keys.meta, [], [], [], used_from=number))
+async def _clear(queue: Queue[Any, Any], number: int, limits: _Limits) -> None:
+    """Remove settings and limits from a time when the queue had more partitions, before the partition is used again.
+
+    It has no share of the queue's concurrency until the others give it one. Rounds of trading that have begun before
+    have no effect on it.
+    """
+    is_limited = limits.concurrency is not None or limits.concurrency_ttl is not None
+    share = ["shareRound", "0", *(_WITHOUT_SHARE if is_limited else ())]
+    await _send(queue, copy_settings(queue._keys.meta, share, [], [], used_from=number))
     async for page in _pages(queue):
         if page.groups:
             await _send(queue, copy_settings(queue._keys.meta, [], [], [[key, []] for key, _ in page.groups]))
@@ -289,10 +297,10 @@ class _Limits(NamedTuple):
 
 async def limits_of(home: Queue[Any, Any], before: PartitionedQueue) -> _Limits:
     """Return the limits of the queue: those that an interrupted change has stored, or the sums of the shares."""
-    pending = await _pending(home, before.layout)
-    if pending is not None:
-        return pending
     found: GlobalLimits = await before.run("get_global_limits", (), {})
+    pending = await _pending(home, before.layout)
+    if pending is not None:  # the concurrency is not divided by changes
+        return pending._replace(concurrency=found.concurrency, concurrency_ttl=found.concurrency_ttl)
     names: dict[str, tuple[int | None, tuple[int, int] | None]] = {}
     async for page in _pages(before.queues[0]):
         for key in page.limits[::2]:
@@ -360,12 +368,11 @@ def _check_shares(limits: _Limits, partitions: int) -> None:
 
 
 async def divide_limits(home: Queue[Any, Any], after: PartitionedQueue, limits: _Limits) -> None:
-    """Give each partition its share. The sum of the shares never exceeds the limits: the former partitions come first.
+    """Give each partition its share in rates and in limits of job names; they trade those of the concurrency.
 
-    Jobs that run keep running, so the former partitions may have more active jobs than their shares until these end.
+    The sum of the shares never exceeds the limits: the former partitions come first. Jobs that run keep running, so
+    the former partitions may have more active jobs of a name than their shares until these end.
     """
-    if limits.concurrency is not None:
-        await after.run("set_global_concurrency", (limits.concurrency,), {"ttl": limits.concurrency_ttl})
     if limits.rate is not None:
         await after.run("set_global_rate_limit", limits.rate, {"ttl": limits.rate_ttl})
     for name, (concurrency, rate) in limits.names.items():
@@ -384,6 +391,7 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
         pending = await _pending(home, layout)
         if pending is not None:  # the call that completed the change was interrupted
             await divide_limits(home, before, pending)
+            await trade_shares(before)
             await forget_limits(home)
         return _shown(layout)
     await _advance(before, layout)
@@ -401,6 +409,7 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
     await _advance(before, following)
     if len(after.queues) < len(before.queues):
         await divide_limits(home, after, limits)
+        await trade_shares(after)
     await forget_limits(home)
     return _shown(following)
 

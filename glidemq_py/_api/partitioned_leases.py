@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from glidemq_py._api.partitioned_limits import trade_if_due
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.exchanging import ROWS_PER_CALL, LeaseOutcome
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.queue_api import MAX_WAIT_MS, LeaseReport, check_distinct
+from glidemq_py._features.partitions.trading import RoundEnd
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["complete_leases", "extend_leases", "fail_leases", "fetch", "release_leases", "release_owner"]
@@ -31,6 +33,8 @@ async def fetch(
     pause = _FIRST_PAUSE_S
     while True:
         found = await _fetch_once(self, count, owner=name, **options)
+        if self.lacks_share:
+            self.lacks_share = (await trade_if_due(self)).end is not RoundEnd.COMPLETE
         left = until - time.monotonic()
         if found or left <= 0:
             return found
@@ -44,6 +48,7 @@ async def _fetch_once(self: Partitions, count: int, **options: Any) -> list[Leas
     try:
         for number in range(len(self.queues)):
             queue = self.queues[(first + number) % len(self.queues)]
+            (await queue._connected()).lacks_share = self.note_lack
             found += await queue.fetch(count - len(found), **options)
             if len(found) >= count:
                 break

@@ -15,6 +15,8 @@ T = TypeVar("T")
 class Partitions(Protocol):
     """The partitions of a queue, which are queues themselves."""
 
+    lacks_share: bool
+
     @property
     def queues(self) -> Sequence[Any]:
         """The partitions."""
@@ -28,6 +30,10 @@ class Partitions(Protocol):
     @property
     def home(self) -> Any:
         """The queue of the user."""
+        ...
+
+    def note_lack(self) -> None:
+        """Note that a partition has more ready jobs than its share of the queue's concurrency allows."""
         ...
 
     def next_partition(self) -> int:

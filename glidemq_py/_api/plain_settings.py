@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_to_partitions", "mismatch"]
 
-_CONCURRENCY, _RATE = b"globalConcurrency", b"rateLimitMax"
+_CONCURRENCY, _RATE, _TEMPORARY = b"globalConcurrency", b"rateLimitMax", b"temporaryLimits"
 
 
 def mismatch(settings: BackedUpSettings, partitions: int) -> str | None:
@@ -83,12 +83,15 @@ async def apply_to_partitions(home: Queue[Any, Any], restored: PartitionedQueue,
     held = bool(meta.get(CHANGING.encode()))
     if not held:
         await forget_limits(home)
-    limits = await limits_of(home, before)
+    own = await restored.queues[0].get_global_limits()
+    limits = (await limits_of(home, before))._replace(
+        concurrency=own.concurrency if _CONCURRENCY in meta else None,
+        concurrency_ttl=own.concurrency_ttl if _TEMPORARY in meta else None,
+    )
     await copy_to_partitions(before, restored, plain)
     if not held:
         names = set(_limited_names(settings))
         limits = limits._replace(
-            concurrency=limits.concurrency if _CONCURRENCY in meta else None,
             rate=limits.rate if _RATE in meta else None,
             names={name: each for name, each in limits.names.items() if name in names},
         )
@@ -97,4 +100,6 @@ async def apply_to_partitions(home: Queue[Any, Any], restored: PartitionedQueue,
         if _RATE in meta and limits.rate is None:
             await restored.run("remove_global_rate_limit", (), {})
     await divide_limits(home, restored, limits)
+    if limits.concurrency is not None:
+        await restored.run("set_global_concurrency", (limits.concurrency,), {"ttl": limits.concurrency_ttl})
     await forget_limits(home)

@@ -74,6 +74,7 @@ __all__ = [
     "failures_change",
     "failures_page",
     "fair_keys",
+    "fence_share",
     "flow_add",
     "flow_done",
     "flow_nodes",
@@ -96,6 +97,7 @@ __all__ = [
     "obliterate",
     "once_counts",
     "open_children",
+    "open_share_round",
     "outbox",
     "page",
     "promote",
@@ -145,6 +147,7 @@ __all__ = [
     "set_layout",
     "set_metrics_by_name",
     "set_result_retention",
+    "set_share",
     "set_stalled_policy",
     "set_timeline",
     "signal",
@@ -647,6 +650,21 @@ def hold_limits(*, limits: object, settings: object) -> tuple[bytes]:
 def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:
     """Return the arguments of ``limit_queue``."""
     return (pack((concurrency, rate, ttl)),)
+
+
+def open_share_round(*, number: object, limit: object, ttl: object, pause: object, above: object) -> tuple[bytes]:
+    """Return the arguments of ``open_share_round``."""
+    return (pack((number, limit, ttl, pause, above)),)
+
+
+def fence_share(*, epoch: object) -> tuple[bytes]:
+    """Return the arguments of ``fence_share``."""
+    return (pack((epoch,)),)
+
+
+def set_share(*, epoch: object, before: object, share: object, ends_in: object) -> tuple[bytes]:
+    """Return the arguments of ``set_share``."""
+    return (pack((epoch, before, share, ends_in)),)
 
 
 def limit_group(*, key: object, concurrency: object, rate: object, bucket: object) -> tuple[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
@@ -86,6 +87,8 @@ class QueueLink(Generic[TransportT]):
     """Why this link's jobs do not support ``on_resume``; None if they do."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it this is; None = a queue by itself."""
+    lacks_share: Callable[[], None] | None = None
+    """Of a partition: called if its share in the queue's concurrency allowed fewer jobs than are ready."""
     references: References | None = None
     """Made at first use, to find jobs in other partitions."""
 

@@ -357,6 +357,8 @@ class FetchLoop:
             flags -= ExchangeFlags.OUTBOX_PENDING
             if self.outbox_pending is not None:
                 self.outbox_pending()
+        if flags & ExchangeFlags.LACKS_SHARE and self._link.lacks_share is not None:
+            self._link.lacks_share()
         by_name = self.by_name
         if by_name.is_on != bool(flags & ExchangeFlags.BY_NAME):
             by_name.switch(is_on=not by_name.is_on)

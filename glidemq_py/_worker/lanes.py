@@ -20,10 +20,12 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.reservations import WORKER_READS, reserve_read
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
 from glidemq_py._features.failures.policy import POLICY_FIELD
 from glidemq_py._features.partitions.layout import Layout
+from glidemq_py._features.partitions.share_trading import ShareTrading
 from glidemq_py._features.partitions.stored import read_layout, read_layout_and
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
@@ -83,6 +85,7 @@ class SharedByLanes:
         context: Value yielded by the lifespan.
         throttles: By name of a partitioned queue: its partitions are paused together.
         queues: By name of a partitioned queue: its partitions are drained together.
+        traders: By name of a partitioned queue: trade the shares of its partitions.
     """
 
     transport: Transport
@@ -92,6 +95,14 @@ class SharedByLanes:
     context: Any
     throttles: dict[str, Throttle] = field(default_factory=dict[str, Throttle])
     queues: dict[str, QueueOfEngines] = field(default_factory=dict[str, QueueOfEngines])
+    traders: dict[str, ShareTrading] = field(default_factory=dict[str, ShareTrading])
+
+    def trader(self, prefix: str, queue_name: str) -> ShareTrading:
+        """Return what trades the shares of a queue's partitions."""
+        found = self.traders.get(queue_name)
+        if found is None:
+            found = self.traders[queue_name] = ShareTrading(self.transport, QueueKeys(prefix, queue_name))
+        return found
 
 
 class Lane:
@@ -120,6 +131,9 @@ class Lane:
         )  # fmt: skip
         if opening.partition is not None:
             self._join_partitions(opening.partition.queue_name)
+            if opening.in_background:
+                trader = shared.trader(opening.keys.prefix, opening.partition.queue_name)
+                self.link.lacks_share = trader.request
         self._outcomes = self.source.outcomes(self.link)
         self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
@@ -453,11 +467,12 @@ class Lanes:
         pool: The slots.
         layouts: Names of the partitions of each queue that has any.
         channels: Wake the queues.
+        traders: Trade the shares of partitions; see `SharedByLanes`.
     """
 
     def __init__(
         self, opening: WorkerComponents, lanes: list[Lane], pool: SlotPool, layouts: dict[str, Sequence[str]],
-        channels: WakeChannels,
+        channels: WakeChannels, traders: dict[str, ShareTrading],
     ) -> None:  # fmt: skip
         self._opening = opening
         self._pool = pool
@@ -468,6 +483,7 @@ class Lanes:
         self._idle = idle_queues_of(channels)
         self.fetching = _Fetching(lanes, pool)
         self.runner = _Running(lanes)
+        self._traders = traders
         self._taking_over: asyncio.Task[None] | None = None
 
     # -- partitions that are added later --------------------------------------------------------------------
@@ -555,6 +571,7 @@ class Lanes:
         """See `Parts.close`."""
         await self._idle.remove(self.lanes)
         self.fetching.pause()
+        await asyncio.gather(*(trader.close() for trader in self._traders.values()))
         for lane in self.lanes:
             lane.runner.stop_accepting()
         if self._taking_over is not None:
@@ -663,7 +680,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     except BaseException:
         await asyncio.gather(*(lane.abandon() for lane in lanes), return_exceptions=True)
         raise
-    opened = Lanes(plain, lanes, pool, layouts, channels)
+    opened = Lanes(plain, lanes, pool, layouts, channels, shared.traders)
     if opening.in_background:
         opened.start()
     return opened

@@ -25,6 +25,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
+from glidemq_py._features.partitions.share_trading import ShareTrading
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
@@ -352,9 +353,13 @@ class Gateway:
             hubs.append(hub)
         if isinstance(found, PartitionHubs):
             found.use(partitions, hubs)
-            return found
-        fetching = self._fetching[queue.name] = PartitionHubs(partitions, hubs)
-        return fetching
+        else:
+            found = self._fetching[queue.name] = PartitionHubs(partitions, hubs)
+        for part in queue._parts:
+            assert part._link is not None
+            found.trading = found.trading or ShareTrading(part._link.transport, queue._keys)
+            part._link.lacks_share = found.trading.request
+        return found
 
     async def _watch_partitions(self) -> None:
         """Notice that other programs have changed the partitions of queues from which clients fetch."""

@@ -933,9 +933,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads
         the options of all jobs, of the kept finished ones too.
 
-        Other clients may change settings meanwhile; calls that change limits of the queue wait. If the number grows,
-        more jobs than the limit of concurrency run until enough of those that run now have ended: at most twice the
-        limit less the former shares.
+        Other clients may change settings meanwhile; calls that change limits of the queue wait.
 
         Args:
             count: Number of partitions, 1 to 256.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -12,6 +13,7 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py._features.partitions.layout import hash_slot, partition_names, partition_of_key
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
+from tests.server.shares_support import Counted, Shares, fill, limited
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
 QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
@@ -61,6 +63,21 @@ async def test_keys_keep_their_order_with_several_workers(cluster_url: str, queu
 
 
 @pytest.mark.slow
+async def test_partitions_of_all_primaries_share_a_limit(cluster_url: str, queue_name: str):
+    """The limit holds for the handlers that run at once, whatever partitions have jobs."""
+    dice = random.Random(3)
+    handler, total = Counted(7), 0
+    handler.seconds = lambda: dice.choice([0, 0.002, 0.01])
+    async with limited(cluster_url, queue_name, 7, 6) as queue:
+        async with Worker(queue_name, handler, cluster_url, concurrency=12), Worker(queue_name, handler, cluster_url):
+            for partition in (1, 4, 5, 1, 0):
+                await fill(queue, partition, 40)
+                total += 40
+                await asyncio.sleep(dice.choice([0, 0.05]))
+            await with_timeout(until(lambda: handler.done == total))
+        assert await Shares(queue).bound() <= 7
+
+
 async def test_no_job_is_lost_when_a_worker_is_killed(cluster_url: str, queue_name: str):
     finished: Counter[str] = Counter()
 

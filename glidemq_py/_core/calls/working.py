@@ -148,6 +148,8 @@ class ExchangeFlags(IntFlag):
     """The outbox has entries, of this or another call."""
     BY_NAME = 16
     """The worker should send figures per job name."""
+    LACKS_SHARE = 32
+    """The share of a partition in the queue's concurrency allowed fewer jobs than are ready."""
 
 
 SCHEDULER_REVISION = 65536

@@ -42,7 +42,7 @@ _MEMBER_FIELDS: Final = (b"depdone:", b"dependency:")
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
     b"wakeChannels", b"failureScan", b"partitions", b"layoutNumber",
-    b"knownLayout", b"settingsNumber",
+    b"knownLayout", b"settingsNumber", b"shareRound",
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((
@@ -65,6 +65,16 @@ def job_id_of(suffix: bytes) -> str | None:
     """Return the id of the job that this key belongs to; None for a key of the queue itself."""
     found = _SIDE.fullmatch(text_of(suffix))
     return None if found is None else found[1]
+
+
+def _without_share(name: bytes, value: bytes) -> bytes:
+    """Return the value of a field of the meta hash without a share of the queue's concurrency.
+
+    The shares of all partitions were not read at the same time. New ones are handed out when all are restored.
+    """
+    if name != b"temporaryLimits":
+        return value
+    return re.sub(rb"\A\d+\|share\|", b"1|share|", value)
 
 
 class Renaming:
@@ -149,7 +159,8 @@ class Renaming:
         """
         if suffix == b"meta":
             pairs = zip(content[::2], content[1::2], strict=True)
-            return [text for name, value in pairs if name not in DROPPED_META for text in (name, value)]
+            kept = ((name, value) for name, value in pairs if name not in DROPPED_META)
+            return [text for name, value in kept for text in (name, _without_share(name, value))]
         if suffix.startswith(b"group:"):
             # The jobs that hold a slot are counted when they are placed.
             pairs = zip(content[::2], content[1::2], strict=True)

@@ -344,6 +344,8 @@ async def exchange_rows(
         sent = True  # the fencing tokens make a second report harmless
         reply = await link.transport.call(call)
     outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
+    if reply.flags & ExchangeFlags.LACKS_SHARE and link.lacks_share is not None:
+        link.lacks_share()
     if reply.flags & ExchangeFlags.OUTBOX_PENDING:
         await link.runtime.uncancelled(deliver(link), lambda _: _release_unclaimed(queue, _runs_of(link, reply)))
     return reply, outcomes

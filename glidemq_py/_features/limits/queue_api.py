@@ -37,6 +37,7 @@ __all__ = [
     "set_global_concurrency",
     "set_global_rate_limit",
     "set_group_limits",
+    "to_ttl",
 ]
 
 Setting = tuple[int, int] | int
@@ -72,6 +73,9 @@ class QueueLimitsReply(NamedTuple):
     """Jobs fetched in the current window; 0 between two windows."""
     rate_wait: int = 0
     """Milliseconds until the next window."""
+    total: int = -1
+    """Of partition 0, the concurrency of the whole queue; -1 = it is not stored."""
+    total_ttl: int = -1
 
 
 def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Call[int]:
@@ -134,7 +138,7 @@ async def set_global_concurrency(self: ConnectedQueue, concurrency: int, *, ttl:
     Raises:
         GlideMQValidationError: an argument is invalid.
     """
-    number, ms = check_int("concurrency", concurrency, 0, MAX_COUNT), _ttl(ttl)
+    number, ms = check_int("concurrency", concurrency, 0, MAX_COUNT), to_ttl(ttl)
     link = await self._connected()
     await link.transport.call(limit_queue(link.keys.meta, number, False, ms))
 
@@ -158,7 +162,7 @@ async def set_global_rate_limit(
     Raises:
         GlideMQValidationError: an argument is invalid.
     """
-    rate, ms = RateLimit(max, duration), _ttl(ttl)
+    rate, ms = RateLimit(max, duration), to_ttl(ttl)
     link = await self._connected()
     await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration), ms))
 
@@ -288,6 +292,6 @@ def _setting(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def _ttl(value: Milliseconds | None) -> int:
+def to_ttl(value: Milliseconds | None) -> int:
     """Return a time to live in ms; 0 = none."""
     return 0 if value is None else to_ms("ttl", value, minimum=1)

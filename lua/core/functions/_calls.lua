@@ -266,6 +266,18 @@ G.calls = {
     return { concurrency = r[1], rate = r[2], ttl = r[3] }
   end,
   queue_limits = function() end,
+  open_share_round = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { number = r[1], limit = r[2], ttl = r[3], pause = r[4], above = r[5] }
+  end,
+  fence_share = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { epoch = r[1] }
+  end,
+  set_share = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { epoch = r[1], before = r[2], share = r[3], ends_in = r[4] }
+  end,
   limit_group = function(args)
     local r = cmsgpack.unpack(args[1])
     return { key = r[1], concurrency = r[2], rate = r[3], bucket = r[4] }
@@ -657,8 +669,15 @@ G.replies = {
   read_settings = function(r) return cmsgpack.pack({ r.settings, r.limits, r.groups, r.cursor }) end,
   note_settings = function(r) return cmsgpack.pack({ r.number, r.changing }) end,
   queue_limits = function(r)
-    return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait })
+    return cmsgpack.pack({
+      r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait, r.total, r.total_ttl,
+    })
   end,
+  open_share_round = function(r)
+    return cmsgpack.pack({ r.epoch, r.limit, r.left, r.wait, r.share, r.ends_in, r.active, r.ready })
+  end,
+  fence_share = function(r) return cmsgpack.pack({ r.epoch, r.share, r.ends_in, r.active, r.ready }) end,
+  set_share = function(r) return cmsgpack.pack({ r.epoch, r.active, r.ready }) end,
   group_info = function(r)
     return cmsgpack.pack({
       r.active, r.parked, r.next_seq, r.concurrency, r.rate_max, r.rate_ms, r.capacity, r.refill, r.limited_until,

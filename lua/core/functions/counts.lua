@@ -28,20 +28,31 @@ local function parked(q)
   return n
 end
 
+-- Return the number of waiting jobs, and of those of the stream that are active.
+local function waiting(q)
+  local call, from_stream = redis.call, G.pending_count(q, G.GROUP)
+  local n = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
+    + call('ZCARD', q.suspects)
+  if G.fair.used(q) then n = n + G.fair.waiting(q) end
+  return n, from_stream
+end
+
+-- Return the number of jobs that are ready, or would be without limits of their keys.
+G.ready_count = function(q)
+  local n, _, prioritized = waiting(q), G.count_scheduled(q, G.now(q))
+  return n + prioritized + redis.call('ZCARD', q.ranked_above) + redis.call('ZCARD', q.ranked_below)
+end
+
 G.counts = function(q)
   local call = redis.call
-  local from_stream = G.pending_count(q, G.GROUP)
-  local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
-    + call('ZCARD', q.suspects)
+  local fair, ready, from_stream = G.fair.used(q), waiting(q)
   local from_lists = G.count_of(call('GET', q.list_active))
-  local fair = G.fair.used(q)
-  if fair then waiting = waiting + G.fair.waiting(q) end
   local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
   delayed = delayed + call('ZCARD', q.delayed_own)
   prioritized = prioritized + call('ZCARD', q.ranked_above) + call('ZCARD', q.ranked_below)
   if fair then delayed = delayed + call('ZCARD', q.fair_delayed) end
   return {
-    waiting, from_stream + from_lists, delayed, prioritized,
+    ready, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,
     call('ZCARD', q.suspended),
     call('ZCARD', q.waiting_children),

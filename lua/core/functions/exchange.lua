@@ -6,8 +6,8 @@
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = no ready job is left, 4 = a limit of the queue allowed fewer jobs than requested, 8 = the
 --   outbox has entries, of this call or of another; 16 = the worker
---   should send figures per job name; 65536 and above: the revision of the schedulers
---   (schedulers/schedulers.lua), if there is one
+--   should send figures per job name; 32 = with 4: the share of the partition allowed fewer jobs than are ready; 65536
+--   and above: the revision of the schedulers (schedulers/schedulers.lua), if there is one
 --   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limit_tokens.lua
 --   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if invalidated, it
 --   fetches nothing
@@ -29,7 +29,7 @@
 local TOKENS, FETCHED_ID = G.rows.tokens, G.rows.fetched_job.id
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
-local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME = 1, 2, 4, 8, 16
+local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME, LACKS_SHARE = 1, 2, 4, 8, 16, 32
 
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
@@ -65,7 +65,10 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
     if fetching.tells_starts then tell_starts(q, fetching.jobs) end
     G.spend(q, limits, #fetching.jobs)
   end
-  if flags == 0 and limits.limited and #fetching.jobs == limits.want then flags = LIMITED end
+  if flags == 0 and limits.limited and #fetching.jobs == limits.want then
+    flags = LIMITED
+    if limits.lacks_share and G.ready_count(q) > 0 then flags = LIMITED + LACKS_SHARE end
+  end
   -- A worker that cannot fetch any job now waits until something new is pushed: on its channel, or in the stream.
   if flags ~= 0 and fetching.channel then
     G.register_channel(q, fetching.now, fetching.channel)

@@ -83,9 +83,22 @@ local function reduce_want(limits, fetching, left, wait)
   if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
 end
 
--- Return the limits of this fetch: paused, want (how many may be fetched), limited, and the rate whose permits are
--- consumed. limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max,
--- duration} or nil (limit_tokens.lua). settings: see G.settings.
+-- Apply the limit of concurrency, which may be a share of the whole queue's.
+local function limit_concurrency(q, limits, text, temporary, now)
+  local want, concurrency = limits.want, G.count_of(text)
+  if temporary and G.limit_ttl.has_no_share(temporary, now) then
+    limits.want = 0
+  elseif concurrency > 0 then
+    limits.concurrency = concurrency
+    limits.want = math.min(want, math.max(0, concurrency - G.active_count(q)))
+  end
+  limits.lacks_share = temporary and temporary.is_share and limits.want < want
+end
+
+-- Return the limits of this fetch: paused, want (how many may be fetched), limited, lacks_share (whether a larger share
+-- of the queue's concurrency would allow more), and the rate whose permits are consumed. limiter: {max, duration} of the
+-- worker, or false; a limit set for the queue has precedence. tokens: {max, duration} or nil (limit_tokens.lua).
+-- settings: see G.settings.
 G.limits = function(q, fetching, want, limiter, tokens, settings)
   local meta = checked(settings)
   local limits = { paused = meta[PAUSED] == '1', want = want, limited = false }
@@ -93,11 +106,8 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   if meta[REVISION] and not rawget(q, 'schedulers_flag') then
     rawset(q, 'schedulers_flag', G.schedulers_flag(meta[REVISION]))
   end
-  local concurrency = G.count_of(meta[CONCURRENCY])
-  if concurrency > 0 then
-    limits.concurrency = concurrency
-    limits.want = math.min(limits.want, math.max(0, concurrency - G.active_count(q)))
-  end
+  local temporary = meta[TEMPORARY] and G.limit_ttl.read(meta[TEMPORARY])
+  limit_concurrency(q, limits, meta[CONCURRENCY], temporary, fetching.now)
   local max, duration = G.num(meta[RATE_MAX]), G.duration(meta[RATE_MS])
   if max <= 0 and limiter then max, duration = limiter[LIMITER.max], limiter[LIMITER.duration] end
   if max > 0 and duration > 0 then
@@ -109,7 +119,7 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   local tokens_wait = tokens and G.tokens_spent(q, tokens[TOKENS.max], tokens[TOKENS.duration], fetching.now)
   if tokens_wait then reduce_want(limits, fetching, 0, tokens_wait) end
   limits.limited = limits.want < want
-  local ends_in = meta[TEMPORARY] and G.limit_ttl.next_end(meta[TEMPORARY], fetching.now)
+  local ends_in = temporary and G.limit_ttl.next_end(temporary, fetching.now)
   if ends_in and (fetching.next_due < 0 or ends_in < fetching.next_due) then fetching.next_due = ends_in end
   return limits
 end

@@ -404,6 +404,17 @@ async def _add(queue: Queue, data: Any) -> str:
     return f"{queue.name}:{(await queue.add('py', data)).id}"
 
 
+async def test_gateways_trade_the_shares_of_a_limit(wire: Wire, queue: Queue) -> None:
+    """A long poll gets a job of a partition whose share was used up."""
+    await queue.set_global_concurrency(8)
+    assert queue._partitions is not None
+    await queue._partitions.queues[1].add_bulk([("n", 1)] * 8)
+    for _ in range(7):  # partition 0 keeps one
+        answer = await good(wire, "PULL", queue=queue.name, owner="w", timeout=20_000)
+        assert answer["job"] is not None
+    assert (await good(wire, "PULL", queue=queue.name, owner="w", timeout=0))["job"] is None
+
+
 async def test_a_pull_of_many_asks_all_partitions(wire: Wire, queue: Queue) -> None:
     ids = {await push(wire, queue, data=number) for number in range(8)}
     answer = await good(wire, "PULLB", queue=queue.name, count=20, owner="w")

@@ -1,8 +1,10 @@
 -- limit_queue: set the limits of the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate, ttl}   -> 1
 --   concurrency: active jobs, 0 = no limit, false = unchanged; rate: {max, duration ms}, 0 = none, false = unchanged
 --   ttl: ms until the limits that applied before apply again, 0 = never
+--   errors: ERR layout (the concurrency of a partitioned queue is set by open_share_round)
 -- queue_limits: KEYS 1 meta -> packed {concurrency, rate max, rate ms, concurrency ttl, rate ttl, jobs fetched in the
--- current window, ms until the next one}; 0 = no limit, ttl -1 = none
+-- current window, ms until the next one, total, total ttl}; 0 = no limit, ttl -1 = none
+--   total, total ttl: of partition 0, the concurrency of the whole queue; -1 = it is not stored
 -- limit_group: set the limits of one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
 -- rate_limit_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
@@ -21,7 +23,7 @@ local MARKERS = 32
 -- Return when a limit ends that is set now, 0 = never.
 local function end_of(now, ttl) return ttl > 0 and now + ttl or 0 end
 
-G.export('limit_queue', { 'allow-oom' }, function(q, r)
+local function set_limits(q, r)
   local concurrency, rate, now = r.concurrency, r.rate, G.now(q)
   local found = redis.call('HMGET', q.meta, 'temporaryLimits', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
   local temporary, before, max_before, ms_before = unpack(found)
@@ -42,13 +44,20 @@ G.export('limit_queue', { 'allow-oom' }, function(q, r)
   if temporary or r.ttl > 0 then T.write(q, t) end
   G.wake(q, MARKERS) -- wake up workers that wait for a slot or a window
   return 1
+end
+
+G.export('limit_queue', { 'allow-oom' }, function(q, r)
+  local number = r.concurrency and G.moving.number(q) or 0
+  return number > 0 and G.moving.refusal(q, number, 0) or set_limits(q, r)
 end)
 
 G.export('queue_limits', { 'no-writes' }, function(q)
   local now = G.now(q)
   local concurrency, max, duration, left, rate_left = T.effective(q, now)
   local used, wait = G.rate_use(q, max, duration, now)
+  local total = G.shares.total(q, now)
   return G.replies.queue_limits({
+    total = total and total.limit or -1, total_ttl = total and total.till > 0 and total.till - now or -1,
     concurrency = concurrency, rate_max = max, rate_ms = duration, ttl = left, rate_ttl = rate_left,
     rate_used = used, rate_wait = wait,
   })

@@ -53,6 +53,7 @@ G.export('set_layout', {}, function(q, r)
   local found = redis.call('HGET', q.meta, 'partitions') or ''
   if found ~= r.before then return found end
   if r.settings >= 0 and settings_number(q) ~= r.settings then return found end
+  if r.before == '' then G.shares.adopt(q, G.now(q)) end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
