@@ -74,7 +74,8 @@ def validate_job_id(job_id: object, option: str = "job_id") -> str:
         return job_id
     text = validate_existing_id(job_id, option)
     if "||" in text:
-        raise GlideMQValidationError(option, text, "must not contain '||'")
+        problem = "must not contain '||'; to build it from the id of another job, use Job.id_prefix instead of Job.id"
+        raise GlideMQValidationError(option, text, problem)
     if _DIGITS.fullmatch(text) is not None:
         if text[0] == "0":
             raise GlideMQValidationError(option, text, "a numeric id must not start with 0")

@@ -733,6 +733,11 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return self._job.id
 
     @property
+    def id_prefix(self) -> str:
+        """The id as a part of the ids of other jobs: ``job_id=f"{job.id_prefix}-1"``; see `Job.id_prefix`."""
+        return self._job.id_prefix
+
+    @property
     def name(self) -> str:
         """Name of the job: which handler or task processes it."""
         return self._job.name

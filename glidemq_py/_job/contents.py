@@ -108,6 +108,16 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
             self._usage = usage
 
     @property
+    def id_prefix(self) -> str:
+        """The id as a part of the ids of other jobs: ``job_id=f"{job.id_prefix}-1"``.
+
+        It is `id`, unless that names a partition of a [partitioned queue](../learn/partitions.md), such as ``3||17``:
+        then ``3~17``. It differs for each job of the queue, and stays the same for a job.
+        """
+        partition = self._link.partition
+        return self._stored_id if partition is None else partition.id_prefix_of(self._stored_id)
+
+    @property
     def queue_name(self) -> str:
         """Name of the job's queue."""
         partition = self._link.partition

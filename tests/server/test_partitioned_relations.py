@@ -237,3 +237,39 @@ async def test_a_blocking_queue_adds_jobs_with_dependencies(core_url: str, queue
 
     found = await with_timeout(asyncio.to_thread(work))
     assert [job_id.rpartition("||")[2] for job_id in found] == sorted(id_in(at, PARTITIONS) for at in range(3))
+
+
+async def test_ids_of_children_are_built_from_the_id_of_the_parent(core_url: str, queue_name: str):
+    """A handler that is called again finds its children, also if its queue was partitioned in between."""
+    failing = asyncio.Event()
+    calls: list[str] = []
+
+    async def report(job: Job) -> int:
+        calls.append(job.id)
+        for number in range(2):
+            await pages.add("count", number, parent=job, job_id=f"{job.id_prefix}-{number}")
+        if not failing.is_set():
+            raise ValueError
+        await job.move_to_waiting_children()
+        return len(await job.get_children_values())
+
+    async def count(job: Job) -> int:
+        return int(job.data)
+
+    reports, pages = Queue(queue_name, core_url), Queue(f"{queue_name}-pages", core_url, partitions=2)
+    async with reports, pages, Worker(f"{queue_name}-pages", count, core_url, concurrency=5):
+        first = await reports.add("report", attempts=3)
+        async with Worker(queue_name, report, core_url, log_failures=False) as worker:
+            retrying = asyncio.Event()
+            worker.on("retrying", lambda *_: retrying.set())
+            await with_timeout(retrying.wait())
+        await reports.set_partitions(PARTITIONS)
+        failing.set()
+        jobs = [first, *await in_each_partition(reports), *[await reports.add("report") for _ in range(3)]]
+        assert {job.id.partition("||")[0] for job in jobs if "||" in job.id} == {"1", "2"}
+        async with Worker(queue_name, report, core_url, concurrency=5):
+            assert [await job.wait_until_finished(timeout=20_000) for job in jobs] == [2] * len(jobs)
+        assert (await pages.get_job_counts()).completed == 2 * len(jobs)
+        assert len({job.id_prefix for job in jobs}) == len(jobs)
+        with pytest.raises(GlideMQValidationError, match=r"'1\|\|7-0': must not contain '\|\|'.*Job\.id_prefix"):
+            await pages.add("count", job_id="1||7-0")

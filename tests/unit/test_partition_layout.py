@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.names import validate_queue_name
+from glidemq_py._core.names import validate_job_id, validate_queue_name
 from glidemq_py._features.partitions import layout
 from glidemq_py._features.partitions.layout import (
     MAX_PARTITIONS,
     SLOTS,
+    Partition,
     further_names,
     hash_slot,
     partition_id,
@@ -109,3 +110,20 @@ def test_further_partitions_keep_the_present_ones(counts: tuple[int, ...]) -> No
         if counts[-1] % 3 == 0:
             shares = Counter(hash_slot(name) * 3 // SLOTS for name in names)
             assert min(shares.values()) >= counts[-1] // 3 - 1  # of three primaries
+
+
+OWN_IDS = st.one_of(st.from_regex(r"[0-9]{1,3}~?[0-9a-z~-]{0,4}", fullmatch=True), st.integers(1, 10**6).map(str))
+
+
+@given(st.integers(0, MAX_PARTITIONS - 1), OWN_IDS, st.integers(0, MAX_PARTITIONS - 1), OWN_IDS)
+def test_prefixes_of_ids_are_different(first: int, one: str, second: int, other: str) -> None:
+    found, others = Partition(first, "q").id_prefix_of(one), Partition(second, "q").id_prefix_of(other)
+    assert (found == others) == ((first, one) == (second, other))
+    assert validate_job_id(f"{found}-1") == f"{found}-1"
+
+
+def test_prefix_of_a_plain_id_is_the_id() -> None:
+    assert [Partition(0, "q").id_prefix_of(own) for own in ("17", "order-7", "3-17", "3~17")] == [
+        "17", "order-7", "3-17", "0~3~17",
+    ]  # fmt: skip
+    assert Partition(3, "q").id_prefix_of("17") == "3~17"

@@ -49,6 +49,7 @@ _SUFFIX_LENGTH: Final = len(_MARK) + _SALT_LENGTH
 _WITHOUT_JOB: Final = frozenset(("drained", "cleaned", "trimmed"))
 """Events whose job id is a number of jobs."""
 _RESERVED: Final = re.compile(r"~p~[0-9a-z]{4}\Z")
+_PREFIX: Final = re.compile(r"(0|[1-9][0-9]{0,2})~")
 _PARTITIONED_ID: Final = re.compile(r"(0|[1-9][0-9]{0,2})\|\|(.+)", re.DOTALL)
 
 
@@ -250,6 +251,16 @@ class Partition(NamedTuple):
     def id_of(self, job_id: str) -> str:
         """Return the id in the partitioned queue of a job of this partition."""
         return partition_id(self.number, job_id)
+
+    def id_prefix_of(self, job_id: str) -> str:
+        """Return a text that names the job and that ids of other jobs may contain, such as `3~17`.
+
+        Jobs of partition 0 have their id, which they also had before the queue was partitioned, unless it looks like
+        the text of another job.
+        """
+        if self.number == 0 and _PREFIX.match(job_id) is None:
+            return job_id
+        return f"{self.number}~{job_id}"
 
     def id_in_event(self, event: str, job_id: str) -> str:
         """Return the job id of an event as that of the whole queue. Some events have none, or a number of jobs."""
