@@ -1,8 +1,9 @@
-"""What a job costs, and what a rate of jobs needs: ``python -m tests.bench.sizing [--write]``.
+"""What a job costs, and what a rate of jobs needs: ``python -m tests.bench.sizing [--write | --recompute]``.
 
 Measures jobs of 200 bytes that do nothing, with and without the append-only file: server CPU, network and log bytes of
 adds in bulk and of a drain at concurrency 100, CPU of the client processes, memory of waiting and completed jobs. From
-these it computes the table and the plot of docs/operate/sizing.md, which ``--write`` replaces.
+these, as they are printed, it computes the table and the plot of docs/operate/sizing.md, which ``--write`` replaces.
+``--recompute`` does so from the costs on the page, without measuring.
 """
 
 from __future__ import annotations
@@ -183,12 +184,24 @@ def cost_table(plain: Cost, logged: Cost) -> str:
     return _table(("one job", "no persistence", "append-only file, synced every second"), rows)
 
 
-def need_table(needs: list[Need]) -> str:
+def planned(costs: str) -> Cost:
+    """Return the cost to plan for, as a table of costs prints it: on the server, that with the append-only file.
+
+    Readers compute with the printed figures, so the page does, too.
+    """
+    rows = [[cell.strip() for cell in line.split("|")[2:4]] for line in costs.strip().splitlines()[2:]]
+    add, drain, producer, worker, received, sent, log, waiting, completed = (
+        float((logged or plain).split()[0]) for plain, logged in rows
+    )
+    return Cost(add, drain, producer, worker, received, sent, log, waiting, completed)
+
+
+def need_table(cost: Cost) -> str:
     """Return the table of needs."""
     rows = [
         (f"{need.rate:,}", str(need.primaries), str(need.partitions), str(need.producers), str(need.workers),
          f"{need.network:.2f}", f"{need.log:.0f}", f"{need.backlog:.1f}")
-        for need in needs
+        for need in (Need.of(rate, cost) for rate in RATES)
     ]  # fmt: skip
     head = (
         "jobs per second", "primaries", "partitions", "cores of producers", "cores of workers",
@@ -243,25 +256,36 @@ def plot(cost: Cost) -> str:
     return "\n".join(lines()) + "\n"
 
 
-def write(plain: Cost, logged: Cost) -> None:
-    """Replace the tables of the page and the plot."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in {
-        "costs": cost_table(plain, logged), "needs": need_table([Need.of(rate, logged) for rate in RATES])
-    }.items():  # fmt: skip
-        begin, end = f"<!-- {name}: tests/bench/sizing.py -->", f"<!-- end of {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        text = pattern.sub(lambda _, table=table, begin=begin, end=end: f"{begin}\n{table}\n{end}", text)  # type: ignore[misc]
+def _part(name: str) -> re.Pattern[str]:
+    """Return the pattern of a table of the page: what is before it, the table, and what is after it."""
+    begin, end = f"<!-- {name}: tests/bench/sizing.py -->\n", f"\n<!-- end of {name} -->"
+    return re.compile(f"({re.escape(begin)})(.*?)({re.escape(end)})", re.DOTALL)
+
+
+def table_on_page(name: str) -> str:
+    """Return the table "costs" or "needs" of the page."""
+    found = _part(name).search(PAGE.read_text(encoding="utf-8"))
+    assert found is not None, name
+    return found[2]
+
+
+def write(costs: str) -> None:
+    """Replace the tables of the page, and the plot, by those for a table of costs."""
+    text, cost = PAGE.read_text(encoding="utf-8"), planned(costs)
+    for name, table in (("costs", costs), ("needs", need_table(cost))):
+        text = _part(name).sub(lambda found, table=table: f"{found[1]}{table}{found[3]}", text)  # type: ignore[misc]
     PAGE.write_text(text, encoding="utf-8")
-    PLOT.write_text(plot(logged), encoding="utf-8")
+    PLOT.write_text(plot(cost), encoding="utf-8")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="replace the tables and the plot of the page")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--write", action="store_true", help="replace the tables and the plot of the page")
+    chosen.add_argument("--recompute", action="store_true", help="the same, from the costs on the page")
     parser.add_argument("--jobs", type=int, default=50_000)
     arguments = parser.parse_args()
-    measured = asyncio.run(main(arguments.jobs))
-    print(cost_table(*measured), need_table([Need.of(rate, measured[1]) for rate in RATES]), sep="\n\n")
-    if arguments.write:
-        write(*measured)
+    table = table_on_page("costs") if arguments.recompute else cost_table(*asyncio.run(main(arguments.jobs)))
+    print(table, need_table(planned(table)), sep="\n\n")
+    if arguments.write or arguments.recompute:
+        write(table)
