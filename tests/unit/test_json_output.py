@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import pytest
 
-from glidemq_py import BackupInfo, FailureStats, FairKeyInfo, GlobalLimits, GroupInfo, RestoreReport, WorkerInfo
+from glidemq_py import (
+    BackupInfo,
+    FailureStats,
+    FairKeyInfo,
+    GlobalLimits,
+    GroupInfo,
+    QueuePartitions,
+    RestoreReport,
+    WorkerInfo,
+)
 from glidemq_py._operate.action import ActionResult, Problem
 from glidemq_py._operate.doctor import Diagnosis
 from glidemq_py._operate.snapshots import (
@@ -31,6 +40,7 @@ PRINTED: Final[dict[str, tuple[type[Any], ...]]] = {
     "queue ls": (QueueSnapshot,),
     "queue show": (QueueDetails,),
     "queue limits": (GlobalLimits,),
+    "queue partitions": (QueuePartitions,),
     "job ls": (JobSummary,),
     "job show": (JobDetails,),
     "dlq ls": (DeadLetter,),
