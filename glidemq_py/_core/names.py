@@ -7,6 +7,7 @@ from typing import Final
 
 from glidemq_py._core.checks import check_text
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import show_value
 
 NAME_LENGTH: Final = 256
 """Maximum length of a queue name, prefix or job id, in UTF-16 code units."""
@@ -39,9 +40,10 @@ def validate_queue_name(name: object, option: str = "name") -> str:
     """
     text = check_text(option, name, maximum=NAME_LENGTH)
     if _STRUCTURE.search(text) is not None:
-        # The gateway escapes the names of its clients so.
-        escaped = text.replace(":", "%3A")
-        hint = "" if _BRACES.search(text) else f"; a gateway client's queue of this name is {escaped!r} here"
+        # The gateway escapes the names of its clients so. A text that is not shown as it is may contain a password.
+        escaped, is_shown = text.replace(":", "%3A"), show_value(text) == repr(text)
+        is_escaped = is_shown and not _BRACES.search(text)
+        hint = f"; a gateway client's queue of this name is {escaped!r} here" if is_escaped else ""
         raise GlideMQValidationError(option, text, _NO_STRUCTURE + hint)
     _reject(option, text, _GLOB, _NO_GLOB)
     _reject(option, text, _CONTROL, _NO_CONTROL)
