@@ -14,7 +14,7 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.exchanging import ROWS_PER_CALL, LeaseOutcome
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.queue_api import MAX_WAIT_MS, LeaseReport, check_distinct
-from glidemq_py._features.partitions.trading import RoundEnd
+from glidemq_py._features.partitions.share_round import RoundEnd
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["complete_leases", "extend_leases", "fail_leases", "fetch", "release_leases", "release_owner"]

@@ -1,7 +1,7 @@
 """Limits of a partitioned queue: each partition gets a share, so that together they never exceed the limit.
 
-Partitions trade their shares of the queue's concurrency (`glidemq_py._features.partitions.trading`), but not those of
-other limits: while a partition has no jobs, its share of these is not used.
+Partitions trade their shares of the queue's concurrency (`glidemq_py._features.partitions.share_round`), but not those
+of other limits: while a partition has no jobs, its share of these is not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glidemq_py._features.fair_keys.options import NameLimits
 from glidemq_py._features.limits.options import MAX_COUNT, GlobalLimits, RateLimit
 from glidemq_py._features.limits.queue_api import queue_limits, to_ttl
 from glidemq_py._features.partitions.layout import shares
-from glidemq_py._features.partitions.trading import RoundEnd, RoundResult, ShareRound, pause_between_rounds
+from glidemq_py._features.partitions.share_round import RoundEnd, RoundResult, ShareRound, pause_between_rounds
 from glidemq_py.errors import GlideMQError
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Calls that change settings, limits or schedulers, and what they do if another client changes the partitions.
+"""Calls that change settings, limits or schedulers, also while another client changes the partitions.
 
 A client may know an older layout for some seconds, so these methods read it first. A change of the partitions may also
 begin between that read and the write, or may have copied the settings before the write. Therefore partition 0 counts

@@ -733,11 +733,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return self._job.id
 
     @property
-    def id_prefix(self) -> str:
-        """The id as a part of the ids of other jobs: ``job_id=f"{job.id_prefix}-1"``; see `Job.id_prefix`."""
-        return self._job.id_prefix
-
-    @property
     def name(self) -> str:
         """Name of the job: which handler or task processes it."""
         return self._job.name
@@ -776,6 +771,15 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def failed_type(self) -> str | None:
         """Exception type name of the last failure; None without one."""
         return self._job.failed_type
+
+    @property
+    def id_prefix(self) -> str:
+        """The id as a part of the ids of other jobs: ``job_id=f"{job.id_prefix}-1"``.
+
+        It is `id`, unless that names a partition of a [partitioned queue](../learn/partitions.md), such as ``3||17``:
+        then ``3~17``. It differs for each job of the queue, and stays the same for a job.
+        """
+        return self._job.id_prefix
 
     @property
     def queue_name(self) -> str:

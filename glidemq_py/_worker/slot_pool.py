@@ -442,7 +442,7 @@ class PooledEngine(FetchEngine):
             if call.want:
                 drained, self._busy = exhausted, not exhausted
             elif self.drained_is_wanted():
-                self.wake()  # the call asked for no jobs, so there may be some
+                self.wake()  # the call requested no jobs, so there may be some
         self.queue.was_busy = self.queue.was_busy or drained
         return self.queue.take_drained()
 

@@ -369,7 +369,7 @@ class Shell:
         return left
 
     def confirm(self, what: str, *, dry_run: bool = True) -> None:
-        """Ask whether to continue; end the command if not, or if nobody can be asked.
+        """Let the user confirm; end the command if they do not, or if there is no terminal.
 
         Args:
             what: such as "delete 3 jobs".

@@ -266,7 +266,7 @@ class ChosenIds:
             self._noting = None
 
     async def close(self) -> None:
-        """Wait for a moment until what was added is noted. Idempotent."""
+        """Wait for a moment until added jobs are noted. Idempotent."""
         noting = self._noting
         if noting is not None:
             await asyncio.wait((noting,), timeout=_CLOSE_S)

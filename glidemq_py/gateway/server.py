@@ -213,8 +213,8 @@ class Gateway:
     async def close(self) -> None:
         """Stop listening, wait for running commands, release fetched jobs, and close all connections. Idempotent.
 
-        All of it takes ``shutdown_timeout`` at most, but half a second if that is shorter. What has not ended by then
-        is cancelled: jobs that were not released stay locked until their locks expire.
+        All of it takes ``shutdown_timeout`` at most, but half a second if that is shorter. Tasks that have not ended by
+        then are cancelled: jobs that were not released stay locked until their locks expire.
         """
         if self._is_closing:
             return

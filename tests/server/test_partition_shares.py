@@ -1,4 +1,4 @@
-"""Partitions trade their shares of the queue's concurrency: together they never exceed it, whatever stops when."""
+"""Partitions trade their shares of the queue's concurrency: together they never exceed it, also if a process stops."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from glidemq_py._api.partitioned_limits import trade_shares
 from glidemq_py._core.calls import Call
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.limits import queue_api as limiting
-from glidemq_py._features.partitions import share_trading, trading
+from glidemq_py._features.partitions import share_round, share_trading
+from glidemq_py._features.partitions.share_round import RoundEnd, RoundResult, ShareRound
 from glidemq_py._features.partitions.shares import UNLIMITED, fence_share
-from glidemq_py._features.partitions.trading import RoundEnd, RoundResult, ShareRound
 from glidemq_py._worker.lanes import Lanes
 from glidemq_py.testing import RespClient
 from tests.server.shares_support import Counted, Shares, fill, limited, parts
@@ -32,7 +32,7 @@ LOCK_MS = 1_000
 @pytest.fixture(autouse=True)
 def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trade ten times as often."""
-    monkeypatch.setattr(trading, "_LEAST_PAUSE_MS", 50)
+    monkeypatch.setattr(share_round, "_LEAST_PAUSE_MS", 50)
 
 
 class Stopped(Exception):  # noqa: N818  not an error

@@ -179,7 +179,7 @@ def _number(text: bytes | None) -> float:
 
 
 class RestoreSteps:
-    """What the restore of a partitioned queue does between the steps of `restore_backup`."""
+    """Steps of the restore of a partitioned queue, between those of `restore_backup`."""
 
     async def check(self, settings: BackedUpSettings) -> None:
         """Reject settings, before anything is written. Raises BackupError."""

@@ -252,6 +252,15 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
         return self._message.failed_type
 
     @property
+    def id_prefix(self) -> str:
+        """The id as a part of the ids of other jobs: ``job_id=f"{job.id_prefix}-1"``.
+
+        It is `id`, unless that names a partition of a [partitioned queue](../learn/partitions.md), such as ``3||17``:
+        then ``3~17``. It differs for each job of the queue, and stays the same for a job.
+        """
+        return self._message.id_prefix
+
+    @property
     def queue_name(self) -> str:
         """Name of the job's queue."""
         return self._message.queue_name

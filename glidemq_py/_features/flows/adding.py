@@ -259,7 +259,7 @@ async def _stage(transport: Transport, root: str, token: str, steps: Sequence[St
             except GlideMQError:
                 if is_last or not isinstance(error, AmbiguousResultError):
                     raise error from None
-                is_withdrawn = True  # what was staged expires
+                is_withdrawn = True  # the staged rows expire
             if not is_withdrawn:  # it is committed, and a worker has begun to add it
                 return
             if isinstance(error, AmbiguousResultError):

@@ -23,7 +23,7 @@ class Ended(NamedTuple):
 
 
 async def end_expired(link: QueueLink, *, quiet: bool) -> Ended:
-    """End the leases of a queue that are over, whoever has fetched them, and log each.
+    """End the leases of a queue that are over, of all clients, and log each.
 
     Args:
         link: The queue.

@@ -46,7 +46,7 @@ class SettingsPage(NamedTuple):
 
 @declared("note_settings_reply")
 class NotedSettings(NamedTuple):
-    """What a client learns after it has changed settings of a queue."""
+    """Reply of `note_settings`, after a change of settings."""
 
     number: int
     """Number of the layout; 0 = the queue has no partitions."""

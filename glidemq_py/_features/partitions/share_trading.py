@@ -19,7 +19,7 @@ from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.partitions.layout import Layout
 from glidemq_py._features.partitions.repairing import renewed_layout
-from glidemq_py._features.partitions.trading import RoundEnd, RoundResult, ShareRound, pause_between_rounds
+from glidemq_py._features.partitions.share_round import RoundEnd, RoundResult, ShareRound, pause_between_rounds
 from glidemq_py.errors import ClosedError, GlideMQError
 
 __all__ = ["ShareTrading"]

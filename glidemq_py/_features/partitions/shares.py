@@ -1,6 +1,6 @@
 """The shares of partitions in the concurrency of their queue: what each one gets, and the calls that trade them.
 
-The server functions are in lua/features/partitions/functions/shares.lua; `trading` sends them.
+The server functions are in lua/features/partitions/functions/shares.lua; `share_round` sends them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def set_share(meta: str, epoch: int, before: int, share: int, ends_in: int) -> C
 
 
 class PartitionLoad(NamedTuple):
-    """What a partition has and needs."""
+    """Share, active and ready jobs of a partition."""
 
     share: int
     active: int
@@ -147,7 +147,7 @@ def filled(levels: Sequence[int], caps: Sequence[int], room: int) -> list[int]:
 def wanted_shares(limit: int, loads: Sequence[PartitionLoad], turn: int) -> list[int]:
     """Return the share that each partition should have. The sum is the limit.
 
-    Those with jobs get equal shares, but not more than they need. What is left is spread over all, so that they can
+    Those with jobs get equal shares, but not more than they need. The rest is spread over all, so that they can
     start further jobs at once. Partition 0 has at least one: Node peers read its share, and none would be no limit.
 
     Args:

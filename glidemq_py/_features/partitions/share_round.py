@@ -1,8 +1,9 @@
 """A round in which the partitions of a queue trade their shares of its concurrency.
 
 The sum over the partitions of the larger of share and active jobs never exceeds the limit: shares are lowered first,
-and then raised by what has become free. A round that ends in between leaves less than the limit, and the next one hands
-it out. Partitions reject a round that a later one has overtaken (docs/design/partitions.md, "Shares").
+and then raised by the slots that have become free. A round that ends in between leaves less than the limit, and the
+next one hands out the rest. Partitions reject a round that a later one has overtaken (docs/design/partitions.md,
+"Shares").
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class ShareRound:
             ttl: See `open_share_round`.
             pause: See `open_share_round`.
             above: See `open_share_round`.
-            spread: Change the shares even if no partition lacks any: they become equal, apart from what is in use.
+            spread: Change the shares even if no partition lacks any: they become equal, apart from slots in use.
             sleep: Wait shortly for jobs beyond lowered shares to end, and hand out their slots too; None = leave this
                 to the next round.
 
@@ -232,7 +233,7 @@ class ShareRound:
         await self._set(lowered)
 
     async def _raise(self, wanted: Sequence[int]) -> None:
-        """Hand out what is free: to the smallest shares first."""
+        """Hand out free slots: to the smallest shares first."""
         states = self._states
         room = max(0, self._limit - sum(state.bound for state in states))
         least = [min(max(state.share, wanted[at]), state.bound) for at, state in enumerate(states)]
