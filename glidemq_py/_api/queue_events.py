@@ -11,12 +11,12 @@ import inspect
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from glidemq_py._api.partitioned_events import BlockingPartitionEvents, PartitionEvents
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
-from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
+from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_callable, check_choice
@@ -37,6 +37,8 @@ from glidemq_py.errors import (
 __all__ = ["QueueEvent", "QueueEvents"]
 
 _log = get_logger(__name__)
+
+T = TypeVar("T")
 _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
@@ -245,11 +247,21 @@ class QueueEvents(AsyncOnly):
 
     async def _read(self) -> list[QueueEvent]:
         """Read once; if the connection is down, retry with growing pauses."""
-        reader, pause = self._reader, 0.05
-        assert reader is not None
+        assert self._reader is not None
+        return await self._retried(self._reader, self._reader.read)
+
+    async def _read_entries(self) -> list[EventEntry]:
+        """Read once, as `_read` does, of a queue without partitions, or of one partition."""
+        assert isinstance(self._reader, EventReader)
+        return await self._retried(self._reader, self._reader.entries)
+
+    async def _retried(
+        self, reader: EventReader | PartitionEvents, read: Callable[[], Awaitable[list[T]]]
+    ) -> list[T]:  # fmt: skip
+        pause = 0.05
         while not self._closed:
             try:
-                return await reader.read()
+                return await read()
             except ClosedError:
                 break
             except EventLoopError:

@@ -12,7 +12,7 @@ from typing import Final
 from glidemq_py._client.blocking_reads import ReadConnection
 from glidemq_py._core.logs import get_logger
 
-__all__ = ["QUEUE_EVENTS", "EventReader", "QueueEvent"]
+__all__ = ["QUEUE_EVENTS", "EventEntry", "EventReader", "QueueEvent", "event_of"]
 
 _log = get_logger(__name__)
 
@@ -30,6 +30,8 @@ QUEUE_EVENTS: Final = (
 """Names of the events of a queue, of this package and of glide-mq for Node (docs/learn/events.md)."""
 
 _Entries = dict[bytes, list[list[bytes]]]
+EventEntry = tuple[bytes, list[list[bytes]]]
+"""An event as the server sends it: the id of its entry, and pairs of names and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +72,25 @@ class EventReader:
 
     async def read(self) -> list[QueueEvent]:
         """Return the events after the position, waiting up to a second for one; an empty list if none came."""
+        return [event_of(*entry) for entry in await self.entries()]
+
+    async def entries(self) -> list[EventEntry]:
+        """Return the entries of the events that `read` returns."""
         reply: dict[bytes, _Entries] | None = await self._transport.command(
             "XREAD", "COUNT", str(_PAGE), "BLOCK", str(_BLOCK_MS), "STREAMS", self._key, self.position
         )
         if not reply:
             return []
-        events = [_event(entry, pairs) for entries in reply.values() for entry, pairs in entries.items()]
-        if events:
-            self.position = events[-1].id
-        return events
+        found = [entry for entries in reply.values() for entry in entries.items()]
+        if found:
+            self.position = found[-1][0].decode("utf-8", "replace")
+        return found
 
     async def page(self, count: int) -> list[QueueEvent]:
         """Return up to ``count`` events after the position, without waiting."""
         start = f"({self.position}" if self.position != "0-0" else "-"
         found: _Entries | None = await self._transport.command("XRANGE", self._key, start, "+", "COUNT", str(count))
-        events = [_event(entry, pairs) for entry, pairs in (found or {}).items()]
+        events = [event_of(entry, pairs) for entry, pairs in (found or {}).items()]
         if events:
             self.position = events[-1].id
         return events
@@ -106,6 +112,7 @@ def _order(entry: str) -> tuple[int, int]:
     return int(ms), int(number or 0)
 
 
-def _event(entry: bytes, pairs: list[list[bytes]]) -> QueueEvent:
+def event_of(entry: bytes, pairs: list[list[bytes]]) -> QueueEvent:
+    """Return the event of an entry."""
     fields = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in pairs}
     return QueueEvent(entry.decode("utf-8", "replace"), fields.pop("event", ""), fields.pop("jobId", ""), fields)

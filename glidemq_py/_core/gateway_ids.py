@@ -17,6 +17,7 @@ __all__ = ["CHECK_BITS", "COUNTER_BITS", "RANDOM_BITS", "check_bits", "is_uuid7"
 COUNTER_BITS: Final = 12
 RANDOM_BITS: Final = 30
 CHECK_BITS: Final = 8
+_LOW, _COUNTER, _CHECK = 2**62 - 1, 2**COUNTER_BITS - 1, 2**CHECK_BITS - 1
 _LENGTH: Final = 36
 _SHAPE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 
@@ -28,7 +29,7 @@ def queue_numbers_key(prefix: str) -> str:
 
 def check_bits(content: int) -> int:
     """Return the check bits of the 114 bits that stand before them, without version and variant."""
-    return zlib.crc32(content.to_bytes(15, "big")) & (2**CHECK_BITS - 1)
+    return zlib.crc32(content.to_bytes(15, "big")) & _CHECK
 
 
 def is_uuid7(job_id: str) -> bool:
@@ -41,14 +42,14 @@ def queue_number(job_id: str) -> int | None:
     return _queue_number(job_id) if len(job_id) == _LENGTH else None
 
 
-@lru_cache(maxsize=4_096)  # an id is read when its job is fetched, reported, and named by events
+@lru_cache(maxsize=16_384)  # an id is read when its job is fetched, reported, and named by events
 def _queue_number(job_id: str) -> int | None:
     if _SHAPE.fullmatch(job_id) is None:
         return None
     value = int(job_id.replace("-", ""), 16)
-    high, low = value >> 64, value & (2**62 - 1)
-    moment = (high >> 16) << COUNTER_BITS | (high & (2**COUNTER_BITS - 1))
+    high, low = value >> 64, value & _LOW
+    moment = (high >> 16) << COUNTER_BITS | (high & _COUNTER)
     rest = low >> CHECK_BITS
-    if check_bits(moment << 54 | rest) != low & (2**CHECK_BITS - 1):
+    if check_bits(moment << 54 | rest) != low & _CHECK:
         return None
     return rest >> RANDOM_BITS

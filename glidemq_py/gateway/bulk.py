@@ -117,7 +117,10 @@ async def _push_to_plain(
     bulk = await _checked(ids, queue, link, given)
     if not any(bulk.chosen):
         found, _ = await _add(queue, link, bulk)
-        return [ids.known_on_wire(queue.name, job_id) or await ids.on_wire(queue.name, job_id) for job_id in found]
+        return [
+            job_id if job_id == row[_ID] else await ids.on_wire(queue.name, job_id)  # it has the id made here
+            for job_id, row in zip(found, bulk.rows, strict=True)
+        ]
     wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(bulk.chosen, bulk.jobs, strict=True)]
     known = await ids.claim(queue.name, [each for each in bulk.chosen if each is not None], claimed)
     first = {job_id: number for number, job_id in reversed(list(enumerate(wire)))}

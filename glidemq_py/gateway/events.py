@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import Connection
+from glidemq_py._client.event_reader import EventEntry, event_of
 from glidemq_py._core import json_text as json
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
+from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_portable, packed_value
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
@@ -152,26 +153,29 @@ class _UsualFrames:
     def __init__(self, queue: Queue[Any, Any], ids: JobIds) -> None:
         self._queue, self._ids = queue.name, ids
         self._heads = {
-            event: _head_of(_PLAIN.get(event, event), wire_name(queue._shown_name), members)
+            event.encode(): _head_of(_PLAIN.get(event, event), wire_name(queue._shown_name), members)
             for event, members in (("added", 4), ("active", 4), ("completed", 5))
         }
 
-    def of(self, event: QueueEvent) -> bytes | None:
-        """Return the frame of an event; None if it is not usual."""
-        name = event.event
-        head, fields = self._heads.get(name), event.fields
-        if head is None or (name == "active" and "started" not in fields):
+    def of(self, entry: bytes, pairs: list[list[bytes]]) -> bytes | None:
+        """Return the frame of the event of an entry; None if it is not usual."""
+        fields: dict[bytes, bytes] = dict(pairs)
+        name = fields.get(b"event", b"")
+        head = self._heads.get(name)
+        if head is None or (name == b"active" and b"started" not in fields):
             return None
-        job_id = self._ids.known_on_wire(self._queue, event.job_id)
+        job_id = self._ids.known_on_wire(self._queue, fields.get(b"jobId", b"").decode("utf-8", "replace"))
         if job_id is None:
             return None
-        body = head + packed_value(job_id) + _TIMESTAMP + _FLOAT.pack(event.timestamp)
-        if name == "completed":
-            text = fields.get("returnvalue")
+        body = head + packed_portable(job_id) + _TIMESTAMP + _FLOAT.pack(int(entry.partition(b"-")[0]))
+        if name == b"completed":
+            text = fields.get(b"returnvalue")
             if text is None:
                 return None
+            if text == b"null":
+                return framed(body + _NO_DATA)
             try:
-                body += _DATA + packed_value(decode_result(text, JSON_SERIALIZER))
+                body += _DATA + packed_value(decode_result(text.decode("utf-8", "replace"), JSON_SERIALIZER))
             except (SerializationError, RecursionError, ValueError):
                 return None
         return framed(body)
@@ -186,6 +190,7 @@ def _head_of(kind: str, queue: str, members: int) -> bytes:
 
 _TIMESTAMP: Final = packed_value("timestamp") + b"\xcb"
 _DATA: Final = packed_value("data")
+_NO_DATA: Final = _DATA + packed_value(None)
 _FLOAT: Final = struct.Struct(">d")
 
 
@@ -344,14 +349,14 @@ class _PartFeed:
 
     async def _run(self) -> None:
         while not self._events._closed:
-            events = await self._events._read()
-            if events:
+            entries = await self._events._read_entries()
+            if entries:
                 await self._pause_while_serving(_PAUSE_S)
                 self._feed.has_news()
-            frames = await self._frames(events) if self._feed.subscribers else b""
+            frames = await self._frames(entries) if self._feed.subscribers else b""
             if frames:
                 self._feed.notify(frames)
-            if events:  # those that follow each other closely are read and sent together
+            if entries:  # those that follow each other closely are read and sent together
                 await asyncio.sleep(_PAUSE_S)
                 await self._pause_while_serving(_LONG_PAUSE_S - _PAUSE_S)
 
@@ -360,13 +365,14 @@ class _PartFeed:
         while feed.is_serving(name) and time.monotonic() < until:  # noqa: ASYNC110 - each call would have to set it
             await asyncio.sleep(0.001)
 
-    async def _frames(self, events: Sequence[QueueEvent]) -> bytes:
+    async def _frames(self, entries: Sequence[EventEntry]) -> bytes:
         frames: list[bytes] = []
-        for event in events:
-            usual = self._usual.of(event)
+        for entry in entries:
+            usual = self._usual.of(*entry)
             if usual is not None:
                 frames.append(usual)
                 continue
+            event = event_of(*entry)
             try:
                 found = await self._wire.of(event)
                 frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]

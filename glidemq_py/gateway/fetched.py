@@ -20,9 +20,10 @@ from glidemq_py._features.leases.tokens import LeaseFacts, encode_token
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import SerializationError
-from glidemq_py.gateway.ids import is_uuid7
+from glidemq_py.gateway.ids import queue_number
 from glidemq_py.gateway.job_objects import job_object
-from glidemq_py.gateway.values import PortableMap, portable
+from glidemq_py.gateway.slices import VALUE_PARTS
+from glidemq_py.gateway.values import PortableMap, packed_portable, packed_value, portable
 from glidemq_py.telemetry.context import CONTEXT_START
 
 __all__ = ["Fetched", "fetched_of"]
@@ -40,6 +41,8 @@ _NEVER_RUN: Final = ["0", False, False]
 _LONG_NUMBER: Final = re.compile(r"\d{10}", re.ASCII)
 """May be an integer of more than 32 bits."""
 _MARKS: Final = ("gz:", "mp:")
+_OWN: Final = frozenset(("id", "name", "data", "createdAt", "runAt", "startedAt", "lastHeartbeat"))
+"""Members of the object that differ from those of other jobs with the same options."""
 
 
 class _Shape(NamedTuple):
@@ -47,6 +50,10 @@ class _Shape(NamedTuple):
 
     members: dict[str, Any]
     """Their objects, in which the members that differ are those of the first job."""
+    head: bytes
+    """Beginning of their packed objects, before the members that differ."""
+    rest: bytes
+    """The packed members that do not differ."""
     delay: int
     timeout: int
     """Milliseconds; 0 = none."""
@@ -127,22 +134,40 @@ class Fetched:
         Raises:
             JobDataError: If the serializer cannot decode the stored data.
         """
+        shape, own = self._shape, self._own_members(job_id)
+        if shape is None or own is None:
+            return job_object(self.lease.job, job_id)
+        return PortableMap(shape.members | own)
+
+    def packed(self, job_id: str) -> bytes:
+        """Return its object on the wire, with this id, as MessagePack.
+
+        Raises:
+            JobDataError: If the serializer cannot decode the stored data.
+            RecursionError: If the data is nested too deeply. ValueError: Likewise.
+        """
+        shape, own = self._shape, self._own_members(job_id)
+        if shape is None or own is None:
+            return packed_value(job_object(self.lease.job, job_id))
+        return shape.head + packed_portable(own)[1:] + shape.rest
+
+    def _own_members(self, job_id: str) -> dict[str, Any] | None:
+        """Return the members of its object that differ from those of its shape; None if it has no shape."""
         shape = self._shape
         if shape is None:
-            return job_object(self.lease.job, job_id)
+            return None
         text, serializer = self._row[_DATA], self._link.serializer
         try:
             data = decode_data(text, serializer)
         except SerializationError:
-            return job_object(self.lease.job, job_id)  # raises the error of the job
+            return None  # reading the job raises the error
         if serializer is not JSON_SERIALIZER or text.startswith(_MARKS) or _LONG_NUMBER.search(text):
             data = portable(data)
-        added, now = int(self._row[_ADDED]), float(self._now)
-        found = PortableMap(shape.members)
-        found["id"], found["name"], found["data"] = job_id, self._row[_NAME], data
-        found["createdAt"], found["runAt"] = float(added), float(added + shape.delay)
-        found["startedAt"] = found["lastHeartbeat"] = now
-        return found
+        added, now = float(self._row[_ADDED]), float(self._now)
+        return {
+            "id": job_id, "name": self._row[_NAME], "data": data, "createdAt": added, "runAt": added + shape.delay,
+            "startedAt": now, "lastHeartbeat": now,
+        }  # fmt: skip
 
 
 def fetched_of(
@@ -152,7 +177,7 @@ def fetched_of(
     job_id, opts = row[_ID], row[_OPTS]
     is_usual = (
         len(row) in _LENGTHS and row[_ATTEMPTS:_PRIORITY] in ([], _NEVER_RUN) and not any(row[_PRIORITY + 1 :])
-        and is_uuid7(job_id) and isinstance(row[_ADDED], str) and row[_ADDED].isdecimal()
+        and queue_number(job_id) is not None and isinstance(row[_ADDED], str) and row[_ADDED].isdecimal()
         and not opts.startswith(CONTEXT_START)
     )  # fmt: skip
     if not is_usual:
@@ -174,7 +199,9 @@ def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:
     run.job._data_text = None
     members = portable(job_object(run.job, row[_ID]))
     delay = opts.get("delay")
+    rest = {name: value for name, value in members.items() if name not in _OWN}
+    packed = VALUE_PARTS.chunk(rest, is_first=False, is_portable=True)
     return _Shape(
-        members, delay if isinstance(delay, int) else 0, facts.limit - now if facts.limit else 0,
-        run.options.lock_duration, facts.keep,
+        members, VALUE_PARTS.begin(members), packed, delay if isinstance(delay, int) else 0,
+        facts.limit - now if facts.limit else 0, run.options.lock_duration, facts.keep,
     )  # fmt: skip

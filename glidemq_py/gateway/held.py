@@ -34,7 +34,7 @@ class Held:
         expires_at: When the lock expires unless it is renewed, epoch ms of the server's clock.
         is_owned: Whether the client has the token, because it named an owner.
         is_kept: Whether the job stays locked if the connection is lost.
-        fetched_at: When it was fetched, monotonic seconds.
+        fresh_until: Until when renewals of its lock are answered from memory, monotonic seconds.
         forget_at: When this process forgets it, monotonic seconds.
     """
 
@@ -46,7 +46,7 @@ class Held:
     expires_at: int
     is_owned: bool
     is_kept: bool
-    fetched_at: float
+    fresh_until: float
     forget_at: float
 
     def is_of(self, token: str | None) -> bool:
@@ -72,29 +72,37 @@ class HeldJobs:
         self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, is_owned: bool, is_kept: bool
     ) -> None:  # fmt: skip
         """Remember a job."""
-        now = time.monotonic()
-        while self._jobs:
-            oldest = next(iter(self._jobs))
-            if self._jobs[oldest].forget_at > now:
+        now, jobs, lock_s = time.monotonic(), self._jobs, job.lock_ms / 1_000
+        while jobs:
+            oldest = next(iter(jobs))
+            if jobs[oldest].forget_at > now:
                 break
-            del self._jobs[oldest]
-        self._jobs.pop(job_id, None)
-        self._jobs[job_id] = Held(
-            connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept, now,
-            now + job.lock_ms / 1_000 + _MARGIN_S,
+            del jobs[oldest]
+        jobs.pop(job_id, None)
+        jobs[job_id] = Held(
+            connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept,
+            now + min(FRESH_S, lock_s * _FRESH_PART), now + lock_s + _MARGIN_S,
         )  # fmt: skip
 
     def find(self, job_id: str) -> Held | None:
         """Return the job with this id, or None."""
         return self._jobs.get(job_id)
 
-    def is_fresh(self, job_id: str, token: str | None, duration: int | None) -> bool:
-        """Return whether the job was fetched so recently that its lock need not be renewed on the server."""
+    def fresh(self, job_id: str, token: str | None, duration: int | None, now: float) -> Held | None:
+        """Return the job if it was fetched so recently that its lock need not be renewed on the server; else None.
+
+        The caller then sets `Held.is_kept`: the job stays locked if the connection is lost.
+
+        Args:
+            job_id: The id.
+            token: Token of the lease, if the client has given it.
+            duration: Of the lock, ms, if the client has given it.
+            now: Monotonic seconds.
+        """
         held = self._jobs.get(job_id)
-        return (
-            held is not None and token in (None, "", held.token) and duration in (None, held.lock_ms)
-            and time.monotonic() - held.fetched_at < min(FRESH_S, held.lock_ms / 1_000 * _FRESH_PART)
-        )  # fmt: skip
+        if held is None or now >= held.fresh_until or (token and token != held.token):
+            return None
+        return held if duration is None or duration == held.lock_ms else None
 
     def renewed(self, job_id: str, token: str | None, duration: int | None) -> None:
         """Note that the lock was extended: the job stays locked if the connection is lost."""

@@ -1,7 +1,9 @@
 """`Hub`: the fetches and reports of one queue that the clients of this process have in flight.
 
 They leave together, in at most `MOST_CALLS` exchanges at a time. There is no timer: a lone one leaves at once, and
-those that arrive meanwhile leave when a call has returned.
+those that arrive meanwhile leave when a call has returned. While jobs are ready, fetches leave ahead of the reports of
+the same turn, so that a client gets its next jobs while the server stores its reports; a fetch that finds none is sent
+again behind them.
 
 A queue without ready jobs is known to be empty until a client of this process changes it, a message on the process's
 wake-up channel tells of a push, its next delayed job is due, or `STALE_S` have passed. Until then long polls sleep, and
@@ -153,6 +155,8 @@ class Hub:
         self._empty_looks = 0
         self._messages = 0
         self._is_woken = False
+        self._has_more = False
+        """Whether the last fetch has found as many jobs as it wanted."""
         self._polled_at = 0.0
         self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
@@ -166,6 +170,7 @@ class Hub:
         self.number = channels.next_number()
         self.keys = link.keys
         self.transport = transport
+        self._glide = transport if is_glide_transport(transport) else None
 
     # -- commands --------------------------------------------------------------------------------------------
 
@@ -304,7 +309,9 @@ class Hub:
         if not reports:
             return []
         for report in reports:
-            _check_texts(report.row)
+            row = report.row
+            if not isinstance(row, working.Completed) or not (row.id + row.entry + row.returnvalue).isascii():
+                _check_texts(row)
         future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
         self._reports.append((reports, future))
         self._schedule()
@@ -320,10 +327,16 @@ class Hub:
 
     def _send(self) -> None:
         self._is_scheduled = False
+        if self._has_more and not self._in_flight and self._reports and self._fetches:
+            # While jobs are ready, a client has its next ones before its reports are stored.
+            self._start_exchange([], self._next_fetches(), is_ahead=True)
         while len(self._in_flight) < MOST_CALLS and (self._reports or self._fetches):
-            task = self._loop.create_task(self._exchange(self._next_reports(), self._next_fetches()))
-            self._in_flight.add(task)
-            task.add_done_callback(self._sent)
+            self._start_exchange(self._next_reports(), self._next_fetches())
+
+    def _start_exchange(self, reported: list[_Reported], fetches: list[_Fetch], *, is_ahead: bool = False) -> None:
+        task = self._loop.create_task(self._exchange(reported, fetches, is_ahead))
+        self._in_flight.add(task)
+        task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
@@ -357,7 +370,7 @@ class Hub:
                 jobs += fetch.count
         return some
 
-    async def _exchange(self, reported: list[_Reported], fetches: list[_Fetch]) -> None:
+    async def _exchange(self, reported: list[_Reported], fetches: list[_Fetch], is_ahead: bool) -> None:
         if not reported and not fetches:
             return
         options = channel = None
@@ -393,7 +406,7 @@ class Hub:
                 future.set_result(outcomes[done : done + len(some)])
             done += len(some)
         self._note(reply, bool(outcomes), bool(jobs), bool(fetches), messages == self._messages)
-        self._distribute(fetches, jobs)
+        self._distribute(fetches, jobs, is_ahead)
 
     @staticmethod
     def _limit_completed(reports: list[Report], count: int) -> None:
@@ -437,7 +450,10 @@ class Hub:
             self._empty_until = 0.0  # a slot of a limit may be free, or a job retried
         if found:
             self._empty_looks = 0
-        if fetched and reply.flags & _FEWER:
+        has_fewer = reply.flags & _FEWER
+        if fetched:
+            self._has_more = not has_fewer
+        if fetched and has_fewer:
             self._is_woken = False
             self._empty_looks += not found
             if is_silent:
@@ -452,7 +468,7 @@ class Hub:
         if self._sleeping:
             self._set_timer()
 
-    def _distribute(self, fetches: Sequence[_Fetch], jobs: list[Fetched]) -> None:
+    def _distribute(self, fetches: Sequence[_Fetch], jobs: list[Fetched], is_ahead: bool) -> None:
         start = 0
         for fetch in fetches:
             if fetch.future.done():
@@ -460,7 +476,10 @@ class Hub:
             fetch.is_sent, fetch.failure = False, None
             mine = jobs[start : start + fetch.count]
             start += len(mine)
-            if mine or fetch.timer is None:
+            if is_ahead and not mine:
+                self._fetches.append(fetch)  # the reports behind it may have made jobs ready
+                self._schedule()
+            elif mine or fetch.timer is None:
                 fetch.end(mine)
             elif self._loop.time() < self._empty_until:
                 self._sleep(fetch)
@@ -531,9 +550,8 @@ class Hub:
 
         Direct connections keep the order of calls. Through GLIDE the fetch might be first: it then waits for `look`.
         """
-        transport = self.transport
         is_awaited = self._sleeping or self._on_ready is not None
-        if is_awaited and not self._in_flight and is_glide_transport(transport) and transport.is_direct:
+        if is_awaited and not self._in_flight and self._glide is not None and self._glide.is_direct:
             self._loop.call_soon(self.look)
 
     def look(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from typing import Self
 
 __all__ = ["Place", "PushOrder", "Way"]
 
@@ -26,13 +27,19 @@ class _Passing:
 
 
 class Place:
-    """The place of a job among those of its connection."""
+    """The place of a job among those of its connection; as a context manager, it is left at the end of the block."""
 
     __slots__ = ("_order", "_queue")
 
     def __init__(self, order: PushOrder, queue: str) -> None:
         self._order: PushOrder | None = order
         self._queue = queue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     def leave(self) -> None:
         """Let later jobs follow: this one was added, or will not be. Idempotent."""

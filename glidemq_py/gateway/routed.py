@@ -188,7 +188,7 @@ class RoutedJob:
         if self._way is Way.DURABLE:
             push = await self._push_to(part)
             made = row_of(part, link, push)
-            job = await add_durable_row(part, link, made, push, added or _nothing)
+            job = await add_durable_row(part, link, made, push, added)
             self._state.added(part.name)
             return await ids.on_wire(self._queue.name, job.id)
         row, placed = await self._row_for(part, link)
@@ -221,7 +221,3 @@ class RoutedJob:
         if self._chosen is None:
             options = {**options, "job_id": await self._state.ids.make(part.name)}
         return name, data, options
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -22,10 +22,10 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push, again
 
-__all__ = ["add_durable_row", "added_row", "is_usual", "remember_usual", "row_of", "usual_row"]
+__all__ = ["ID", "add_durable_row", "added_row", "is_usual", "remember_usual", "row_of", "usual_row"]
 
 _KEPT: Final = 500
-_NAME, _DATA, _OPTS, _ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
+_NAME, _DATA, _OPTS, ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
 _SAMPLE: Final = "00000000-0000-7000-8000-000000000000"
 _VARIED: Final = ("deduplication", "fair_key", "depends_on", "tags", "parent")
 """Options that usually differ from job to job."""
@@ -81,7 +81,7 @@ def usual_row(
     if job_id is None:
         return None
     row = found.row.copy()
-    row[_NAME], row[_ID] = name, job_id
+    row[_NAME], row[ID] = name, job_id
     row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
@@ -146,7 +146,7 @@ def row_of(
             _templates.clear()
         _templates[key] = found
     row = found.row.copy()
-    row[_NAME], row[_ID] = name, job_id
+    row[_NAME], row[ID] = name, job_id
     row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
@@ -177,12 +177,13 @@ async def added_row(link: QueueLink, row: Row) -> tuple[int, str] | None:
     Raises:
         GlideMQError: If the call failed.
     """
-    job_id = str(row[_ID])
+    job_id = str(row[ID])
     return (0, job_id) if await link.transport.command("EXISTS", link.keys.job(job_id)) else None
 
 
 async def add_durable_row(
-    queue: Queue[Any, Any], link: QueueLink, made: tuple[Row, JobOptions], push: Push, added: Callable[[], None]
+    queue: Queue[Any, Any], link: QueueLink, made: tuple[Row, JobOptions], push: Push,
+    added: Callable[[], None] | None,
 ) -> Job[Any, Any]:  # fmt: skip
     """Add a job, and wait until it is durable.
 
@@ -191,7 +192,7 @@ async def add_durable_row(
         link: Its connection.
         made: The row and the options of the job.
         push: The job.
-        added: Called when it was added.
+        added: Called when it was added; None = nothing is called.
 
     Raises:
         DurabilityError: If the job was added, but is not durable.

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from glidemq_py.gateway.table import Answer, CommandError
 from glidemq_py.gateway.values import UNDEFINED, Encoded, PortableMap, packed_portable, packed_value, plain
 
-__all__ = ["JOB_CHARS", "JSON_PARTS", "LARGE_CHARS", "VALUE_PARTS", "Parts", "Slices", "large_content"]
+__all__ = ["JOB_CHARS", "JSON_PARTS", "LARGE_CHARS", "VALUE_PARTS", "Parts", "Slices", "large_content", "too_deep"]
 
 LARGE_CHARS: Final = 65_536
 """Data and results above it make an answer large."""
@@ -152,6 +152,11 @@ VALUE_PARTS: Final[Parts] = _ValueParts()
 JSON_PARTS: Final[Parts] = _JsonParts()
 
 
+def too_deep(parts: Parts) -> str:
+    """Return the error of an answer that its format cannot express."""
+    return f"The answer is nested too deeply for {parts.name}"
+
+
 def large_content(answer: Answer, parts: Parts) -> list[bytes]:
     """Return an answer, encoded, as bytes to join."""
     pieces, is_first = [parts.begin(answer)], True
@@ -218,7 +223,7 @@ class Slices:
         try:
             await self._add(pieces, value)
         except (RecursionError, ValueError):  # data of another program
-            raise CommandError(f"The answer is nested too deeply for {self._parts.name}") from None
+            raise CommandError(too_deep(self._parts)) from None
         return Encoded(pieces[0] if len(pieces) == 1 else b"".join(pieces), job_id)
 
     async def turn(self) -> None:

@@ -181,12 +181,12 @@ class DirectTransport:
         """See `LoopResource.fail_overdue`: direct connections watch the time themselves, and GLIDE's is registered."""
 
 
-def _entries(reply: Any) -> dict[bytes, dict[bytes, list[list[bytes]]]] | None:
-    """Return the entries of each stream in the form of GLIDE: pairs of fields by the id of the entry."""
+def _entries(reply: Any) -> dict[bytes, dict[bytes, list[tuple[bytes, bytes]]]] | None:
+    """Return the entries of each stream as GLIDE does: names and values of fields in pairs, by the id of the entry."""
     if not reply:
         return None
     return {
-        stream: {entry: [list(pair) for pair in zip(words[::2], words[1::2], strict=True)] for entry, words in entries}
+        stream: {entry: list(zip(words[::2], words[1::2], strict=True)) for entry, words in entries}
         for stream, entries in reply.items()
     }
 

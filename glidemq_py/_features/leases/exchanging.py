@@ -63,6 +63,9 @@ ROWS_PER_CALL: Final = 500
 _MESSAGE_CHARS: Final = 300
 _BUDGET_PAUSE_MS: Final = 86_400_000
 _UNKNOWN_BUDGET_MS: Final = 1_000
+_FEWER: Final = int(ExchangeFlags.FEWER)
+_OUTBOX_PENDING: Final = int(ExchangeFlags.OUTBOX_PENDING)
+_LACKS_SHARE: Final = int(ExchangeFlags.LACKS_SHARE)
 
 
 class LeaseOutcome(StrEnum):
@@ -310,7 +313,7 @@ async def _call(
     if reply.budgets is not None:
         within = within_budgets(queue, link, runs, reply.budgets)
         runs = await link.runtime.uncancelled(within, lambda late: _release_unclaimed(queue, late))
-    has_fewer = bool(reply.flags & ExchangeFlags.FEWER)
+    has_fewer = bool(reply.flags & _FEWER)
     return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
 
 
@@ -344,9 +347,9 @@ async def exchange_rows(
         sent = True  # the fencing tokens make a second report harmless
         reply = await link.transport.call(call)
     outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
-    if reply.flags & ExchangeFlags.LACKS_SHARE and link.lacks_share is not None:
+    if reply.flags & _LACKS_SHARE and link.lacks_share is not None:
         link.lacks_share()
-    if reply.flags & ExchangeFlags.OUTBOX_PENDING:
+    if reply.flags & _OUTBOX_PENDING:
         await link.runtime.uncancelled(deliver(link), lambda _: _release_unclaimed(queue, _runs_of(link, reply)))
     return reply, outcomes
 

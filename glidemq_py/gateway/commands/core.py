@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import working
-from glidemq_py._core.calls.adding import Row
-from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
-from glidemq_py._features.queue_list import register
-from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
-    FairKeyFullError,
     GlideMQValidationError,
     JobDataError,
-    JobNotFoundError,
     LeaseLostError,
     PartitionedQueueError,
     PayloadTooLargeError,
 )
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.fetched import Fetched
-from glidemq_py.gateway.group_limits import group_size, set_group_defaults, set_group_sizes
+from glidemq_py.gateway.group_limits import set_group_defaults
 from glidemq_py.gateway.hub import MOST_FETCHED
-from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.lookup import located
+from glidemq_py.gateway.plain_job import PlainJob
 from glidemq_py.gateway.push_order import Way
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of, way_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
-from glidemq_py.gateway.rows import add_durable_row, added_row, remember_usual, row_of, usual_row
-from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
-from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
-from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, is_map
+from glidemq_py.gateway.values import UNDEFINED, Encoded, LargeAnswer
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
@@ -69,18 +60,6 @@ async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"id": await _add(session, given["queue"], given["job"])}
 
 
-class _Checked(NamedTuple):
-    """A job whose options were checked."""
-
-    push: Push
-    made: tuple[Row, JobOptions] | None
-    """Its row; None if it needs more than a row."""
-    fields: Mapping[str, Any]
-    claimed: dict[str, str]
-    """The entry of its chosen id."""
-    way: Way
-
-
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
     """Add the job with these fields, which are not checked yet; return its id on the wire."""
     if given.get("repeat"):
@@ -89,107 +68,27 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             job_id = await _add(session, name_of_queue, {**given, "repeat": None})
         session.state.maintain(queue, now=True)
         return job_id
-    ids = session.state.ids
-    job: _Checked | None = None
-    routed: RoutedJob | None = None
-    link: QueueLink | None = None
-    adder: Any = None
-    made: tuple[Row, JobOptions] | None = None
     async with session.pushing:
         queue = await session.state.queue(name_of_queue)
         session.state.maintain(queue)
-        try:
-            link = await queue._connected()
-        except PartitionedQueueError:
-            routed = await RoutedJob.checked(session.state, queue, given)
-        if link is not None:
-            adder = await queue._adder_here()
-            made = None if TELEMETRY.on else usual_row(queue, link, ids, given)
-            if made is None:
-                found = await _checked(ids, queue, link, given)
-                if isinstance(found, str):
-                    return found
-                job, made = found, found.made
-        way = Way.TOGETHER if routed is None and job is None else (routed or job).way  # type: ignore[union-attr]
-        place = await session.push_order.enter(queue.name, way)
-        if way is Way.ALONE:
-            try:
-                if routed is not None:
-                    return await routed.add()
-                assert job is not None, "only a job that was checked takes another way"
-                return await _add_specially(ids, queue, job)
-            finally:
-                place.leave()
+        job = await _checked(session, queue, given)
+        if isinstance(job, str):
+            return job
+        place = await session.push_order.enter(queue.name, job.way)
+        if job.way is Way.ALONE:
+            with place:
+                return await job.add()
+    with place:
+        return await job.add(added=place.leave)
+
+
+async def _checked(session: Session, queue: Queue[Any, Any], given: Mapping[str, Any]) -> PlainJob | RoutedJob | str:
+    """Return a job to add; or its id, if it is that of an unfinished job."""
     try:
-        if link is None:
-            assert routed is not None, "it is a partitioned queue"
-            return await routed.add(added=place.leave)
-        if made is None:
-            assert job is not None, "only a job that was checked needs more than a row"
-            return await _add_specially(ids, queue, job)
-        try:
-            if way is Way.DURABLE:
-                assert job is not None, "only a job that was checked is durable"
-                durable = await add_durable_row(queue, link, made, job.push, place.leave)
-                ids.chosen.added(job.claimed)
-                return await ids.on_wire(queue.name, durable.id)
-            return await _add_row(session, queue, link, adder, made, job)
-        except FairKeyFullError as error:
-            raise GroupFullError(error, given) from None
-        except LayoutChangedError as error:
-            routed = await RoutedJob.checked(session.state, queue, given, None if job is None else job.claimed)
-            return await routed.add(error)
-    finally:
-        place.leave()
-
-
-async def _add_row(
-    session: Session, queue: Queue[Any, Any], link: QueueLink, adder: Any, made: tuple[Row, JobOptions],
-    job: _Checked | None,
-) -> str:  # fmt: skip
-    row, options = made
-    ids = session.state.ids
-    session.state.adding(queue.name)
-    now, result = await again(lambda: adder.add(row), lambda: added_row(link, row))
-    if job is not None:
-        ids.chosen.added(job.claimed)
-    if not link.is_listed:
-        await register(link)
-    if not isinstance(result, str):
-        name, data = (str(row[0]), None) if job is None else job.push[:2]
-        result = added_job(link, name, data, options, now, result).id
-    return ids.known_on_wire(queue.name, result) or await ids.on_wire(queue.name, result)
-
-
-async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Mapping[str, Any]) -> _Checked | str:
-    """Check a job, and claim its chosen id; return the id if it is that of an unfinished job."""
-    fields = check_all(JOB_FIELDS, given)
-    push = await push_of(ids, queue.name, fields)
-    chosen = chosen_id(fields)
-    way = way_of(fields, push)
-    is_special = way is Way.ALONE or TELEMETRY.on
-    # A job is checked before its id is claimed.
-    made = None if is_special and chosen is None else row_of(queue, link, push)
-    if chosen is None:
-        remember_usual(given, push)
-    claimed: dict[str, str] = {}
-    if chosen is not None and await ids.claim(queue.name, [chosen], claimed):
-        return chosen
-    await set_group_sizes(queue, [group_size(fields)])
-    return _Checked(push, None if is_special else made, fields, claimed, way)
-
-
-async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> str:
-    name, data, options = job.push
-    durable = True if job.fields["durable"] else None
-    try:
-        added = await again(lambda: queue.add(name, data, durable=durable, **options))
-    except JobNotFoundError as error:
-        raise CommandError(missing_job(error, options)) from None
-    except FairKeyFullError as error:
-        raise GroupFullError(error, job.fields) from None
-    ids.chosen.added(job.claimed)
-    return await ids.on_wire(queue.name, added.id)
+        link = await queue._connected()
+    except PartitionedQueueError:
+        return await RoutedJob.checked(session.state, queue, given)
+    return await PlainJob.checked(session.state, queue, link, given)
 
 
 async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -207,12 +106,9 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        place = await session.push_order.enter(queue.name, Way.ALONE)
-        try:
+        with await session.push_order.enter(queue.name, Way.ALONE):
             # A client that leaves must not stop it halfway: all jobs are added, or none.
             return {"ids": await session.state.finished(_push_all(session, queue, jobs))}
-        finally:
-            place.leave()
 
 
 async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
@@ -225,9 +121,9 @@ async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any
 
 
 async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
-    jobs, tokens, is_large = await _fetch(session, given, 1)
+    jobs, tokens, is_encoded = await _fetch(session, given, 1)
     job = jobs[0] if jobs else None
-    answer: Answer = LargeAnswer(job=job) if is_large else {"job": job}
+    answer: Answer = LargeAnswer(job=job) if is_encoded else {"job": job}
     if given["owner"] is not None:
         answer["token"] = tokens[0] if tokens else None
     return answer
@@ -235,8 +131,8 @@ async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
     count = min(given["count"], MOST_FETCHED)
-    jobs, tokens, is_large = await _fetch(session, given, count) if count else ([], [], False)
-    answer: Answer = LargeAnswer(jobs=jobs) if is_large else {"jobs": jobs}
+    jobs, tokens, is_encoded = await _fetch(session, given, count) if count else ([], [], False)
+    answer: Answer = LargeAnswer(jobs=jobs) if is_encoded else {"jobs": jobs}
     if given["owner"] is not None:
         answer["tokens"] = tokens
     return answer
@@ -260,12 +156,14 @@ def _pull_no_jobs(session: Session, given: Mapping[str, Any]) -> Answer | None:
 
 
 async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str], bool]:
-    """Return the objects of fetched jobs, their tokens, and whether the objects are large and therefore encoded."""
+    """Return the objects of fetched jobs, their tokens, and whether the objects are encoded already."""
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
     session.state.maintain(queue)
     if given["group"] is not None:
         await set_group_defaults(queue, given["group"])
-    fetched = await session.polled(_fetch_from(session, queue, count, lock_ms, given["timeout"] / 1_000)) or []
+    wait = given["timeout"] / 1_000
+    fetching = _fetch_from(session, queue, count, lock_ms, wait)
+    fetched = (await session.polled(fetching) or []) if wait else await fetching
     # First all are remembered: if the connection is lost now, all are released.
     ids, held, is_owned, is_kept = session.state.ids, session.state.held, given["owner"] is not None, given["detach"]
     known: list[tuple[Fetched, str, str]] = []
@@ -282,35 +180,25 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     jobs: list[Any] = []
     tokens: list[str] = []
     failed: list[tuple[Fetched, str, str, JobDataError]] = []
-    if size > LARGE_CHARS:
-        async with Slices(session.parts) as slices:
-            for each in known:
-                found = _object(each, failed)
-                if found is not None:
-                    jobs.append(await slices.encoded(found, each[1]))
-                    tokens.append(each[2])
-    else:
-        for each in known:
-            found = _object(each, failed)
-            if found is not None:
-                jobs.append(found)
-                tokens.append(each[2])
-    for job, job_id, token, error in failed:
+    is_large, is_packed = size > LARGE_CHARS, session.parts is VALUE_PARTS
+    async with Slices(session.parts) if is_large else contextlib.nullcontext() as slices:
+        for job, job_id, token in known:
+            try:
+                if slices is not None:
+                    found: Any = await slices.encoded(job.object(job_id), job_id)
+                else:
+                    found = Encoded(job.packed(job_id), job_id) if is_packed else job.object(job_id)
+            except JobDataError as error:
+                failed.append((job, job_id, token, error))
+                continue
+            except (RecursionError, ValueError):  # data of another program
+                raise CommandError(too_deep(session.parts)) from None
+            jobs.append(found)
+            tokens.append(token)
+    for job, job_id, token, failure in failed:
         held.ended(job_id, token)
-        await job.lease.fail(error, retry=False)  # as a worker does it
-    return jobs, tokens, size > LARGE_CHARS
-
-
-def _object(
-    known: tuple[Fetched, str, str], failed: list[tuple[Fetched, str, str, JobDataError]]
-) -> dict[str, Any] | None:
-    """Return the object of a fetched job; if its data cannot be decoded, add it to the failed ones."""
-    job, job_id, token = known
-    try:
-        return job.object(job_id)
-    except JobDataError as error:
-        failed.append((job, job_id, token, error))
-        return None
+        await job.lease.fail(failure, retry=False)  # as a worker does it
+    return jobs, tokens, is_large or is_packed
 
 
 async def _fetch_from(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._features.leases.lease import MAX_LOCK_MS
 from glidemq_py.gateway.commands.core import LeasedJob, leased_job
+from glidemq_py.gateway.held import Held
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -33,8 +35,9 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     held, count = session.state.held, 0
     calls: dict[tuple[Queue[Any, Any], int], list[LeasedJob]] = {}
     for job_id, given, duration in renewals:
-        if held.is_fresh(job_id, given, duration):
-            held.renewed(job_id, given, duration)
+        fresh = held.fresh(job_id, given, duration, time.monotonic())
+        if fresh is not None:
+            fresh.is_kept = True
             count += 1
             continue
         if held.has_ended(job_id, given):
@@ -57,14 +60,15 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
 
 def _renew_fresh(session: Session, renewals: Sequence[_Renewal]) -> int | None:
     """Renew locks from memory, and return how many; None if one of them must be renewed on the server."""
-    held = session.state.held
-    fresh = [each for each in renewals if held.is_fresh(*each)]
-    if len(fresh) < len(renewals):
-        ended = sum(held.has_ended(job_id, token) for job_id, token, _ in renewals)
-        if len(fresh) + ended < len(renewals):
+    held, now, fresh = session.state.held, time.monotonic(), list[Held]()
+    for job_id, token, duration in renewals:
+        found = held.fresh(job_id, token, duration, now)
+        if found is not None:
+            fresh.append(found)
+        elif not held.has_ended(job_id, token):
             return None
     for each in fresh:
-        held.renewed(*each)
+        each.is_kept = True
     return len(fresh)
 
 

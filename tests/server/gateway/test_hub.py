@@ -77,6 +77,37 @@ async def test_commands_in_flight_leave_together(
     assert (await queue.get_job_counts()).completed == 20
 
 
+async def test_fetch_leaves_before_reports_while_jobs_are_ready(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await queue.add_bulk([("x", number) for number in range(4)])
+    pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
+    (first,) = await all_of(wire, pull)
+    exchanges.clear()
+    ack = {"cmd": "ACK", "id": first["job"]["id"], "token": first["token"]}
+    answers = await all_of(wire, ack, pull)
+    assert answers[1]["job"]["data"] == 1
+    assert exchanges == [(0, 1), (1, 0)]
+
+
+async def test_fetch_is_repeated_if_a_report_sent_behind_it_makes_a_job_ready(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await queue.add_bulk([("x", number) for number in range(2)])
+    pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
+    (first,) = await all_of(wire, pull)
+    await queue.set_global_concurrency(1)
+    exchanges.clear()
+    ack = {"cmd": "ACK", "id": first["job"]["id"], "token": first["token"]}
+    answers = await all_of(wire, ack, pull)
+    assert answers[1]["job"]["data"] == 1
+    assert exchanges == [(0, 1), (1, 0), (0, 1)]
+    exchanges.clear()
+    ack = {"cmd": "ACK", "id": answers[1]["job"]["id"], "token": answers[1]["token"]}
+    assert (await all_of(wire, ack, pull))[1]["job"] is None
+    assert len(exchanges) <= 3
+
+
 async def test_report_that_cannot_be_sent_fails_alone(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:
@@ -184,7 +215,7 @@ async def test_short_locks_are_fresh_for_a_part_of_their_duration(
         pulled = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=lock_ms)
         job_id, known = pulled["job"]["id"], gateway.held.find(pulled["job"]["id"])
         assert known is not None
-        known.fetched_at -= 0.4
+        known.fresh_until -= 0.4
         calls.clear()
         await wire.call("JobHeartbeat", id=job_id, token=pulled["token"])
         assert calls == expected
@@ -201,7 +232,10 @@ async def test_fresh_locks_are_renewed_in_memory(
     assert calls == []
     bad = [*tokens[1:], tokens[0]]
     assert (await good(wire, "JobHeartbeatB", ids=ids, tokens=bad))["data"]["count"] == 0
-    monkeypatch.setattr(held, "FRESH_S", 0.0)
+    for job_id in ids:
+        known = gateway.held.find(job_id)
+        assert known is not None
+        known.fresh_until = 0.0
     assert (await good(wire, "JobHeartbeatB", ids=ids, tokens=tokens))["data"]["count"] == 5
     assert calls == [5]
     await good(wire, "JobHeartbeat", id=ids[0], token=tokens[0], duration=60_000)
