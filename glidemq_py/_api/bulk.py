@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from glidemq_py._core.calls import Call
@@ -60,6 +60,10 @@ MAX_ROWS = 256
 MAX_CHARS = 512 * 1024
 
 
+_Waiting = tuple[Sequence[Row], "asyncio.Future[tuple[int, list[Any]]]"]
+"""Rows to add together, and their results."""
+
+
 class AddTransport(Protocol):
     """The part of a `Transport` that adders use."""
 
@@ -103,7 +107,7 @@ class AddCoalescer:
         self._gather = gather
         self.loop: object = asyncio.get_running_loop()
         self._in_flight = False
-        self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
@@ -113,20 +117,28 @@ class AddCoalescer:
         return self._in_flight
 
     async def add(self, row: Row) -> Added:
-        """Add one row; raises the errors of `Transport.call`.
+        """Add one row; see `add_together`."""
+        now, (result,) = await self.add_together((row,))
+        return now, result
 
-        Cancelling one caller does not affect others; its row is not sent if it is still pending.
+    async def add_together(self, rows: Sequence[Row]) -> tuple[int, list[Any]]:
+        """Add rows in one call: all, or none; raises the errors of `Transport.call`.
+
+        Cancelling one caller does not affect others; its rows are not sent if they are still pending.
+
+        Returns:
+            Server time of the add in epoch ms, and the result of each row.
 
         Raises:
-            AmbiguousResultError: If the reply was lost. The row may have been added.
+            AmbiguousResultError: If the reply was lost. The rows may have been added.
         """
         if self._in_flight:
-            future: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
-            self._waiting.append((row, future))
+            future: asyncio.Future[tuple[int, list[Any]]] = asyncio.get_running_loop().create_future()
+            self._waiting.append((rows, future))
             return await future
         self._in_flight = True
         try:
-            reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
+            reply = await self._transport.call(self._add_call(self._meta, rows, self._quiet))
         finally:
             if self._waiting:
                 self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
@@ -135,8 +147,7 @@ class AddCoalescer:
                 self._in_flight = False
                 if self._idle is not None:
                     self._rest()
-        (result,) = reply.results
-        return reply.now, result
+        return reply.now, reply.results
 
     async def _send_waiting(self) -> None:
         try:
@@ -162,21 +173,27 @@ class AddCoalescer:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _next_batch(self) -> list[tuple[Row, asyncio.Future[Added]]]:
-        batch: list[tuple[Row, asyncio.Future[Added]]] = []
-        chars = 0
-        while self._waiting and len(batch) < MAX_ROWS and chars < MAX_CHARS:
-            row, future = self._waiting.popleft()
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        count = chars = 0
+        while self._waiting:
+            rows, future = self._waiting[0]
+            if batch and not future.done() and (count + len(rows) > MAX_ROWS or chars >= MAX_CHARS):
+                break
+            self._waiting.popleft()
             if not future.done():
-                batch.append((row, future))
-                chars += len(row[DATA])  # type: ignore[arg-type]
+                batch.append((rows, future))
+                count += len(rows)
+                for row in rows:
+                    chars += len(row[DATA])  # type: ignore[arg-type]
         return batch
 
-    async def _send(self, batch: list[tuple[Row, asyncio.Future[Added]]]) -> None:
+    async def _send(self, batch: list[_Waiting]) -> None:
         if not batch:
             return
+        sent = [row for rows, _ in batch for row in rows]
         try:
-            reply = await self._transport.call(self._add_call(self._meta, [row for row, _ in batch], self._quiet))
+            reply = await self._transport.call(self._add_call(self._meta, sent, self._quiet))
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
@@ -185,9 +202,11 @@ class AddCoalescer:
             if not isinstance(error, Exception):
                 raise
             return
-        for (_, future), result in zip(batch, reply.results, strict=True):
+        done = 0
+        for rows, future in batch:
             if not future.done():
-                future.set_result((reply.now, result))
+                future.set_result((reply.now, reply.results[done : done + len(rows)]))
+            done += len(rows)
 
     async def close(self) -> None:
         """Wait until all pending adds have been answered."""

@@ -16,12 +16,11 @@ from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
 from glidemq_py._core.calls.adding import DATA, Row, request
-from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
     WriteId,
@@ -44,14 +43,14 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of
 from glidemq_py.gateway.routed_bulk import RoutedBulk, check_layout
-from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
+from glidemq_py.gateway.rows import ID, added_rows, remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.gateway.taking_back import take_back
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "push_many"]
+__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "add_usual", "push_many", "usual_rows"]
 
 _log = get_logger(__name__)
 
@@ -59,7 +58,6 @@ MOST_JOBS: Final = 100_000
 ROWS_AT_ONCE: Final = 250
 """Jobs of one atomic call: about 2 ms of server time."""
 _CHARS_AT_ONCE: Final = 512 * 1_024
-_ID: Final = FIELDS["new_job"].index("id")
 _SPECIAL: Final = ("durable", "dependsOn", "parentId")
 _PIECES_TOGETHER: Final = 8
 _WRITE_MS: Final = 60_000
@@ -118,7 +116,7 @@ async def _push_to_plain(
     if not any(bulk.chosen):
         found, _ = await _add(queue, link, bulk)
         return [
-            job_id if job_id == row[_ID] else await ids.on_wire(queue.name, job_id)  # it has the id made here
+            job_id if job_id == row[ID] else await ids.on_wire(queue.name, job_id)  # it has the id made here
             for job_id, row in zip(found, bulk.rows, strict=True)
         ]
     wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(bulk.chosen, bulk.jobs, strict=True)]
@@ -213,7 +211,7 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
             raise CommandError(f"jobs[{number}]: must be a map")
         made = None if is_special else usual_row(queue, link, ids, each, f"jobs[{number}].data")
         if made is not None:
-            jobs.append((str(each["name"]), None, {"job_id": made[0][_ID]}))
+            jobs.append((str(each["name"]), None, {"job_id": made[0][ID]}))
             chosen.append(None)
             sizes.append(None)
         else:
@@ -237,22 +235,104 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
 # -- one call --------------------------------------------------------------------------------------------------
 
 
+async def usual_rows(
+    ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]
+) -> tuple[QueueLink, list[Row]] | None:  # fmt: skip
+    """Return the queue's connection, and the rows of jobs; None unless `add_usual` can add them.
+
+    It can if they fit into one call, and others with their options were checked before.
+
+    Args:
+        ids: Makes ids.
+        queue: The queue.
+        given: The fields of the jobs, unchecked.
+
+    Raises:
+        GlideMQValidationError: If data is too large.
+    """
+    if len(given) > ROWS_AT_ONCE or TELEMETRY.on:
+        return None
+    try:
+        link = await queue._connected()
+    except PartitionedQueueError:
+        return None
+    rows, chars = list[Row](), 0
+    for number, each in enumerate(given):
+        made = usual_row(queue, link, ids, each, f"jobs[{number}].data") if is_map(each) else None
+        if made is None:
+            return None
+        rows.append(made[0])
+        chars += len(_data(made[0]))
+    return (link, rows) if chars <= _CHARS_AT_ONCE else None
+
+
+async def add_usual(
+    ids: JobIds, queue: Queue[Any, Any], adder: Any, link: QueueLink, rows: list[Row]
+) -> list[str]:  # fmt: skip
+    """Add the jobs of `usual_rows`, all or none; return their ids on the wire.
+
+    Args:
+        ids: Makes and reads ids.
+        queue: The queue.
+        adder: Sends the rows, together with those of other commands.
+        link: Connection of the queue.
+        rows: The rows.
+
+    Raises:
+        CommandError: If a job was refused. Nothing was added.
+        LayoutChangedError: If the queue has got partitions meanwhile. Nothing was added.
+        GlideMQError: If the call failed.
+    """
+    now, results = await again(lambda: adder.add_together(rows), lambda: added_rows(link, rows))
+    if not link.is_listed:
+        await register(link)
+    made = [cast("str", row[ID]) for row in rows]
+    if results == made:
+        return made  # the usual case
+    jobs: list[Push] = [(cast("str", row[0]), None, {"job_id": job_id}) for row, job_id in zip(rows, made, strict=True)]
+    found = await _ids_of(queue, link, jobs, [NO_OPTIONS] * len(jobs), (now, results), None)
+    return [await ids.on_wire(queue.name, job_id) for job_id in found]
+
+
 async def _add_at_once(
     queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None
 ) -> list[str]:  # fmt: skip
     call = queue._add_call(link.keys.meta, bulk.rows, not queue.options.events)
-    try:
+
+    async def add() -> tuple[int, list[Any]]:
         reply = await link.transport.call(call)
-    except AmbiguousResultError:
-        reply = await link.transport.call(call)  # the ids make it safe to add them again
+        return reply.now, reply.results
+
+    added = await again(add, lambda: added_rows(link, bulk.rows))
+    return await _ids_of(queue, link, bulk.jobs, bulk.options, added, numbers)
+
+
+async def _ids_of(
+    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push], options: Sequence[JobOptions],
+    added: tuple[int, Sequence[Any]], numbers: Sequence[int] | None,
+) -> list[str]:  # fmt: skip
+    """Return the ids in this package of jobs that were added in one call. If one was refused, take back the others.
+
+    Args:
+        queue: The queue.
+        link: Its connection.
+        jobs: The jobs.
+        options: Their options.
+        added: Time and results of the call.
+        numbers: Numbers of the jobs in the command; None = 0, 1, ...
+
+    Raises:
+        CommandError: If one was refused.
+    """
+    now, replies = added
     results, existing = list[Any](), set[int]()
-    for position, result in enumerate(reply.results):
+    for position, result in enumerate(replies):
         if type(result) is str:
             results.append(result)
             continue
-        name, data, _ = bulk.jobs[position]
+        name, data, _ = jobs[position]
         try:
-            job = added_job(link, name, data, bulk.options[position], reply.now, result)
+            job = added_job(link, name, data, options[position], now, result)
         except GlideMQError as error:
             results.append(error)
             continue
@@ -260,7 +340,7 @@ async def _add_at_once(
         if job.outcome not in ADDED_OUTCOMES:
             existing.add(position)
     if any(isinstance(each, GlideMQError) for each in results):
-        raise CommandError(await _taken_back(queue, results, numbers, bulk.jobs, existing))
+        raise CommandError(await _taken_back(queue, results, numbers, jobs, existing))
     return results
 
 

@@ -5,7 +5,7 @@ The clients of a queue usually add their jobs with the same options, and only id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.bulk import added_job, spec_of
@@ -22,7 +22,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push, again
 
-__all__ = ["ID", "add_durable_row", "added_row", "is_usual", "remember_usual", "row_of", "usual_row"]
+__all__ = ["ID", "add_durable_row", "added_row", "added_rows", "is_usual", "remember_usual", "row_of", "usual_row"]
 
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
@@ -177,8 +177,18 @@ async def added_row(link: QueueLink, row: Row) -> tuple[int, str] | None:
     Raises:
         GlideMQError: If the call failed.
     """
-    job_id = str(row[ID])
-    return (0, job_id) if await link.transport.command("EXISTS", link.keys.job(job_id)) else None
+    found = await added_rows(link, (row,))
+    return None if found is None else (0, found[1][0])
+
+
+async def added_rows(link: QueueLink, rows: Sequence[Row]) -> tuple[int, list[str]] | None:
+    """Return the same of rows that were added together: if the first job exists, all were added.
+
+    Raises:
+        GlideMQError: If the call failed.
+    """
+    job_ids = [str(row[ID]) for row in rows]
+    return (0, job_ids) if await link.transport.command("EXISTS", link.keys.job(job_ids[0])) else None
 
 
 async def add_durable_row(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
@@ -21,7 +22,7 @@ from glidemq_py.errors import (
     PartitionedQueueError,
     PayloadTooLargeError,
 )
-from glidemq_py.gateway.bulk import push_many
+from glidemq_py.gateway.bulk import add_usual, push_many, usual_rows
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.group_limits import set_group_defaults
 from glidemq_py.gateway.hub import MOST_FETCHED
@@ -104,14 +105,30 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
+    ids = session.state.ids
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        with await session.push_order.enter(queue.name, Way.ALONE):
-            # A client that leaves must not stop it halfway: all jobs are added, or none.
-            return {"ids": await session.state.finished(_push_all(session, queue, jobs))}
+        usual = await usual_rows(ids, queue, jobs)
+        if usual is None:
+            with await session.push_order.enter(queue.name, Way.ALONE):
+                return {"ids": await _push_all(session, queue, jobs)}
+        adder = await queue._adder_here()
+        place = await session.push_order.enter(queue.name, Way.TOGETHER)
+    with place:
+        session.state.maintain(queue)
+        session.state.adding(queue.name)
+        try:
+            return {"ids": await add_usual(ids, queue, adder, *usual)}
+        except LayoutChangedError:
+            return {"ids": await _push_all(session, queue, jobs)}
 
 
 async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
+    # A client that leaves must not stop it halfway: all jobs are added, or none.
+    return await session.state.finished(_push_repeated(session, queue, jobs))
+
+
+async def _push_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
     async with repeated(session.state.ids, queue, jobs) as repeats:
         session.state.maintain(queue, now=repeats)
         return await push_many(session.state.ids, queue, jobs, session.state.added)

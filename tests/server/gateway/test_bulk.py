@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._core.calls.adding import encode_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features import staged_writes
@@ -13,7 +14,7 @@ from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import bulk
 from glidemq_py.gateway.ids import IdMaker
 from glidemq_py.gateway.rows import row_of
-from tests.server.gateway.wire import Wire, failure, good
+from tests.server.gateway.wire import Wire, failure, good, packed
 
 
 def many(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -35,6 +36,33 @@ async def test_jobs_are_added_in_their_order(wire: Wire, queue: Queue) -> None:
     assert [(job["id"], job["data"]) for job in first["jobs"]] == [(ids[number], number) for number in range(400)]
     assert (await good(wire, "GetJob", id=ids[1_099]))["job"]["data"] == 1_099
     assert await keys_of_writes(queue) == []
+
+
+async def test_small_bulks_in_flight_leave_together_in_their_order(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await good(wire, "PUSHB", queue=queue.name, jobs=many(2))
+    calls: list[int] = []
+    send: Any = AsyncTransport.call
+
+    async def counted(self: Any, call: Any) -> Any:
+        if call.function == "add":
+            calls.append(1)
+        return await send(self, call)
+
+    monkeypatch.setattr(AsyncTransport, "call", counted)
+    pushes = [{"cmd": "PUSH", "queue": queue.name, **many(1)[0]}, {"cmd": "PUSHB", "queue": queue.name}]
+    for number in range(20):
+        jobs = [{**job, "data": [number, job["data"]]} for job in many(3)]
+        wire.send(packed({**pushes[number % 2], **(jobs[0] if number % 2 == 0 else {"jobs": jobs})}))
+    answers = [await wire.receive() for _ in range(20)]
+    assert all(answer["ok"] for answer in answers), answers
+    assert len(calls) == 2  # the first one, and all others
+    await good(wire, "PULLB", queue=queue.name, count=2)
+    fetched = (await good(wire, "PULLB", queue=queue.name, count=100))["jobs"]
+    assert [job["data"] for job in fetched] == [
+        [number, job] for number in range(20) for job in range(3 if number % 2 else 1)
+    ]
 
 
 async def test_few_large_jobs_are_staged_too(wire: Wire, queue: Queue) -> None:

@@ -574,33 +574,45 @@ async def test_a_change_is_settled_although_jobs_have_ids_of_gateways(wire: Wire
 # -- what does not answer ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitions", [None, PARTITIONS])
+@pytest.mark.parametrize(("partitions", "count"), [(None, 1), (PARTITIONS, 1), (None, 3)])
 async def test_a_push_is_added_once_if_its_reply_is_lost_while_the_partitions_change(
-    gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, partitions: int | None,
+    gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, partitions: int | None, count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     async with Queue(queue_name, url, partitions=partitions) as queue:
-        await push(wire, queue)
+        await push(wire, queue, name="n")
         served = await gateways[0].queue(queue_name)
         adders = {type(await part._adder_here()) for part in served._parts}
         (kind,) = adders
-        add: Callable[..., Any] = kind.add
+        add: Callable[..., Any] = kind.add_together
         lost: list[Any] = []
 
-        async def lose_one(self: Any, row: Any) -> Any:
-            reply = await add(self, row)
+        async def lose_one(self: Any, rows: Any) -> Any:
+            reply = await add(self, rows)
             if lost:
                 return reply
             lost.append(reply)
             await queue.set_partitions(8)
             raise AmbiguousResultError("the reply was lost")
 
-        monkeypatch.setattr(kind, "add", lose_one)
-        job_id = await push(wire, queue, data="once")
+        monkeypatch.setattr(kind, "add_together", lose_one)
+        ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"name": "n", "data": "once"}] * count))["ids"]
         assert lost
-        assert await state_of(wire, job_id) == "waiting"
+        assert [await state_of(wire, each) for each in ids] == ["waiting"] * count
         async with Queue(queue_name, url) as after:
-            assert (await after.get_job_counts()).waiting == 2
+            assert (await after.get_job_counts()).waiting == 1 + count
+
+
+async def test_a_small_bulk_is_added_although_the_queue_has_got_partitions(
+    wire: Wire, url: str, queue_name: str
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        jobs = [{"name": "n", "data": number} for number in range(20)]
+        ids = (await good(wire, "PUSHB", queue=queue_name, jobs=jobs))["ids"]
+        await queue.set_partitions(4)
+        ids += (await good(wire, "PUSHB", queue=queue_name, jobs=jobs))["ids"]
+        assert [await state_of(wire, each) for each in ids] == ["waiting"] * 40
+        assert len(set(ids)) == 40
 
 
 async def test_a_partition_that_does_not_answer_holds_up_no_jobs_of_the_others(
