@@ -86,7 +86,9 @@ def delete_layout(meta: str, before: Layout, epoch: int) -> Call[int]:
         before: The present layout.
         epoch: Number of the deletion, after that of the layout: layouts up to it are refused from then on.
     """
-    return Call("delete_layout", meta, requests.delete_layout(before=layout_text(before), epoch=epoch), int)
+    return Call(
+        "delete_layout", meta, requests.delete_layout(before=layout_text(before), epoch=epoch), int, repeatable=True
+    )
 
 
 def end_deletion(meta: str, epoch: int) -> Call[int]:

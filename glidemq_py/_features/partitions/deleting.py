@@ -1,8 +1,8 @@
 """Deleting a queue with its partitions (docs/design/partitions.md, "A queue that was deleted").
 
-The layout is deleted first, then the partitions, which refuse clients with that layout from then on. For a day, each of
-them stores the number of the deletion and refuses layouts up to it, and clients read from partition 0 that such a layout
-was not lost.
+The layout is deleted first, then the partitions, which refuse clients with that layout from then on. For a day, each
+of them stores the number of the deletion and refuses layouts up to it, and clients read from partition 0 that such a
+layout was not lost.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class _State(NamedTuple):
 async def _present(transport: JobTransport, keys: QueueKeys) -> tuple[Layout | None, int]:
     """Return the layout of a queue, and the number of the last deletion."""
     meta, deletion = await transport.send_reads(  # repeatable
-        keys.meta, [("HMGET", keys.meta, FIELD), ("HGET", keys.deleted_layout, "number")]
+        keys.meta, [("HMGET", keys.meta, FIELD), ("HMGET", keys.deleted_layout, "number")]
     )
     return layout_in(keys.name, meta), _number(deletion)
 
@@ -105,7 +105,7 @@ async def _present(transport: JobTransport, keys: QueueKeys) -> tuple[Layout | N
 async def _state(transport: JobTransport, keys: QueueKeys, name: str) -> _State:
     part = QueueKeys(keys.prefix, name)
     number, deletion = await transport.send_reads(  # repeatable
-        part.meta, [("HGET", part.meta, "layoutNumber"), ("HGET", part.deleted_layout, "number")]
+        part.meta, [("HMGET", part.meta, "layoutNumber"), ("HMGET", part.deleted_layout, "number")]
     )
     return _State(_number(number), _number(deletion))
 
@@ -113,7 +113,7 @@ async def _state(transport: JobTransport, keys: QueueKeys, name: str) -> _State:
 def _number(reply: Any) -> int:
     if isinstance(reply, GlideMQError):
         raise reply
-    return int(reply or 0)
+    return int(reply[0] or 0)
 
 
 async def _layout_of(transport: JobTransport, keys: QueueKeys, name: str, present: Layout) -> Layout:
