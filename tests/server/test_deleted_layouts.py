@@ -99,9 +99,12 @@ async def assert_new(url: str, name: str, caplog: pytest.LogCaptureFixture, part
     assert [each for each in caplog.messages if "had lost a layout" in each] == []
 
 
+@pytest.mark.parametrize("give", ["url", "cluster_url"])
 async def test_adds_and_settings_while_a_queue_is_deleted(
-    url: str, queue_name: str, after_deletion: After, caplog: pytest.LogCaptureFixture
-):
+    give: str, request: pytest.FixtureRequest, queue_name: str, after_deletion: After,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
+    url: str = request.getfixturevalue(give)
     caplog.set_level(logging.WARNING)
     async with two_clients(url, queue_name) as (queue, other):
 
