@@ -12,17 +12,17 @@ from typing import Final
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.job_states import JobState, check_states
-from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.partitions import requeuing
+from glidemq_py._features.partitions.deleting import delete_keys, finish_deletion
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError
+from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
     "change_delay",
@@ -309,8 +309,12 @@ async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
 async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = False) -> int:
     """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
 
+    A partitioned queue becomes one without partitions first, which others use from then on. For a day, each
+    partition keeps a number by which late calls are refused. If the call is interrupted, call it again.
+
     Args:
-        force: If True, delete active jobs too.
+        force: If True, delete active jobs too. In a partitioned queue, jobs that start during the call are deleted
+            without it too.
         scan: If True, also search all keys of the server, in steps of a thousand, for keys of the queue that
             nothing else in it names: those changed by hand, or left by a Node peer's library.
 
@@ -321,7 +325,11 @@ async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = 
         JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
         LibraryError: If the user lacks a permission. Nothing was deleted.
     """
-    deleted = await obliterate_queue(await self._connected(), force=force, scan=scan)
+    check_bool("force", force)
+    check_bool("scan", scan)
+    link = await self._connected()
+    left = await finish_deletion(link.transport, link.keys)
+    deleted = left + await obliterate_queue(link, force=force, scan=scan)
     self._adder = None  # the next add lists the queue again
     return deleted
 
@@ -449,10 +457,17 @@ async def promote(self: ConnectedQueue, job_id: str) -> None:
     await delays.promote_job(await self._connected(), parse_job_id(job_id))
 
 
-async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
+async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, epoch: int = 0) -> int:
     """Delete every key of the queue and return the number of deleted jobs.
 
+    Args:
+        link: The queue, or a partition.
+        force: As for `obliterate`.
+        scan: As for `obliterate`.
+        epoch: Number of the deletion of a partitioned queue, for its further partitions; 0 = another queue.
+
     Raises:
+        LayoutChangedError: If the queue has a layout, or the partition a later one.
         GlideMQValidationError: If ``force`` or ``scan`` is not a bool.
         JobStateError: If jobs are active and ``force`` is False.
         LibraryError: If the user lacks a permission. Nothing was deleted.
@@ -460,42 +475,21 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
     """
     check_bool("force", force)
     check_bool("scan", scan)
-    registry, name = usage_registry_key(link.keys.prefix), link.keys.name
-    has_usage = bool(await link.transport.command("SISMEMBER", registry, name))
-    deleted, status, cursor = 0, "more", ""
-    while status == "more":
-        call = administration.obliterate(link.keys.meta, force or deleted > 0, _BATCH, cursor, has_usage)
-        step = await link.transport.call(call)
-        if step.status == "active":
-            raise _jobs_active_error(name, step.deleted)
-        if step.status == "more" and not step.deleted and not step.removed and step.cursor == cursor:
-            raise GlideMQError(
-                f"queue {name!r}: obliterate stopped after {deleted} deleted jobs: a step deleted nothing"
-            )
-        status, cursor, deleted = step.status, step.cursor, deleted + step.deleted
+    deleted = await delete_keys(link.transport, link.keys, force=force, epoch=epoch)
     if scan:
         deleted += await _sweep(link)
-    await link.transport.command("SREM", registry, name)
     link.has_usage = False
     await unregister(link)
     return deleted
 
 
-def _jobs_active_error(name: str, active: int) -> JobStateError:
-    jobs = "1 job is" if active == 1 else f"{active} jobs are"
-    return JobStateError(
-        "*", "active", "obliterate",
-        f"cannot obliterate queue {name!r}: {jobs} active. Close or pause its workers and wait until their jobs have "
-        "ended; or use force=True, which deletes active jobs too",
-    )  # fmt: skip
-
-
 async def _sweep(link: QueueLink) -> int:
-    deleted, prefix = 0, link.keys.job_prefix.encode()
+    deleted, prefix, kept = 0, link.keys.job_prefix.encode(), link.keys.deleted_layout.encode()
     async for keys in link.transport.scan(f"{link.keys.stem}*"):
         for i in range(0, len(keys), _BATCH):
-            batch = keys[i : i + _BATCH]
+            batch = [key for key in keys[i : i + _BATCH] if key != kept]
             # Keys of subscriptions (`job:<id>:sub:<name>`) are not jobs.
             deleted += sum(key.startswith(prefix) and b":" not in key[len(prefix) :] for key in batch)
-            await link.transport.command("UNLINK", *batch)
+            if batch:
+                await link.transport.command("UNLINK", *batch)
     return deleted

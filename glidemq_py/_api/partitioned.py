@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from glidemq_py._api import administration
 from glidemq_py._api import partitioned_batches as batches
 from glidemq_py._api import partitioned_dead_letters as dead_letters
 from glidemq_py._api import partitioned_fair_keys as fair_keys
@@ -18,15 +19,19 @@ from glidemq_py._api import partitioned_schedulers as schedulers
 from glidemq_py._api import partitioned_vectors as vectors
 from glidemq_py._api.administration import checked_count
 from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._core.checks import check_int
+from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.partitions.changing import HAS_ID, IN_USE, MOVED, keys_in_use
+from glidemq_py._features.partitions.deleting import begin_deletion, finish_deletion, jobs_active_error
 from glidemq_py._features.partitions.layout import Layout, Partition, partition_of_key
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import between, listable
 from glidemq_py.errors import (
+    GlideMQError,
     JobNotFoundError,
     JobStateError,
     PartitionedQueueError,
@@ -78,6 +83,8 @@ _IN_TURN: Final = (
 )
 """Methods that iterate over something of all partitions, one after the other."""
 _KEYS_PER_CALL: Final = 500
+_ATTEMPTS: Final = 20
+"""Times that a queue is deleted. More than two are needed only if its partitions change again and again."""
 _MOVED_KEPT: Final = 100_000
 ADDS_PER_TURN: Final = 128
 """Concurrent adds without a key that go to the same partition in a row."""
@@ -482,25 +489,42 @@ class PartitionedQueue:
         return found
 
     async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
-        """See `Queue.obliterate`. The layout is deleted last; former partitions have it, too."""
-        if not force:
-            active = (await self.get_job_counts()).active
-            if active:
-                raise JobStateError(
-                    "*", "active", "obliterate",
-                    f"cannot obliterate queue {self.home.name!r}: {active} of its jobs are active. Close or pause its "
-                    "workers and wait until their jobs have ended; or use force=True, which deletes active jobs too",
-                )  # fmt: skip
-        deleted = 0
-        former = [
-            self.home._partition_queue(name, Partition(number, self.home.name), self.layout.number)
-            for number, name in enumerate(self.layout.names)
-            if number >= len(self.queues)
-        ]
-        for queue in reversed([*self.queues, *former]):
-            deleted += await queue.obliterate(force=force, scan=scan)
-        await self.home._forget_partitions()
-        return deleted
+        """See `Queue.obliterate`. The layout is deleted first; former partitions are deleted, too."""
+        check_bool("force", force)
+        check_bool("scan", scan)
+        home, deleted = self.home, 0
+        for _ in range(_ATTEMPTS):
+            found = home._partitions or self
+            if not force:
+                active = (await found.get_job_counts()).active
+                if active:
+                    raise jobs_active_error(home.name, active)
+            try:
+                deleted += await found._delete(force=force, scan=scan)
+            except LayoutChangedError as error:  # another client changes the partitions, or creates them again
+                await home._renew_layout(error)
+            else:
+                await home._forget_partitions()
+                return deleted
+        raise GlideMQError(f"queue {home.name!r}: other clients keep changing its partitions; call obliterate again")
+
+    async def _delete(self, *, force: bool, scan: bool) -> int:
+        """Delete the layout, then the partitions. Jobs that start after that are deleted too.
+
+        Raises:
+            LayoutChangedError: The queue has another layout.
+        """
+        first = await self.queues[0]._connected()
+
+        async def delete(keys: QueueKeys, epoch: int) -> int:
+            link = replace(first, keys=keys)
+            return await administration.obliterate_queue(link, force=True, scan=scan, epoch=epoch)
+
+        has_begun = self.layout.number > 0
+        if has_begun:
+            await begin_deletion(first.transport, first.keys, self.layout)
+        deleted = await finish_deletion(first.transport, first.keys, delete)
+        return deleted + await administration.obliterate_queue(first, force=force or has_begun, scan=scan)
 
 
 def _grouped(items: Iterable[int], group_of: Callable[[int], int]) -> dict[int, list[int]]:

@@ -12,6 +12,7 @@ from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import BackedUpSettings, RestoreReport, RestoreSteps, restore_backup
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.partitions.changing import advance_layout, replace_layout
+from glidemq_py._features.partitions.deleting import remove_remains
 from glidemq_py._features.partitions.layout import Layout, further_names, number_after
 from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.stored import parse_layout
@@ -28,6 +29,9 @@ async def restore_partitions(home: Queue[Any, Any], store: BackupStore, info: Ba
     """Restore a backup that is, or into a queue that has been, partitioned. See `Queue.restore`."""
     before = await agreed_layout(home._transport, home._keys)
     following = _restored_layout(home, before, info)
+    unused = following.names[1 if before is None else len(before.served) :]
+    deleted = await remove_remains(home._transport, home._keys, unused)
+    following = following._replace(number=max(following.number, deleted + 1))
     restored = home._with_layout(following)
     links = [await queue._connected() for queue in restored.queues[: len(info.sections)]]
     restored_names = {link.keys.name for link in links}

@@ -33,6 +33,7 @@ from glidemq_py._features.partitions.changing import (
     replace_layout,
     settings_page,
 )
+from glidemq_py._features.partitions.deleting import remove_remains
 from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, partition_of_key
 from glidemq_py._features.partitions.options import QueuePartitions
 from glidemq_py._features.partitions.repairing import agreed_layout
@@ -152,6 +153,8 @@ async def _try_to_change(home: Queue[Any, Any], count: int) -> QueuePartitions |
     # A failover may have lost a layout that had the new partitions already.
     if await agreed_layout(home._transport, home._keys, following.names) != stored:
         return None
+    deleted = await remove_remains(home._transport, home._keys, following.names[len(layout.served) :])
+    following = following._replace(number=max(following.number, deleted + 1))
     before, after = home._with_layout(layout), home._with_layout(following)
     settings = await _settings_number(home)
     await _check_schedulers(before)
@@ -218,7 +221,7 @@ async def _clear(queue: Queue[Any, Any], number: int, limits: _Limits) -> None:
     """
     is_limited = limits.concurrency is not None or limits.concurrency_ttl is not None
     share = ["shareRound", "0", *(_WITHOUT_SHARE if is_limited else ())]
-    await _send(queue, copy_settings(queue._keys.meta, share, [], [], used_from=number))
+    await _send(queue, copy_settings(queue._keys.meta, share, [], [], used_from=number, epoch=number))
     async for page in _pages(queue):
         if page.groups:
             await _send(queue, copy_settings(queue._keys.meta, [], [], [[key, []] for key, _ in page.groups]))

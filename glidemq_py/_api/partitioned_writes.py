@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._features.partitions.changing import note_settings
+from glidemq_py._features.partitions.deleting import remove_remains
 from glidemq_py._features.partitions.layout import Layout
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, PermissionDeniedError
 
@@ -90,6 +91,9 @@ async def write(queue: Queue[Any, Any], method: str, run: Callable[[], Awaitable
         layout = present_layout(queue)
         if noted.number == layout.number and not (method in _DIVIDED and is_changing(noted.changing, layout)):
             return result
+        if layout.number and not noted.number:  # deleted, perhaps before the method has written to its partitions
+            with contextlib.suppress(PermissionDeniedError):
+                await remove_remains(queue._transport, queue._keys, layout.names)
     raise GlideMQError(
         f"queue {queue.name!r}: other clients keep changing its partitions; {method} may not apply to all of them: "
         "call it again"

@@ -55,6 +55,7 @@ class QueueKeys:
         "base",
         "completed",
         "dedup",
+        "deleted_layout",
         "events",
         "failed",
         "id",
@@ -110,6 +111,8 @@ class QueueKeys:
         """Stream of markers that wake up idle workers. Node peers do not have this key."""
         self.wake_channels: Final = stem + "wake-channels"
         """Channels of idle processes that serve many queues. Node peers do not have this key."""
+        self.deleted_layout: Final = stem + "deleted-layout"
+        """Number of the last layout of a deleted partitioned queue. Node peers do not have this key."""
         self.job_prefix: Final = stem + "job:"
         self.log_prefix: Final = stem + "log:"
 

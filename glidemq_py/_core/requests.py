@@ -63,10 +63,12 @@ __all__ = [
     "create_partitions",
     "dead_letter_queue",
     "dedup_keys",
+    "delete_layout",
     "delete_side_keys",
     "depend",
     "discard",
     "drain",
+    "end_deletion",
     "end_leases",
     "event_slice",
     "exchange",
@@ -602,9 +604,9 @@ def delete_side_keys(*, ids: object) -> tuple[bytes]:
     return (pack(ids),)
 
 
-def obliterate(*, force: object, batch: object, cursor: object, has_usage: object) -> tuple[bytes]:
+def obliterate(*, force: object, batch: object, cursor: object, has_usage: object, epoch: object) -> tuple[bytes]:
     """Return the arguments of ``obliterate``."""
-    return (pack((force, batch, cursor, has_usage)),)
+    return (pack((force, batch, cursor, has_usage, epoch)),)
 
 
 def create_partitions(*, layout: object, epoch: object, settings: object, has_former: object) -> tuple[bytes]:
@@ -622,6 +624,16 @@ def advance_layout(*, epoch: object, layout: object) -> tuple[bytes]:
     return (pack((epoch, layout)),)
 
 
+def delete_layout(*, before: object, epoch: object) -> tuple[bytes]:
+    """Return the arguments of ``delete_layout``."""
+    return (pack((before, epoch)),)
+
+
+def end_deletion(*, epoch: object) -> tuple[bytes]:
+    """Return the arguments of ``end_deletion``."""
+    return (pack(epoch),)
+
+
 def keys_in_use(*, epoch: object, rows: object, peek: object) -> tuple[bytes]:
     """Return the arguments of ``keys_in_use``."""
     return (pack((epoch, rows, peek)),)
@@ -637,9 +649,16 @@ def dedup_keys(*, start: object, count: object) -> tuple[bytes]:
     return (pack((start, count)),)
 
 
-def copy_settings(*, settings: object, limits: object, groups: object, used_from: object) -> tuple[bytes]:
+def copy_settings(
+    *,
+    settings: object,
+    limits: object,
+    groups: object,
+    used_from: object,
+    epoch: object,
+) -> tuple[bytes]:
     """Return the arguments of ``copy_settings``."""
-    return (pack((settings, limits, groups, used_from)),)
+    return (pack((settings, limits, groups, used_from, epoch)),)
 
 
 def hold_limits(*, limits: object, settings: object) -> tuple[bytes]:

@@ -521,8 +521,12 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
         """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
 
+        A partitioned queue becomes one without partitions first, which others use from then on. For a day, each
+        partition keeps a number by which late calls are refused. If the call is interrupted, call it again.
+
         Args:
-            force: If True, delete active jobs too.
+            force: If True, delete active jobs too. In a partitioned queue, jobs that start during the call are deleted
+                without it too.
             scan: If True, also search all keys of the server, in steps of a thousand, for keys of the queue that
                 nothing else in it names: those changed by hand, or left by a Node peer's library.
 

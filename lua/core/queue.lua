@@ -22,7 +22,7 @@ local STATIC = {
   fair_active = 'fair-active', fair_running = 'fair-running', fair_limits = 'fair-limits', fair_rates = 'fair-rates',
   fair_state = 'fair-state', batches = 'batches',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
-  moved_keys = 'moved-keys',
+  moved_keys = 'moved-keys', deleted_layout = 'deleted-layout',
 }
 
 local build = {

@@ -162,7 +162,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "repair_group": packed(group_facts),
         "update_job": packed(lambda s: [s.random.randint(1, 4), s.id, "5", 0, 0, 3]),
         "notify_parents": none,
-        "obliterate": packed(lambda s: [True, 20, "", 1]),
+        "obliterate": packed(lambda s: [True, 20, "", 1, s.random.choice((0, 0, 5))]),
         "once_counts": packed(lambda _: ["query", 1, "seq", 60_000]),
         "delete_side_keys": packed(lambda s: ["1", "2"]),
         "open_children": lambda _: ["parent"],

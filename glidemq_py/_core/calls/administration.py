@@ -138,16 +138,27 @@ def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str | K
     )
 
 
-def obliterate(meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False) -> Call[Obliterated]:
+def obliterate(
+    meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False, epoch: int = 0
+) -> Call[Obliterated]:
     """Delete up to ``batch`` jobs of the queue.
 
-    The status is "more" (call again), "done", or "active": jobs are active and ``force`` is False; their number is
-    returned instead of that of the deleted jobs. ``has_usage``: the queue may have usage that a Node peer reported.
+    The status is "more" (call again), "done", "partitioned" (the queue has a layout, or the partition has a later one
+    than ``epoch``), or "active": jobs are active and ``force`` is False; their number is returned instead of that of
+    the deleted jobs.
+
+    Args:
+        meta: Key of the queue.
+        force: Delete active jobs, too.
+        batch: Number of jobs.
+        cursor: Of the reply before.
+        has_usage: Whether the queue may have usage that a Node peer reported.
+        epoch: Number of the deletion of a partitioned queue, for its further partitions: layouts up to it are refused.
     """
     return Call(
         "obliterate",
         meta,
-        requests.obliterate(force=force, batch=batch, cursor=cursor, has_usage=int(has_usage)),
+        requests.obliterate(force=force, batch=batch, cursor=cursor, has_usage=int(has_usage), epoch=epoch),
         _obliterated,
         repeatable=True,
     )
@@ -218,7 +229,7 @@ class Obliterated(NamedTuple):
     """Reply of one step of obliterate."""
 
     status: str
-    """"more", "done" or "active"."""
+    """"more", "done", "active" or "partitioned"."""
     deleted: int
     """Number of deleted jobs, or of active jobs if the status is "active"."""
     cursor: str

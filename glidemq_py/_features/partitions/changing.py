@@ -19,6 +19,8 @@ __all__ = [
     "advance_layout",
     "copy_settings",
     "dedup_keys",
+    "delete_layout",
+    "end_deletion",
     "hold_limits",
     "keys_in_use",
     "note_settings",
@@ -76,6 +78,24 @@ def advance_layout(meta: str, layout: Layout) -> Call[int]:
     return Call("advance_layout", meta, request, int, repeatable=True)
 
 
+def delete_layout(meta: str, before: Layout, epoch: int) -> Call[int]:
+    """Delete the layout of a queue, before its partitions. Returns 0 if it has another one.
+
+    Args:
+        meta: Key of partition 0.
+        before: The present layout.
+        epoch: Number of the deletion, after that of the layout: layouts up to it are refused from then on.
+    """
+    return Call(
+        "delete_layout", meta, requests.delete_layout(before=layout_text(before), epoch=epoch), int, repeatable=True
+    )
+
+
+def end_deletion(meta: str, epoch: int) -> Call[int]:
+    """Note that the further partitions of a deleted queue are deleted, too."""
+    return Call("end_deletion", meta, requests.end_deletion(epoch=epoch), int, repeatable=True)
+
+
 def keys_in_use(meta: str, number: int, rows: Sequence[object], *, peek: bool = False) -> Call[list[int]]:
     """Return for each key whether it has jobs in this partition: `MOVED`, `IN_USE` or `HAS_ID`.
 
@@ -116,7 +136,7 @@ def dedup_keys(meta: str, start: int, count: int) -> Call[list[str]]:
 
 
 def copy_settings(
-    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, used_from: int = 0
+    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, used_from: int = 0, epoch: int = 0
 ) -> Call[int]:
     """Write settings and limits of another partition.
 
@@ -126,6 +146,7 @@ def copy_settings(
         limits: Fair keys and their limits; those of a key with an empty text are removed.
         groups: Rows of ordering keys; without settings, the limits of the key are removed.
         used_from: Number of the first layout that uses the partition again: its other settings are removed; 0 = in use.
+        epoch: With `used_from`: number of the coming layout. Deletions of earlier ones skip the partition then.
     """
-    request = requests.copy_settings(settings=settings, limits=limits, groups=groups, used_from=used_from)
+    request = requests.copy_settings(settings=settings, limits=limits, groups=groups, used_from=used_from, epoch=epoch)
     return Call("copy_settings", meta, request, int, repeatable=True)

@@ -226,7 +226,7 @@ G.calls = {
   delete_side_keys = function(args) return { ids = cmsgpack.unpack(args[1]) } end,
   obliterate = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { force = r[1], batch = r[2], cursor = r[3], has_usage = r[4] }
+    return { force = r[1], batch = r[2], cursor = r[3], has_usage = r[4], epoch = r[5] }
   end,
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -240,6 +240,11 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { epoch = r[1], layout = r[2] }
   end,
+  delete_layout = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { before = r[1], epoch = r[2] }
+  end,
+  end_deletion = function(args) return { epoch = cmsgpack.unpack(args[1]) } end,
   keys_in_use = function(args)
     local r = cmsgpack.unpack(args[1])
     return { epoch = r[1], rows = r[2], peek = r[3] }
@@ -254,7 +259,7 @@ G.calls = {
   end,
   copy_settings = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { settings = r[1], limits = r[2], groups = r[3], used_from = r[4] }
+    return { settings = r[1], limits = r[2], groups = r[3], used_from = r[4], epoch = r[5] }
   end,
   note_settings = function() end,
   hold_limits = function(args)

@@ -1,7 +1,10 @@
 -- obliterate: delete a queue with every key, in bounded steps, at a cost that depends on the size of the queue.
--- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1}   -> packed {status, deleted jobs, cursor, removed}
+-- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1, epoch}
+-- -> packed {status, deleted jobs, cursor, removed}
 -- status: 'more' (call again with the cursor of the reply; '' at first), 'done', 'active' (force is off and jobs are
--- active; nothing was changed, and the number is the count of active jobs)
+-- active; nothing was changed, and the number is the count of active jobs), 'partitioned' (the queue has a layout, which
+-- must be deleted first (delete_layout), or the partition has, or will have, a layout after `epoch`; nothing was changed)
+-- epoch: number of the deletion of a partitioned queue: layouts up to it are refused from then on; 0 = another queue
 -- removed: how many keys and places in indexes this call removed, approximately; 0 = there was no progress.
 -- Jobs are found through the indexes, then through their families, the events and the ids near both ends of the id
 -- counter: a Node peer's library leaves parents that wait for their children, active jobs of lists and keys of removed
@@ -311,7 +314,16 @@ local function delete_indexed(q, batch, subscriptions)
   return deleted, found
 end
 
+-- Return whether clients use a layout that this deletion does not include.
+local function has_later_layout(q, epoch)
+  return redis.call('HEXISTS', q.meta, 'partitions') == 1
+    or (epoch > 0 and math.max(G.moving.number(q), G.moving.deleted(q)) > epoch)
+end
+
 G.export('obliterate', { 'allow-oom' }, G.for_operators(function(q, r)
+  if has_later_layout(q, r.epoch) then
+    return G.replies.obliterate({ status = 'partitioned', deleted = 0, cursor = '', removed = 0 })
+  end
   local active = r.force and 0 or active_count(q)
   if active > 0 then return G.replies.obliterate({ status = 'active', deleted = active, cursor = '', removed = 0 }) end
   local subscriptions, cursor = G.subscriptions.names(q), r.cursor
@@ -325,5 +337,6 @@ G.export('obliterate', { 'allow-oom' }, G.for_operators(function(q, r)
     return G.replies.obliterate({ status = 'more', deleted = c.deleted, cursor = cursor, removed = c.keys })
   end
   delete_queue(q)
+  if r.epoch > 0 then G.moving.note_deleted(q, r.epoch) end
   return G.replies.obliterate({ status = 'done', deleted = 0, cursor = '', removed = 0 })
 end))

@@ -4,6 +4,9 @@
 -- number has the text of that layout too, and a layout that partition 0 loses can be restored.
 -- A key stays in its former partition for as long as it has jobs there. As soon as a call finds that it has none, the key
 -- is in P:moved-keys until the next layout, so it never returns while its jobs are added elsewhere.
+-- A queue that was deleted leaves P:deleted-layout in each of its partitions for DELETED_MS: layouts up to its number are
+-- refused, so that a late client does not write to a partition that no queue has any more. In partition 0, it has the
+-- text of the layout too, until all other partitions are deleted.
 -- One text may be an ordering key, a deduplication id and a custom id, also of one job. So it is one key: it moves only if
 -- it has no jobs as an ordering key, and none that it deduplicates.
 
@@ -11,6 +14,7 @@ local JOB, ROUTED, DEDUPLICATION = G.rows.new_job, G.rows.routed_key, G.rows.ded
 local HOMED = G.rows.homed_job
 local FEATURE = 'partitions:0.2.0'
 local FIELD = 'layoutNumber'
+local DELETED_MS = 86400000
 local M = {}
 G.moving = M
 
@@ -37,6 +41,25 @@ end
 M.refusal = function(q, stored, number)
   return redis.error_reply('ERR layout ' .. G.int(stored) .. ' of queue ' .. string.sub(q.P, 1, -2) .. ', the client used '
     .. G.int(number))
+end
+
+-- Return the largest number of a layout that was deleted here; 0 = none, or long ago.
+M.deleted = function(q) return G.count_of(redis.call('HGET', q.deleted_layout, 'number')) end
+
+-- Return whether further partitions of a deleted queue may still exist. q: partition 0
+M.is_being_deleted = function(q) return redis.call('HEXISTS', q.deleted_layout, 'layout') == 1 end
+
+-- Refuse layouts up to this number from now on.
+M.note_deleted = function(q, number)
+  if M.deleted(q) < number then redis.call('HSET', q.deleted_layout, 'number', G.int(number)) end
+  if not M.is_being_deleted(q) then redis.call('PEXPIRE', q.deleted_layout, DELETED_MS) end
+end
+
+-- Return the error reply for a new layout of partition 0 that is refused; nil if it is not.
+M.refused_new = function(q, number)
+  local deleted = M.deleted(q)
+  if deleted >= number or M.is_being_deleted(q) then return M.refusal(q, deleted, number) end
+  return nil
 end
 
 -- Return the error reply for a client that does not know the layout; nil for one that does. number: of its layout, 0 =

@@ -7,6 +7,7 @@
 -- Without a layout, and if settings have changed meanwhile, the reply is 'empty': it could be created.
 -- has_former: true = clients with this layout look for jobs of a key in partition 0 first, as after a change. Without it, the
 -- reply is 'unique' if an add may still be deduplicated; nothing was changed.
+-- errors: ERR layout (a queue of this name was deleted with a later layout, or its partitions are not all deleted yet)
 -- Bound: constant.
 
 local M = G.moving
@@ -38,6 +39,8 @@ G.export('create_partitions', {}, function(q, r)
   if has_jobs(q) or has_limits(q) then return '' end
   if r.layout == '' or settings_number(q) ~= r.settings then return 'empty' end
   if not r.has_former and redis.call('ZCOUNT', q.dedup_expiry, '(' .. G.int(G.now(q)), '+inf') > 0 then return 'unique' end
+  local refused = M.refused_new(q, r.epoch)
+  if refused then return refused end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
@@ -48,11 +51,14 @@ end)
 -- before: the layout that was read, '' = none. epoch: number of the new layout, larger than any before. settings: number of
 -- changes of settings before they were copied; -1 = any. If the reply is not `layout`, another client has changed the layout
 -- or, if it is `before`, settings meanwhile; nothing was changed.
+-- errors: ERR layout, as for create_partitions
 -- Bound: constant.
 G.export('set_layout', {}, function(q, r)
   local found = redis.call('HGET', q.meta, 'partitions') or ''
   if found ~= r.before then return found end
   if r.settings >= 0 and settings_number(q) ~= r.settings then return found end
+  local refused = M.refused_new(q, r.epoch)
+  if refused then return refused end
   if r.before == '' then G.shares.adopt(q, G.now(q)) end
   M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
@@ -62,10 +68,11 @@ end)
 -- advance_layout: let a further partition take over a layout, and so refuse clients that know an earlier one only.
 --   KEYS 1 meta   ARGV 1 packed {epoch, layout}   -> 1
 -- epoch: number of the layout.   layout: its text, which is stored, so that it can be restored if partition 0 loses it.
--- errors: ERR layout (the partition has a later one)
+-- errors: ERR layout (the partition has a later one, or a queue was deleted with this or a later one)
 -- Bound: constant.
 G.export('advance_layout', {}, function(q, r)
-  local stored = M.number(q)
+  local stored, deleted = M.number(q), M.deleted(q)
+  if deleted >= r.epoch then return M.refusal(q, deleted, r.epoch) end
   if stored > r.epoch then return M.refusal(q, stored, r.epoch) end
   if stored < r.epoch then
     M.advance(q, r.epoch)
@@ -149,10 +156,11 @@ local function remove_settings(q)
 end
 
 -- copy_settings: write what read_settings has returned for another partition of the queue.
---   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, used_from}   -> 1
+--   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, used_from, epoch}   -> 1
 -- limits: those of a key without text are removed. groups: the limits of a row without settings are removed. used_from: number
 -- of the first layout that uses the partition again; its former settings and limits, but for those of ordering keys, are
--- removed. 0 = it is in use.
+-- removed. 0 = it is in use. epoch: number of the coming layout: a deletion of an earlier one does not delete the settings any
+-- more; 0 = the partition is in use.
 -- errors: ERR layout (the partition is in use already)
 -- Bound: what is given.
 G.export('copy_settings', {}, function(q, r)
@@ -160,6 +168,7 @@ G.export('copy_settings', {}, function(q, r)
     local stored = M.number(q)
     if stored >= r.used_from then return M.refusal(q, stored, r.used_from) end
     remove_settings(q)
+    if M.deleted(q) > 0 then M.note_deleted(q, r.epoch - 1) end
   end
   for i = 1, #r.settings, 2 do
     if r.settings[i] ~= 'features' then
