@@ -99,7 +99,12 @@ async def push_many(
     async def stage_parts(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> bool:
         return await _add_staged(queue, parts)
 
-    return await routed.add(stage_parts, is_large=is_large)
+    try:
+        return await routed.add(stage_parts, is_large=is_large)
+    except LayoutChangedError:
+        if queue._partitions is not None:
+            raise
+        return await _push_to_plain(ids, queue, given, claimed)  # it was deleted, with its partitions
 
 
 async def _push_to_plain(

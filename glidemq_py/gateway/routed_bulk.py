@@ -256,6 +256,8 @@ class RoutedBulk:
             try:
                 return await self._add_divided_once(numbers, stage, is_large)
             except LayoutChangedError as error:
+                if self._queue._partitions is None:
+                    raise
                 await self._queue._renew_layout(error)
         raise GlideMQError(
             f"queue {self._queue.name!r}: other clients keep changing its partitions; add the jobs again"

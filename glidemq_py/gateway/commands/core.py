@@ -80,7 +80,13 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             with place:
                 return await job.add()
     with place:
-        return await job.add(added=place.leave)
+        try:
+            return await job.add(added=place.leave)
+        except LayoutChangedError:
+            if queue._partitions is not None:
+                raise
+            job = await _checked(session, queue, given)  # the queue was deleted, with its partitions
+            return job if isinstance(job, str) else await job.add(added=place.leave)
 
 
 async def _checked(session: Session, queue: Queue[Any, Any], given: Mapping[str, Any]) -> PlainJob | RoutedJob | str:

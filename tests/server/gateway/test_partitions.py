@@ -16,6 +16,7 @@ from glidemq_py.errors import AmbiguousResultError
 from glidemq_py.gateway import Gateway, bulk, routed_bulk, taking_back
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.partition_hubs import PartitionHubs
+from glidemq_py.gateway.routed import RoutedJob
 from glidemq_py.gateway.routed_bulk import RoutedBulk
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
@@ -658,3 +659,28 @@ async def test_feeds_that_end_while_they_start_leave_no_reader(
     async with asyncio.timeout(30):  # a reader that is left does not end
         while left := [task for task in asyncio.all_tasks() if task.get_name().startswith(READERS)]:
             await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_jobs_pushed_while_the_queue_is_deleted_are_in_the_next_one(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await push(wire, queue)
+    deleted: list[Any] = []
+
+    def deleting(add: Callable[..., Any]) -> Callable[..., Any]:
+        async def add_later(self: Any, *args: Any, **options: Any) -> Any:
+            if not deleted:
+                deleted.append(await good(deleter, "Obliterate", queue=queue.name))
+            return await add(self, *args, **options)
+
+        return add_later
+
+    async with Wire(gateways[0]) as deleter:
+        for kind in (RoutedJob, RoutedBulk):
+            monkeypatch.setattr(kind, "add", deleting(kind.add))
+        ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"name": "n", "data": 1}] * count))["ids"]
+        assert deleted
+        assert [await state_of(wire, each) for each in ids] == ["waiting"] * count
+        jobs = (await good(wire, "PULLB", queue=queue.name, count=9, owner="w"))["jobs"]
+        assert {job["id"] for job in jobs} == set(ids)
