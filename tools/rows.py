@@ -93,7 +93,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "limiter": "max duration",
         "tokens": "max duration counts",
         "held": "jobs suspects limit",
-        "leasing": "owner lock counts_expiry limits",
+        "leasing": "owner lock expiry limits",
         "preferred": "turns keys",
         "wake_channel": "name cluster",
         "leased": "id entry fence processed_on limit",

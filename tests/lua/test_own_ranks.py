@@ -145,7 +145,7 @@ def test_change_of_the_rank_of_a_running_job_is_rejected(q: OwnQueue) -> None:
 
 def test_rank_of_a_leased_job_is_in_the_reply(q: OwnQueue) -> None:
     q.add_job(rank=-7)
-    leasing = working.Leasing("owner", 1_000, False, ())
+    leasing = working.Leasing("owner", 1_000, working.Expiry.STALL, ())
     reply = q.run(working.exchange(q.meta, "c", 1, (), False, False, leasing=leasing))
     assert [Fetched(job, q.now).fields["priority"] for job in reply.jobs] == ["r-7"]
 
