@@ -293,6 +293,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("change_rank", args="id rank"),
     _call("count_ranks", args="cursor", reply="cursor counts"),
     _call("change_delay", args="id delay"),
+    _call("due_times", "ids"),
     _call("promote", args="id"),
     _call("promote_jobs", "batch want cursor name", reply="promoted cursor"),
     _call("requeue_job", args="id completed"),

@@ -255,6 +255,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "metrics_by_name_request": ("last", "minutes", "name", "cursor"),
     "set_event_retention_request": ("count",),
     "revoke_jobs_request": ("ids", "states"),
+    "due_times_request": ("ids",),
     "promote_jobs_request": ("batch", "want", "cursor", "name"),
     "requeue_jobs_request": ("batch", "want", "left", "total", "completed", "kept"),
     "requeue_keyed_request": ("epoch", "rows", "completed"),

@@ -140,7 +140,9 @@ class Fetched:
         added, now = int(self._row[_ADDED]), float(self._now)
         found = PortableMap(shape.members)
         found["id"], found["name"], found["data"] = job_id, self._row[_NAME], data
-        found["createdAt"], found["runAt"] = float(added), float(added + shape.delay)
+        found["createdAt"] = found["runAt"] = float(added)
+        if shape.delay:
+            found["runAt"] = max(found["createdAt"], min(float(added + shape.delay), now))  # or it was promoted
         found["startedAt"] = found["lastHeartbeat"] = now
         return found
 
