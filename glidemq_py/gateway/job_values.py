@@ -19,6 +19,8 @@ LIMIT: Final = 10 * 1_048_576
 """Maximum size of data and results that clients of a gateway store, bytes."""
 _SAFE: Final = 2**53
 _PEERS_KNOWN_S: Final = 5.0
+_UNCHANGED: Final[frozenset[Any]] = frozenset((str, int, bool, type(None)))
+"""Types whose values JSON has as they are."""
 
 _peers: WeakKeyDictionary[Queue[Any, Any], tuple[float, bool]] = WeakKeyDictionary()
 """Until when it is known whether workers of another library are registered at a queue."""
@@ -80,13 +82,20 @@ def _plain(value: Any) -> Any:
             raise _NotJsonError(str(value))
         return _number(value)
     if kind is list:
-        return [_plain(each) for each in value]
+        for each in value:
+            if each.__class__ not in _UNCHANGED:
+                return [_plain(each) for each in value]
+        return value
     if kind is dict:
         pairs = cast("dict[Any, Any]", value)
-        for key in pairs:
+        is_changed = False
+        for key, each in pairs.items():
             if key.__class__ is not str:
                 raise _NotJsonError(f"a key of type {key.__class__.__name__}")
-        return {key: _plain(each) for key, each in pairs.items()}
+            if each.__class__ not in _UNCHANGED:
+                is_changed = True
+        # Most maps are as they should be; a copy of many would take as long as decoding them.
+        return {key: _plain(each) for key, each in pairs.items()} if is_changed else pairs
     raise _NotJsonError({"bytes": "bytes", "datetime": "a date"}.get(kind.__name__, f"a value of type {kind.__name__}"))
 
 
