@@ -31,7 +31,9 @@ class _NotJsonError(Exception):
 
 
 def json_value(field: str, value: Any) -> Any:
-    """Return the value as JSON has it. Whole numbers of float type become integers: JavaScript has one type for both.
+    """Return the value as JSON has it, converted in place.
+
+    Whole numbers of float type become integers: JavaScript has one type for both.
 
     Raises:
         CommandError: If JSON cannot represent a part of the value.
@@ -43,7 +45,7 @@ def json_value(field: str, value: Any) -> Any:
 
 
 def stored_value(value: Any) -> Any:
-    """Return the value as JSON has it, or a `PackedValue` if JSON cannot represent a part of it."""
+    """Return the value as JSON has it, converted in place, or a `PackedValue` if JSON cannot represent a part of it."""
     try:
         return _plain(value)
     except _NotJsonError:
@@ -74,6 +76,7 @@ async def check_readers(field: str, value: Any, queue: Queue[Any, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
+    """Convert a decoded value in place: a copy of many lists and maps would take as long as decoding them."""
     kind: Any = value.__class__
     if value is None or kind is str or kind is bool or kind is int:
         return value
@@ -82,20 +85,18 @@ def _plain(value: Any) -> Any:
             raise _NotJsonError(str(value))
         return _number(value)
     if kind is list:
-        for each in value:
+        for at, each in enumerate(value):
             if each.__class__ not in _UNCHANGED:
-                return [_plain(each) for each in value]
+                value[at] = _plain(each)
         return value
     if kind is dict:
         pairs = cast("dict[Any, Any]", value)
-        is_changed = False
         for key, each in pairs.items():
             if key.__class__ is not str:
                 raise _NotJsonError(f"a key of type {key.__class__.__name__}")
             if each.__class__ not in _UNCHANGED:
-                is_changed = True
-        # Most maps are as they should be; a copy of many would take as long as decoding them.
-        return {key: _plain(each) for key, each in pairs.items()} if is_changed else pairs
+                pairs[key] = _plain(each)
+        return pairs
     raise _NotJsonError({"bytes": "bytes", "datetime": "a date"}.get(kind.__name__, f"a value of type {kind.__name__}"))
 
 
