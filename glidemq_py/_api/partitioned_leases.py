@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from glidemq_py._api.partitioned_limits import trade_if_due
 from glidemq_py._api.partitions_protocol import Partitions
+from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.exchanging import ROWS_PER_CALL, LeaseOutcome
@@ -109,7 +110,8 @@ async def _report(
     if more:
         like: Any = getattr(_first(given[0]), "_core", _first(given[0]))._options if given else None
         leases = await fetch(self, more) if like is None else await fetch(
-            self, more, lock_duration=like.lock_duration, owner=like.owner or None, count_expiry=like.count_expiry
+            self, more, lock_duration=like.lock_duration, owner=like.owner or None,
+            count_expiry=like.expiry is Expiry.FAILED_ATTEMPT,
         )  # fmt: skip
     return LeaseReport(outcomes, leases)
 

@@ -8,7 +8,7 @@ from typing import Final
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 
-__all__ = ["FIGURES", "complete_counts"]
+__all__ = ["BELOW_NORMAL", "FIGURES", "complete_counts"]
 
 FIGURES: Final = (
     "waiting",
@@ -24,6 +24,8 @@ FIGURES: Final = (
 )
 """The meaning of the first numbers of a `counts` reply, in order."""
 _DELAYED, _PRIORITIZED, _PARKED, _BAND = 2, 3, 9, 10
+BELOW_NORMAL: Final = 11
+"""Position of the number of prioritized jobs with a rank below 0."""
 
 
 async def complete_counts(transport: Transport, meta: str, numbers: Sequence[int]) -> list[int]:

@@ -68,6 +68,7 @@ __all__ = [
     "depend",
     "discard",
     "drain",
+    "due_times",
     "end_deletion",
     "end_leases",
     "event_slice",
@@ -534,6 +535,11 @@ def count_ranks(*, cursor: str | bytes) -> tuple[str | bytes]:
 def change_delay(*, id: str | bytes, delay: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``change_delay``."""
     return (id, delay)
+
+
+def due_times(*, ids: object) -> tuple[bytes]:
+    """Return the arguments of ``due_times``."""
+    return (pack((ids,)),)
 
 
 def promote(*, id: str | bytes) -> tuple[str | bytes]:

@@ -24,8 +24,13 @@ _RECORDED: Final = {JobState.PRIORITIZED: f"{JobState.PRIORITIZED} {JobState.DEL
 """States in the records of the jobs listed under a state: a job that is due keeps its own until it is fetched."""
 
 
-async def clean_unfinished(link: QueueLink, state: JobState, grace: int, limit: int) -> list[str]:
-    """Delete at most ``limit`` jobs in a state that were added at least ``grace`` ms ago, and return their ids."""
+async def clean_unfinished(
+    link: QueueLink, state: JobState, grace: int, limit: int, listed: str | None = None
+) -> list[str]:  # fmt: skip
+    """Delete at most ``limit`` jobs in a state that were added at least ``grace`` ms ago, and return their ids.
+
+    ``listed`` selects a part of them: a state of ``lua/core/functions/page.lua``.
+    """
     seconds, microseconds = await link.transport.command("TIME")
     before = int(seconds) * 1000 + int(microseconds) // 1000 - grace
     meta, allowed = link.keys.meta, _RECORDED.get(state, state)
@@ -33,7 +38,7 @@ async def clean_unfinished(link: QueueLink, state: JobState, grace: int, limit: 
     deleted: list[str] = []
     kept, cursor = "", ""
     while len(deleted) < limit:
-        found = await link.transport.call(page(meta, state, cursor, _PIECE, ("state",), where=where))
+        found = await link.transport.call(page(meta, listed or state, cursor, _PIECE, ("state",), where=where))
         cursor = found.cursor
         ids = list(dict.fromkeys([kept] * bool(kept) + [job_id for job_id, _, _ in found.rows]))
         # The cursor names the last job: it is deleted after the next page, so that the position is found again.

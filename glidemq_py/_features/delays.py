@@ -6,17 +6,24 @@ The server's side is in lua/features/delays; lua/core/enqueue.lua places new job
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core.calls import administration
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, administration, unpack
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import QueueLink, change_job
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["change_delay", "change_job_delay", "promote", "promote_job"]
+__all__ = ["change_delay", "change_job_delay", "due_times", "promote", "promote_job"]
+
+
+def due_times(meta: str, ids: Sequence[str]) -> Call[list[int]]:
+    """Return when each of at most 1,000 jobs is due, epoch ms; 0 if it is not delayed."""
+    return Call("due_times", meta, requests.due_times(ids=ids), unpack, repeatable=True)
 
 
 async def change_job_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:

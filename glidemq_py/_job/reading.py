@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from glidemq_py._client.counting import complete_counts
+from glidemq_py._client.counting import BELOW_NORMAL, complete_counts
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_int
@@ -22,6 +22,7 @@ from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [
     "between",
+    "counts_by_rank",
     "cursor_at",
     "get_counts",
     "get_job",
@@ -151,8 +152,11 @@ async def read_page(
     return [job for job, _ in rows], following
 
 
-async def read_places(link: QueueLink, state: JobState, cursor: str, count: int) -> tuple[list[JobRecord], str]:
-    """Return a page as `read_page`, but of each job only its id, its stored state and when it was added."""
+async def read_places(link: QueueLink, state: str, cursor: str, count: int) -> tuple[list[JobRecord], str]:
+    """Return a page as `read_page`, but of each job only its id, its stored state and when it was added.
+
+    ``state`` is one of those of ``lua/core/functions/page.lua``.
+    """
     found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, ("state", "timestamp")))
     records: list[JobRecord] = []
     for job_id, _, (stored, added) in found.rows:
@@ -213,14 +217,21 @@ def _listed(
 
 async def get_counts(link: QueueLink) -> JobCounts:
     """Return the number of jobs per state."""
+    return (await counts_by_rank(link))[0]
+
+
+async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
+    """Return the number of jobs per state, and how many of the prioritized ones have a rank below 0."""
     meta = link.keys.meta
-    numbers = await complete_counts(link.transport, meta, await link.transport.call(reading.counts(meta)))
+    found = await link.transport.call(reading.counts(meta))
+    numbers = await complete_counts(link.transport, meta, found)
     waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
-    return JobCounts(
+    counts = JobCounts(
         waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, group_waiting=parked,
         completed=completed, failed=failed, suspended=suspended, waiting_children=waiting_children,
         paused=bool(paused),
     )  # fmt: skip
+    return counts, found[BELOW_NORMAL]
 
 
 async def get_workers(link: QueueLink) -> list[WorkerInfo]:
@@ -282,7 +293,7 @@ async def get_slice(
     return found
 
 
-async def cursor_at(link: QueueLink, state: JobState, position: int) -> str | None:
+async def cursor_at(link: QueueLink, state: str, position: int) -> str | None:
     """Return the cursor of a position; None if there are fewer jobs."""
     if state in _RANKED:
         return f"r:{position}"

@@ -13,7 +13,7 @@ import itertools
 import re
 import time
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
@@ -26,7 +26,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._features.partitions.stored import read_layout
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError, PartitionedQueueError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError
 from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
@@ -114,7 +114,10 @@ class ChosenIds:
         self._remember(chosen, queue)
         return queue
 
-    async def claim(self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None) -> set[str]:
+    async def claim(
+        self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None,
+        opened: Queue[Any, Any] | None = None,
+    ) -> set[str]:  # fmt: skip
         """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed.
 
         Finished jobs with the ids are deleted: as with bunqueue, such an id names a new job.
@@ -123,6 +126,7 @@ class ChosenIds:
             queue: Name of the queue or partition.
             chosen: The ids.
             mine: The entries of a former call for the same jobs, which may name another partition. They are updated.
+            opened: The queue, if its partitions are chosen by the ids; else the queue or partition of this name.
 
         Raises:
             CommandError: If another client is adding a job with one of the ids to another queue.
@@ -137,46 +141,21 @@ class ChosenIds:
         claims = [self._claim_new(shard, ids, value) for shard, ids in shards.items()]
         # Another program may have used an id before any client. A job that it adds from now on is one that a client
         # has met, even if it finishes before the job of the client is added.
-        used, claimed = await asyncio.gather(self._used_in(queue, every), asyncio.gather(*claims))
+        opened = opened or await self._open_part(queue)
+        used, claimed = await asyncio.gather(_used_in(opened, every), asyncio.gather(*claims))
         for each, before in itertools.chain.from_iterable(claimed):
             if before == own.get(each) and await self._replaces(each, before, value):
                 continue
             if not await self._claim_again(queue, each, before, value):
                 existing.add(each)
         for each in used:
-            if each not in existing and not await self._remove_finished(queue, each):
+            if each not in existing and not await _remove_finished(opened, each):
                 existing.add(each)
         for each in every:
             if each not in existing:
                 own[each] = value
                 self._remember(each, queue)
         return existing
-
-    async def _used_in(self, queue: str, chosen: Sequence[str]) -> list[str]:
-        """Return those of the ids that jobs of a queue or partition have.
-
-        A flow in a partitioned queue rejects them when it is added.
-        """
-        try:
-            link = await (await self._open_part(queue))._connected()
-        except PartitionedQueueError:
-            return []
-        by_own = {engine_id(each): each for each in chosen}
-        wanted, used = list(by_own), list[str]()
-        for start in range(0, len(wanted), _IDS_PER_CALL):
-            call = reading.records(link.keys.meta, wanted[start : start + _IDS_PER_CALL], ("state",))
-            used += [by_own[own] for own, _ in await link.transport.call(call)]
-        return used
-
-    async def _remove_finished(self, queue: str, chosen: str) -> bool:
-        """Delete the job of an id if it has finished; return False if it has not."""
-        job = await (await self._open_part(queue)).get_job(engine_id(chosen), exclude_data=True)
-        if job is not None:
-            try:
-                await job.remove(states=_FINISHED)
-            except JobStateError:
-                return False
-        return True
 
     async def restore(self, queue: str, chosen: Iterable[str]) -> int:
         """Write the entries of jobs that exist; return how many ids are those of jobs of other queues.
@@ -317,6 +296,38 @@ class ChosenIds:
         self._known.move_to_end(chosen)
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
+
+
+async def _used_in(opened: Queue[Any, Any], chosen: Sequence[str]) -> list[str]:
+    """Return those of the ids that jobs of a queue or partition have."""
+    by_own = {engine_id(each): each for each in chosen}
+    used: list[str] = []
+    await opened._plain_link()
+    if opened._partitions is None:
+        parts = [(opened, list(by_own))]
+    else:
+        placed: defaultdict[int, list[str]] = defaultdict(list)
+        for own in by_own:
+            for number, _ in candidates(own, opened._partitions.layout):
+                placed[number].append(own)
+        parts = [(opened._partitions.queues[number], ids) for number, ids in placed.items()]
+    for part, wanted in parts:
+        link = await part._connected()
+        for start in range(0, len(wanted), _IDS_PER_CALL):
+            call = reading.records(link.keys.meta, wanted[start : start + _IDS_PER_CALL], ("state",))
+            used += [by_own[own] for own, _ in await link.transport.call(call)]
+    return used
+
+
+async def _remove_finished(opened: Queue[Any, Any], chosen: str) -> bool:
+    """Delete the job of an id if it has finished; return False if it has not."""
+    job = await opened.get_job(engine_id(chosen), exclude_data=True)
+    if job is not None:
+        try:
+            await job.remove(states=_FINISHED)
+        except JobStateError:
+            return False
+    return True
 
 
 def _parsed(entry: str) -> tuple[str, int]:

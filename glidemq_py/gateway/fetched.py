@@ -164,8 +164,9 @@ class Fetched:
         if serializer is not JSON_SERIALIZER or text.startswith(_MARKS) or _LONG_NUMBER.search(text):
             data = portable(data)
         added, now = float(self._row[_ADDED]), float(self._now)
+        run_at = max(added, min(added + shape.delay, now)) if shape.delay else added  # or it was promoted
         return {
-            "id": job_id, "name": self._row[_NAME], "data": data, "createdAt": added, "runAt": added + shape.delay,
+            "id": job_id, "name": self._row[_NAME], "data": data, "createdAt": added, "runAt": run_at,
             "startedAt": now, "lastHeartbeat": now,
         }  # fmt: skip
 

@@ -376,7 +376,7 @@ class Hub:
         options = channel = None
         if fetches:
             wanted = sum(fetch.count for fetch in fetches)
-            options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, True)
+            options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
             if self._channels.hears:
                 channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
         reports = [report for some, _ in reported for report in some]

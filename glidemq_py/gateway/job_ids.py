@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.gateway_ids import queue_numbers_key
 from glidemq_py._core.keys import QueueKeys
@@ -108,13 +109,17 @@ class JobIds:
         part = (await self._open_part(name))._partition
         return (name, own) if part is None else (part.queue_name, part.id_of(own))
 
-    async def claim(self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None) -> set[str]:
+    async def claim(
+        self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None,
+        opened: Queue[Any, Any] | None = None,
+    ) -> set[str]:  # fmt: skip
         """Claim ids that a client has chosen for jobs of a queue or partition; return those of unfinished jobs.
 
         Args:
             queue: Name of the queue or partition.
             chosen: The ids.
             mine: The entries of a former call for the same jobs, which may name another partition. They are updated.
+            opened: The queue, if its partitions are chosen by the ids; else the queue or partition of this name.
 
         Raises:
             CommandError: If one of the ids cannot be used.
@@ -127,7 +132,7 @@ class JobIds:
                 raise CommandError(f"jobId {each} is an id that the gateway makes; choose another one")
             if await self._is_of_another_program(each):
                 raise CommandError(f"jobId {each} is the id of a job that another program added; choose another one")
-        return await self.chosen.claim(queue, ids, mine)
+        return await self.chosen.claim(queue, ids, mine, opened)
 
     async def _is_of_another_program(self, chosen: str) -> bool:
         found = _in_its_queue(chosen)

@@ -11,19 +11,14 @@ from glidemq_py._job.job import Job
 from glidemq_py.gateway.ids import is_uuid7
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.wire_states import wire_state
 
-__all__ = ["UNSTARTED", "full_job_object", "job_object", "wire_state"]
+__all__ = ["UNSTARTED", "full_job_object", "job_object"]
 
-_STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
 _STACK_TRACE_LIMIT: Final = 10
 """What bunqueue shows for jobs without this option."""
 UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 """The states of jobs that are neither active nor finished."""
-
-
-def wire_state(state: JobState | None) -> str:
-    """Return the name of a state for clients."""
-    return "unknown" if state is None else _STATES.get(state, str(state))
 
 
 def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
@@ -36,11 +31,10 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     backoff, group, key = opts.get("backoff"), opts.get("fairKey"), opts.get("deduplication")
     backoff = cast("Mapping[str, Any]", backoff) if isinstance(backoff, dict) else None
     dedup: Mapping[str, Any] = cast("Mapping[str, Any]", key) if isinstance(key, dict) else {}
-    delay = opts.get("delay")
     return {
         "id": job_id, "queue": wire_name(job.queue_name), "name": job.name, "data": job.data,
         "priority": max(0, job.priority - 1) if group is not None else job.rank,
-        "createdAt": job.timestamp, "runAt": job.timestamp + (delay if isinstance(delay, int) else 0),
+        "createdAt": job.timestamp, "runAt": _run_at(job),
         "startedAt": job.processed_on, "completedAt": job.finished_on,
         "attempts": job.attempts_made, "maxAttempts": opts.get("attempts") or 1,
         "backoff": 0 if backoff is None else backoff.get("delay", 0),
@@ -62,8 +56,13 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def full_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
+def full_job_object(job: Job[Any, Any], job_id: str, due: int = 0) -> dict[str, Any]:
     """Return the object of a job whose record was read, with its state and its result.
+
+    Args:
+        job: The job.
+        job_id: Its id on the wire.
+        due: When it is due if it is delayed, epoch ms; 0 = unknown.
 
     Raises:
         JobDataError: If the serializer cannot decode the stored data.
@@ -71,13 +70,24 @@ def full_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     """
     found = job_object(job, job_id)
     is_completed = job.state is JobState.COMPLETED
-    found["state"] = wire_state(job.state)
+    found["state"] = wire_state(job)
+    if due:
+        found["runAt"] = due
+    elif job.delay == 0 and job.state is not JobState.DELAYED:
+        found["runAt"] = job.timestamp  # also of a job that was promoted
     found["returnvalue"] = job.returnvalue if is_completed else UNDEFINED
     found["failedReason"] = UNDEFINED if job.failed_reason is None else job.failed_reason
     if is_completed:
         found["progress"] = 100
     found["progressMessage"] = job.progress_message
     return found
+
+
+def _run_at(job: Job[Any, Any]) -> int:
+    """Return when the job could start: at the latest when it did, since it may have been promoted."""
+    delay = job.opts.get("delay")
+    due = job.timestamp + (delay if isinstance(delay, int) else 0)
+    return due if job.processed_on is None else max(job.timestamp, min(due, job.processed_on))
 
 
 def _is_chosen(job: Job[Any, Any], job_id: str) -> bool:

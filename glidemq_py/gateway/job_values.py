@@ -19,6 +19,8 @@ LIMIT: Final = 10 * 1_048_576
 """Maximum size of data and results that clients of a gateway store, bytes."""
 _SAFE: Final = 2**53
 _PEERS_KNOWN_S: Final = 5.0
+_UNCHANGED: Final[frozenset[Any]] = frozenset((str, int, bool, type(None)))
+"""Types whose values JSON has as they are."""
 
 _peers: WeakKeyDictionary[Queue[Any, Any], tuple[float, bool]] = WeakKeyDictionary()
 """Until when it is known whether workers of another library are registered at a queue."""
@@ -29,7 +31,9 @@ class _NotJsonError(Exception):
 
 
 def json_value(field: str, value: Any) -> Any:
-    """Return the value as JSON has it. Whole numbers of float type become integers: JavaScript has one type for both.
+    """Return the value as JSON has it, converted in place.
+
+    Whole numbers of float type become integers: JavaScript has one type for both.
 
     Raises:
         CommandError: If JSON cannot represent a part of the value.
@@ -41,7 +45,7 @@ def json_value(field: str, value: Any) -> Any:
 
 
 def stored_value(value: Any) -> Any:
-    """Return the value as JSON has it, or a `PackedValue` if JSON cannot represent a part of it."""
+    """Return the value as JSON has it, converted in place, or a `PackedValue` if JSON cannot represent a part of it."""
     try:
         return _plain(value)
     except _NotJsonError:
@@ -72,6 +76,7 @@ async def check_readers(field: str, value: Any, queue: Queue[Any, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
+    """Convert a decoded value in place: a copy of many lists and maps would take as long as decoding them."""
     kind: Any = value.__class__
     if value is None or kind is str or kind is bool or kind is int:
         return value
@@ -80,13 +85,18 @@ def _plain(value: Any) -> Any:
             raise _NotJsonError(str(value))
         return _number(value)
     if kind is list:
-        return [_plain(each) for each in value]
+        for at, each in enumerate(value):
+            if each.__class__ not in _UNCHANGED:
+                value[at] = _plain(each)
+        return value
     if kind is dict:
         pairs = cast("dict[Any, Any]", value)
-        for key in pairs:
+        for key, each in pairs.items():
             if key.__class__ is not str:
                 raise _NotJsonError(f"a key of type {key.__class__.__name__}")
-        return {key: _plain(each) for key, each in pairs.items()}
+            if each.__class__ not in _UNCHANGED:
+                pairs[key] = _plain(each)
+        return pairs
     raise _NotJsonError({"bytes": "bytes", "datetime": "a date"}.get(kind.__name__, f"a value of type {kind.__name__}"))
 
 

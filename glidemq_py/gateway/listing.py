@@ -12,15 +12,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._core.job_states import JobState
-from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_jobs, read_places
+from glidemq_py._features.delays import due_times
+from glidemq_py._job.reading import ROWS_A_CALL, counts_by_rank, cursor_at, read_jobs, read_places
 from glidemq_py.gateway.table import CommandError
+from glidemq_py.gateway.wire_states import Source, sources_of, wire_state
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._job.job import Job
     from glidemq_py._job.link import QueueLink
 
-__all__ = ["ROOM_CHARS", "check_size", "jobs_in_order", "size_of"]
+__all__ = ["ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "size_of"]
 
 _ALSO_READ: Final = ("progressMessage",)
 _MOST_CHARS: Final = 64 * 1_048_576
@@ -28,6 +30,14 @@ ROOM_CHARS: Final = 262_144
 """Data and results above which a connection reads the jobs of one command at a time."""
 _FIRST_PAGE: Final = 20
 _PAGE_CHARS: Final = 1_048_576
+
+
+class Listed(NamedTuple):
+    """A job of a list."""
+
+    job: Job[Any, Any]
+    due: int
+    """When it is due if it is delayed, epoch ms; else 0."""
 
 
 class _Place(NamedTuple):
@@ -38,22 +48,22 @@ class _Place(NamedTuple):
     id: str
     """Its id in the partition; ids ascend too."""
     part: int
-    state: JobState
-    """State in which it was listed."""
+    source: Source
+    """Where it was listed."""
     stored: JobState | None
     """State in its record."""
 
 
 async def jobs_in_order(
     queue: Queue[Any, Any],
-    states: Sequence[JobState],
+    states: Sequence[str],
     offset: int,
     limit: int,
     *,
     oldest: bool,
     take_room: Callable[[], Awaitable[None]],
-) -> list[Job[Any, Any]]:
-    """Return at most ``limit`` jobs in these states from a position on.
+) -> list[Listed]:
+    """Return at most ``limit`` jobs in these states of the protocol from a position on.
 
     A job that leaves the states during the call is left out.
 
@@ -73,25 +83,25 @@ async def jobs_in_order(
     links = [await part._connected() for part in queue._parts]
     count, choose = offset + limit, heapq.nsmallest if oldest else heapq.nlargest
     first: list[_Place] = []
-    for number, part in enumerate(queue._parts):
-        counts = None if oldest else await part.get_job_counts()
-        for state in states:
-            skipped = 0 if counts is None else max(0, getattr(counts, state.name.lower()) - count)
-            found = await _places(links[number], number, state, skipped, count)
+    for number in range(len(links)):
+        counts = None if oldest else await counts_by_rank(links[number])
+        for source in sources_of(states):
+            skipped = 0 if counts is None else max(0, source.number(*counts) - count)
+            found = await _places(links[number], number, source, skipped, count)
             # A job that changed its state meanwhile may be in both.
             unique = {(place.part, place.id): place for place in (*first, *found)}
             first = choose(count, unique.values())
     return await _read(links, first[offset:], states, take_room)
 
 
-async def _places(link: QueueLink, part: int, state: JobState, skipped: int, count: int) -> list[_Place]:
-    """Return the first ``count`` jobs in a state, in its own order, after the skipped ones."""
-    cursor = await cursor_at(link, state, skipped) if skipped else ""
+async def _places(link: QueueLink, part: int, source: Source, skipped: int, count: int) -> list[_Place]:
+    """Return the first ``count`` jobs of a source, in its own order, after the skipped ones."""
+    cursor = await cursor_at(link, source.listed, skipped) if skipped else ""
     found: dict[str, _Place] = {}
     while cursor is not None and len(found) < count:
-        records, cursor = await read_places(link, state, cursor, min(ROWS_A_CALL, count - len(found)))
+        records, cursor = await read_places(link, source.listed, cursor, min(ROWS_A_CALL, count - len(found)))
         for each in records:
-            place = _Place(each.timestamp or 0, len(each.id), each.id, part, state, each.state)
+            place = _Place(each.timestamp or 0, len(each.id), each.id, part, source, each.state)
             found.setdefault(each.id, place)
         cursor = cursor or None
     return list(found.values())
@@ -100,14 +110,14 @@ async def _places(link: QueueLink, part: int, state: JobState, skipped: int, cou
 async def _read(
     links: Sequence[QueueLink],
     places: Sequence[_Place],
-    states: Sequence[JobState],
+    states: Sequence[str],
     take_room: Callable[[], Awaitable[None]],
-) -> list[Job[Any, Any]]:
+) -> list[Listed]:
     """Return the jobs at these places, in this order, which are still in one of the states."""
     by_part: defaultdict[int, list[_Place]] = defaultdict(list)
     for place in places:
         by_part[place.part].append(place)
-    found: dict[tuple[int, str], Job[Any, Any]] = {}
+    found: dict[tuple[int, str], Listed] = {}
     size, has_room = 0, False
     for number, mine in by_part.items():
         page, start = _FIRST_PAGE, 0
@@ -124,15 +134,25 @@ async def _read(
             # The size of the next reply is limited too.
             if jobs:
                 page = max(1, min(ROWS_A_CALL, _PAGE_CHARS * len(jobs) // max(1, of_page)))
+            due = await due_times_of(jobs)
             for job in jobs:
                 place = some[job._stored_id]
                 if job.state is place.stored:
-                    if place.state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
-                        job._state = place.state  # it is due; its record changes when a worker fetches it
-                elif job.state not in states:
+                    if place.source.state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
+                        job._state = place.source.state  # it is due; its record changes when a worker fetches it
+                elif wire_state(job) not in states:
                     continue
-                found[number, place.id] = job
+                found[number, place.id] = Listed(job, due.get(place.id, 0))
     return [found[key] for place in places if (key := (place.part, place.id)) in found]
+
+
+async def due_times_of(jobs: Sequence[Job[Any, Any]]) -> dict[str, int]:
+    """Return when the delayed ones of a queue's, or a partition's, jobs are due (epoch ms), by their stored ids."""
+    delayed = [job._stored_id for job in jobs if job.state is JobState.DELAYED]
+    if not delayed:
+        return {}
+    link = jobs[0]._link
+    return dict(zip(delayed, await link.transport.call(due_times(link.keys.meta, delayed)), strict=True))
 
 
 def check_size(size: int) -> None:

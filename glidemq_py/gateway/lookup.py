@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.job import Job
-from glidemq_py.gateway.job_objects import wire_state
 from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
+from glidemq_py.gateway.wire_states import wire_state
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
@@ -45,7 +45,7 @@ async def active_job(session: Session, job_id: str) -> Job[Any, Any]:
     """
     job = await existing_job(session, job_id)
     if job.state is not JobState.ACTIVE:
-        raise CommandError(f"Job is not active (current state: {wire_state(job.state)})")
+        raise CommandError(f"Job is not active (current state: {wire_state(job)})")
     return job
 
 

@@ -51,6 +51,7 @@ _FEW: Final = 16
 """Elements of a list up to which their types are not looked at beforehand."""
 _UNCHANGED: Final = frozenset((str, float, bool, bytes, type(None)))
 _INTEGERS: Final[frozenset[Any]] = frozenset((int,))
+_CONTAINERS: Final[frozenset[Any]] = frozenset((dict, list))
 
 
 class InvalidValueError(ValueError):
@@ -171,15 +172,16 @@ def request_id_of(payload: bytes) -> dict[str, Any]:
     return {}
 
 
-def _elements(value: Any) -> Any:
-    return value.values() if value.__class__ is dict else value
-
-
 def is_too_deep(value: Any) -> bool:
     """Return whether a value is nested deeper than `MAX_DEPTH`."""
-    level: list[Any] = [value] if value.__class__ in (dict, list) else []
+    level: list[Any] = [value] if value.__class__ in _CONTAINERS else []
     for _ in range(MAX_DEPTH):
-        level = [child for each in level for child in _elements(each) if child.__class__ in (dict, list)]
+        level = [
+            child
+            for each in level
+            for child in (each.values() if each.__class__ is dict else each)
+            if child.__class__ in _CONTAINERS
+        ]
         if not level:
             return False
     return True

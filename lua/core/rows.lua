@@ -50,7 +50,7 @@ G.rows = {
   limiter = { max = 1, duration = 2 },
   tokens = { max = 1, duration = 2, counts = 3 },
   held = { jobs = 1, suspects = 2, limit = 3 },
-  leasing = { owner = 1, lock = 2, counts_expiry = 3, limits = 4 },
+  leasing = { owner = 1, lock = 2, expiry = 3, limits = 4 },
   preferred = { turns = 1, keys = 2 },
   wake_channel = { name = 1, cluster = 2 },
   leased = { id = 1, entry = 2, fence = 3, processed_on = 4, limit = 5 },

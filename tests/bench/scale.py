@@ -221,7 +221,7 @@ async def unique_keys(site: Site, size: int) -> Point:
 async def leases(site: Site, size: int) -> Point:
     """Measure leases with a backlog of waiting jobs."""
     await _filled(site, size, lambda _: plain())
-    site.leasing = working.Leasing("", 30_000, False, ())
+    site.leasing = working.Leasing("", 30_000, working.Expiry.STALL, ())
     return await _measured(site, size, lambda _: plain())
 
 

@@ -177,6 +177,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "claim_ids": packed(lambda s: [s.id, s.random.choice(("", "q|1")), s.random.choice(("", "q|2"))]),
         "clean_jobs": packed(lambda s: [list(s.ids), s.random.choice(("waiting", "delayed failed")), s.now, 0, True]),
         "discard": an_id,
+        "due_times": packed(lambda s: [list(s.ids)]),
         "recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "worker-"]),
         "records": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "change_delay": lambda s: [s.id, s.random.choice(("0", "500"))],

@@ -187,7 +187,7 @@ class OwnQueue:
 
     def counts(self) -> dict[str, int]:
         names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended",
-                 "waiting_children", "group_waiting", "band")  # fmt: skip
+                 "waiting_children", "group_waiting", "band", "below_normal")  # fmt: skip
         return dict(zip(names, self.fcall("counts", self.meta), strict=True))
 
     def key_names(self) -> set[str]:

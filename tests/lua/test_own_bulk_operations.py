@@ -12,6 +12,7 @@ from glidemq_py._core.calls import administration, reading
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.administration import requeue_job
 from glidemq_py._core.calls.working import heartbeat, recover_stalled
+from glidemq_py._features.delays import due_times
 from glidemq_py.testing import RespError
 from tests.lua import job_places
 from tests.lua.job_places import (
@@ -457,6 +458,21 @@ def change_delay(q: OwnQueue, job_id: str, delay: int) -> str:
 
 def promote(q: OwnQueue, job_id: str) -> str:
     return str(q.run(administration.promote(q.meta, job_id)))
+
+
+def test_due_times(q: OwnQueue) -> None:
+    options: list[dict[str, Any]] = [{}, {"priority": 4}, {"rank": 9_000}, {"rank": -9}, {"rank": 7}]
+    options.append({"fair_key": "key"})
+    ids = [q.add_job(delay=1_000 + number, **each) for number, each in enumerate(options)]
+    due = [START + 1_000 + number for number in range(len(ids))]
+    ready = q.add_job()
+    assert q.run(due_times(q.meta, [*ids, ready, "none"])) == [*due, 0, 0]
+    assert change_delay(q, ids[0], 50) == "ok"
+    assert q.run(due_times(q.meta, ids)) == [START + 50, *due[1:]]
+    assert promote(q, ids[0]) == "ok"
+    q.advance(2_000)
+    # A job with a priority keeps its place until it is fetched.
+    assert q.run(due_times(q.meta, ids[:2])) == [0, due[1]]
 
 
 @pytest.mark.parametrize(

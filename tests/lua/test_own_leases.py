@@ -22,11 +22,11 @@ DAY = 86_400_000
 
 
 def leasing(
-    q: OwnQueue, want: int = 10, finished: Any = (), lock: int = LOCK, counts: bool = False, limits: Any = (),
-    owner: str = "me",
+    q: OwnQueue, want: int = 10, finished: Any = (), lock: int = LOCK, expiry: working.Expiry = working.Expiry.STALL,
+    limits: Any = (), owner: str = "me",
 ) -> tuple[list[int], list[Fetched]]:  # fmt: skip
     call = working.exchange(
-        q.meta, CONSUMER, want, finished, False, False, leasing=working.Leasing(owner, lock, counts, limits)
+        q.meta, CONSUMER, want, finished, False, False, leasing=working.Leasing(owner, lock, expiry, limits)
     )
     reply = q.run(call)
     return list(reply.statuses), [Fetched(job, reply.now) for job in reply.jobs]
@@ -97,7 +97,7 @@ def test_a_fetch_recovers_expired_leases_without_a_worker(q: OwnQueue, place: di
 def test_expiry_counts_an_attempt_by_option(q: OwnQueue) -> None:
     opts = {"attempts": 2, "backoff": {"type": "exponential", "delay": 1_000}}
     job_id = q.add_job(opts=json.dumps(opts), attempts=2)
-    first = lease(q, counts=True)
+    first = lease(q, expiry=working.Expiry.FAILED_ATTEMPT)
     q.advance(LOCK)
     assert leasing(q)[1] == []
     record = q.job(job_id)
@@ -105,15 +105,85 @@ def test_expiry_counts_an_attempt_by_option(q: OwnQueue) -> None:
     assert "stalledCount" not in record
     assert leasing(q, 0, [first.failed(limit=2)])[0] == [S.STALE]
     q.advance(1_000)
-    lease(q, counts=True)
+    lease(q, expiry=working.Expiry.FAILED_ATTEMPT)
     q.advance(LOCK)
     assert leasing(q)[1] == []
     assert (q.state(job_id), q.job(job_id)["attemptsMade"]) == ("failed", "2")
 
 
+def end(q: OwnQueue) -> tuple[list[str], list[str]]:
+    reply = q.run(end_leases(q.meta, False))
+    return reply.recovered, reply.failed
+
+
+def stalled_attempt(q: OwnQueue) -> Fetched:
+    job = lease(q, expiry=working.Expiry.STALLED_ATTEMPT)
+    q.advance(LOCK)
+    return job
+
+
+@pytest.mark.parametrize("place", [{}, {"lifo": True}, {"priority": 3}], ids=["stream", "list", "priority"])
+def test_stalled_attempt_runs_again_at_once_until_its_last_one(q: OwnQueue, place: dict[str, Any]) -> None:
+    job_id = q.add_job(opts=json.dumps({"attempts": 2, "backoff": {"type": "fixed", "delay": 60_000}}), **place)
+    first = stalled_attempt(q)
+    assert end(q) == ([job_id], [])
+    record = q.job(job_id)
+    assert (record["attemptsMade"], record["stalledCount"]) == ("1", "1")
+    assert q.event_names(job_id)[-1] == "stalled"
+    assert leasing(q, 0, [first.completed()])[0] == [S.STALE]
+    assert stalled_attempt(q).id == job_id
+    assert end(q) == ([], [job_id])
+    record = q.job(job_id)
+    assert (record["state"], record["attemptsMade"], record["stalledCount"]) == ("failed", "2", "2")
+    assert record["failedReason"] == "Lock expired (max attempts reached)"
+    assert record["failureReason"].startswith("max_attempts_exceeded|")
+    lines = [json.loads(line) for line in record["failedAttempts"].splitlines()]
+    assert [line[0] for line in lines] == [1, 2]
+    assert leases(q) == []
+
+
+@pytest.mark.parametrize(("policy", "stalls"), [(None, 3), (0, 1), (1, 1), (2, 2)])
+def test_stalled_attempts_end_at_the_maximum_of_stalls(q: OwnQueue, policy: int | None, stalls: int) -> None:
+    job_id = q.add_job(opts=json.dumps({"attempts": 100}))
+    if policy is not None:
+        q.redis("HSET", "meta", "maxStalledCount", policy)
+    for _ in range(stalls - 1):
+        stalled_attempt(q)
+        assert end(q) == ([job_id], [])
+    stalled_attempt(q)
+    assert end(q) == ([], [job_id])
+    record = q.job(job_id)
+    assert (record["failedReason"], record["attemptsMade"]) == ("Lock expired (max stalls reached)", str(stalls))
+    assert record["failureReason"].startswith("stalled|")
+
+
+def test_stalled_attempt_of_a_discarded_job_is_its_last(q: OwnQueue) -> None:
+    job_id = q.add_job(opts=json.dumps({"attempts": 100}))
+    job = lease(q, expiry=working.Expiry.STALLED_ATTEMPT)
+    q.redis("HSET", f"job:{job_id}", "discarded", "1")
+    assert extend(q, job, LOCK)[0] == [S.OK]  # it keeps what the expiry is
+    q.advance(LOCK)
+    assert end(q) == ([], [job_id])
+
+
+def test_stalled_attempt_applies_retention(q: OwnQueue) -> None:
+    job_id = q.add_job(opts=json.dumps({"removeOnFail": True}))
+    stalled_attempt(q)
+    assert end(q) == ([], [job_id])
+    assert q.state(job_id) is None
+
+
+def test_stalled_attempt_is_recovered_by_a_worker(q: OwnQueue) -> None:
+    job_id = q.add_job(opts=json.dumps({"attempts": 2}))
+    job = stalled_attempt(q)
+    q.let_idle(job.entry, LOCK, CONSUMER)
+    assert look(q).recovered == [job_id]
+    assert (q.job(job_id)["attemptsMade"], q.job(job_id)["stalledCount"]) == ("1", "1")
+
+
 def test_counted_expiry_applies_retention(q: OwnQueue) -> None:
     job_id = q.add_job(opts=json.dumps({"removeOnFail": True}))
-    lease(q, counts=True)
+    lease(q, expiry=working.Expiry.FAILED_ATTEMPT)
     q.advance(LOCK)
     leasing(q)
     assert q.state(job_id) is None

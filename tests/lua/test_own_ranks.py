@@ -132,7 +132,10 @@ def test_pages_of_ranked_jobs_are_complete(q: OwnQueue) -> None:
     late = [q.add_job(priority=1, delay=50), q.add_job(delay=60), q.add_job(rank=-5, delay=70)]
     for count in (1, 2, 3, 100):
         assert visit(q, "prioritized", count) == added
+        assert visit(q, "above-normal", count) == added[:5]
+        assert visit(q, "below-normal", count) == added[5:]
         assert sorted(visit(q, "delayed", count)) == sorted(late)
+    assert (q.counts()["prioritized"], q.counts()["below_normal"]) == (8, 3)
 
 
 def test_change_of_the_rank_of_a_running_job_is_rejected(q: OwnQueue) -> None:
@@ -145,7 +148,7 @@ def test_change_of_the_rank_of_a_running_job_is_rejected(q: OwnQueue) -> None:
 
 def test_rank_of_a_leased_job_is_in_the_reply(q: OwnQueue) -> None:
     q.add_job(rank=-7)
-    leasing = working.Leasing("owner", 1_000, False, ())
+    leasing = working.Leasing("owner", 1_000, working.Expiry.STALL, ())
     reply = q.run(working.exchange(q.meta, "c", 1, (), False, False, leasing=leasing))
     assert [Fetched(job, q.now).fields["priority"] for job in reply.jobs] == ["r-7"]
 

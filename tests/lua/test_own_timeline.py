@@ -168,7 +168,7 @@ def test_ordered_jobs(q: OwnQueue) -> None:
 def test_lease_names_its_owner(q: OwnQueue) -> None:
     turn_on(q)
     q.add_job()
-    leasing = working.Leasing("owner", 5_000, True, [])
+    leasing = working.Leasing("owner", 5_000, working.Expiry.FAILED_ATTEMPT, [])
     assert len(q.run(working.exchange(q.meta, "owner", 1, (), False, False, leasing=leasing)).jobs) == 1
     assert timeline(q)[-1] == ("active", START, "owner")
 

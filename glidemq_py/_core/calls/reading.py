@@ -29,8 +29,8 @@ def counts(meta: str) -> Call[list[int]]:
     """Return the counts of the jobs by state.
 
     The reply is: waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children, group
-    waiting (-1: too many groups for one call, use `count_parked`), and 0 or the priority at which `count_delayed`
-    continues.
+    waiting (-1: too many groups for one call, use `count_parked`), 0 or the priority at which `count_delayed`
+    continues, and how many of the prioritized jobs have a rank below 0.
     """
     return Call("counts", meta, (), list, repeatable=True)
 

@@ -24,6 +24,7 @@ __all__ = [
     "ExchangeFlags",
     "ExchangeReply",
     "ExchangeRequest",
+    "Expiry",
     "Failed",
     "FetchedJob",
     "Finished",
@@ -77,6 +78,16 @@ class EarlierRun(NamedTuple):
     """Absent for messages."""
 
 
+class Expiry(IntEnum):
+    """What the end of the lock of a lease is."""
+
+    STALL = 0
+    """The job has stalled."""
+    FAILED_ATTEMPT = 1
+    STALLED_ATTEMPT = 2
+    """The job has stalled, and an attempt is counted; it fails after its last attempt, or its third stall."""
+
+
 @declared("leasing")
 class Leasing(NamedTuple):
     """Field ``leasing`` of an exchange: the jobs that it fetches and reports are leases."""
@@ -84,8 +95,7 @@ class Leasing(NamedTuple):
     owner: str
     lock: int
     """Lock duration, ms."""
-    counts_expiry: bool
-    """True if the expiry of the lock counts as a failed attempt."""
+    expiry: Expiry
     limits: Sequence[int]
     """When the timeout of each reported attempt ends, epoch ms; 0 = none. May be shorter than ``finished``."""
 

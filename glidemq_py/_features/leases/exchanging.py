@@ -16,6 +16,7 @@ from glidemq_py._core.calls.working import (
     BudgetVerdicts,
     ExchangeFlags,
     ExchangeReply,
+    Expiry,
     Finished,
     Leasing,
     WakeChannel,
@@ -140,7 +141,7 @@ class FetchOptions:
     count: int
     lock_duration: int
     owner: str
-    count_expiry: bool
+    expiry: Expiry
 
 
 class Report(NamedTuple):
@@ -329,12 +330,12 @@ async def exchange_rows(
         AmbiguousResultError: If the reply was lost twice.
     """
     limits = [report.limit for report in reports]
-    want, owner, lock, counts = (0, "", 0, False) if fetch is None else (
-        fetch.count, fetch.owner, fetch.lock_duration, fetch.count_expiry
+    want, owner, lock, expiry = (0, "", 0, Expiry.STALL) if fetch is None else (
+        fetch.count, fetch.owner, fetch.lock_duration, fetch.expiry
     )  # fmt: skip
     call = working.exchange(
         link.keys.meta, CONSUMER, want, [report.row for report in reports], not queue.options.events, False,
-        charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, counts, limits if any(limits) else ()),
+        charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, expiry, limits if any(limits) else ()),
         channel=channel if want else None,
     )  # fmt: skip
     call.unclaimed = lambda reply: _release_unclaimed(queue, _runs_of(link, call.read(reply)))

@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.leases import exchanging
@@ -35,7 +36,7 @@ ResultT = TypeVar("ResultT", default=Any)
 
 MAX_LOCK_MS = DAY_MS // 2
 """Longest lock of a lease: a library of another client takes a time more than a day ahead for an invalid one."""
-DEFAULTS = FetchOptions(1, 30_000, "", False)
+DEFAULTS = FetchOptions(1, 30_000, "", Expiry.STALL)
 """Arguments of a fetch that follows no other."""
 
 
@@ -222,7 +223,7 @@ def next_fetch(queue: LeasingQueue, options: FetchOptions, count: Any) -> FetchO
     """Return the fetch of ``fetch_next``; None if it is 0."""
     if not check_int("fetch_next", count, 0, exchanging.ROWS_PER_CALL):
         return None
-    return FetchOptions(count, options.lock_duration, options.owner or queue._lease_owner, options.count_expiry)
+    return FetchOptions(count, options.lock_duration, options.owner or queue._lease_owner, options.expiry)
 
 
 def maker(queue: LeasingQueue, options: FetchOptions | None) -> Any:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from glidemq_py._client.runtime import BLOCKING_RUNTIME
+from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int, check_text
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases import exchanging
@@ -120,9 +121,10 @@ async def fetch(
 def _fetch_options(
     queue: LeasingQueue, count: int, lock_duration: Milliseconds, owner: str | None, count_expiry: bool
 ) -> FetchOptions:
+    expiry = Expiry.FAILED_ATTEMPT if check_bool("count_expiry", count_expiry) else Expiry.STALL
     return FetchOptions(
         check_int("count", count, 1, exchanging.ROWS_PER_CALL), lock_ms("lock_duration", lock_duration),
-        queue._lease_owner if owner is None else _check_owner(owner), check_bool("count_expiry", count_expiry),
+        queue._lease_owner if owner is None else _check_owner(owner), expiry,
     )  # fmt: skip
 
 

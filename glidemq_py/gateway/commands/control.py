@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._core.job_states import JobCounts, JobState
-from glidemq_py._core.times import MAX_DURATION_MS
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.times import MAX_DURATION_MS, to_ms
+from glidemq_py._features.cleaning import clean_unfinished
 from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
-from glidemq_py.gateway.listing import jobs_in_order, size_of
+from glidemq_py.gateway.listing import Listed, jobs_in_order, size_of
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.webhooks.service import DELIVERIES
+from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_wire_counts
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
-    from glidemq_py._job.job import Job
     from glidemq_py.gateway.session import Session
 
-__all__ = ["COMMANDS", "wire_counts"]
+__all__ = ["COMMANDS"]
 
 _QUEUE: Final = (Field("queue", Kind.QUEUE, required=True),)
-_LISTED: Final[Mapping[str, tuple[JobState, ...]]] = {
-    "waiting": (JobState.WAITING, JobState.GROUP_WAITING),
-    "prioritized": (JobState.PRIORITIZED,),
-    "delayed": (JobState.DELAYED, JobState.SUSPENDED),
-    "active": (JobState.ACTIVE,),
-    "completed": (JobState.COMPLETED,),
-    "failed": (JobState.FAILED,),
-    "waiting-children": (JobState.WAITING_CHILDREN,),
-}
-"""Our states by those of the protocol."""
-_CLEANED: Final = {name: states for name, states in _LISTED.items() if name != "active"}
-_READY_AND_DELAYED: Final = (*_LISTED["waiting"], *_LISTED["prioritized"], JobState.DELAYED)
+_CLEANED: Final = {name: sources for name, sources in SOURCES.items() if name != "active"}
+_READY_AND_DELAYED: Final = (*SOURCES["waiting"], *SOURCES["prioritized"], SOURCES["delayed"][0])
 _MOST_LISTED: Final = 10_000
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
@@ -75,23 +66,7 @@ async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _counts(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"counts": wire_counts(await (await session.state.queue(given["queue"])).get_job_counts())}
-
-
-def wire_counts(found: JobCounts) -> dict[str, int]:
-    """Return the number of jobs by state of the protocol; ready jobs of a paused queue are paused."""
-    waiting, prioritized = found.waiting + found.group_waiting, found.prioritized
-    paused = waiting + prioritized if found.paused else 0
-    return {
-        "waiting": 0 if found.paused else waiting,
-        "prioritized": 0 if found.paused else prioritized,
-        "delayed": found.delayed + found.suspended,
-        "active": found.active,
-        "completed": found.completed,
-        "failed": found.failed,
-        "waiting-children": found.waiting_children,
-        "paused": paused,
-    }
+    return {"counts": await read_wire_counts(await session.state.queue(given["queue"]))}
 
 
 async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -116,14 +91,28 @@ async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _clean(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    states = _READY_AND_DELAYED if given["state"] is None else _CLEANED.get(given["state"], ())
-    left, deleted = given["limit"], list[str]()
-    for state in states:
-        if len(deleted) >= left:
-            break
-        deleted += await queue.clean(given["grace"], left - len(deleted), state)
+    sources = _READY_AND_DELAYED if given["state"] is None else _CLEANED.get(given["state"], ())
+    deleted = await _delete_old(queue, sources, given["grace"], given["limit"])
     ids = [await session.state.ids.on_wire(queue.name, job_id) for job_id in deleted]
     return {"count": len(ids), "ids": ids}
+
+
+async def _delete_old(queue: Queue[Any, Any], sources: Sequence[Source], grace: int, limit: int) -> list[str]:
+    """Delete at most ``limit`` jobs that are old enough; return their ids."""
+    deleted: list[str] = []
+    await queue._plain_link()
+    for source in sources:
+        parts = queue._parts if source.state is JobState.PRIORITIZED else ()
+        for part in parts:
+            left = limit - len(deleted)
+            if left <= 0:
+                return deleted
+            link = await part._connected()
+            found = await clean_unfinished(link, source.state, to_ms("grace", grace), left, source.listed)
+            deleted += found if part._partition is None else map(part._partition.id_of, found)
+        if not parts and len(deleted) < limit:
+            deleted += await queue.clean(grace, limit - len(deleted), source.state)
+    return deleted
 
 
 async def _list_queues(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -153,32 +142,32 @@ async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
 
         oldest = given["asc"]
         found = await jobs_in_order(queue, states, offset, limit, oldest=oldest, take_room=take_room) if limit else []
-        named = [(await ids.on_wire(queue.name, job.id), job) for job in found]
+        named = [(await ids.on_wire(queue.name, each.job.id), each) for each in found]
         found.clear()
         objects = _objects(named, {"state": "paused"} if given["state"] == "paused" else {})
-        if sum(size_of(job) + JOB_CHARS for _, job in named) <= LARGE_CHARS:
+        if sum(size_of(each.job) + JOB_CHARS for _, each in named) <= LARGE_CHARS:
             return {"jobs": [*objects]}
         async with Slices(session.parts) as slices:
             return LargeAnswer(jobs=[await slices.encoded(each) for each in objects])
 
 
-def _objects(named: list[tuple[str, Job[Any, Any]]], changes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _objects(named: list[tuple[str, Listed]], changes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the objects of jobs with these ids; the jobs are removed from the list, as their data may be large."""
     named.reverse()
     while named:
-        job_id, job = named.pop()
+        job_id, each = named.pop()
         with contextlib.suppress(JobDataError, SerializationError):
-            yield {**full_job_object(job, job_id), **changes}
+            yield {**full_job_object(each.job, job_id, each.due), **changes}
 
 
-async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[JobState]:
+async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[str]:
     if given is None:
-        return [state for states in _LISTED.values() for state in states]
+        return [*SOURCES]
     names = [given] if isinstance(given, str) else check_field(Field("state", Kind.TEXTS), given)
-    wanted = dict.fromkeys(state for name in names for state in _LISTED.get(name, ()))
+    wanted = dict.fromkeys(name for name in names if name in SOURCES)
     if "paused" in names and await queue.is_paused():
-        wanted.update(dict.fromkeys((*_LISTED["waiting"], *_LISTED["prioritized"])))
-    return list(wanted)
+        wanted.update(dict.fromkeys(READY))
+    return [*wanted]
 
 
 COMMANDS: Final = (

@@ -40,7 +40,8 @@ _COUNTED: Final = 10_000
 _AUTO_RETRY_MS: Final = 3_600_000
 _AUTO_RETRIES: Final = 3
 _STALLED_MS: Final = 30_000
-_STALLED_COUNT: Final = 1
+_MOST_STALLS: Final = 3
+"""Without a policy: the third expiry of a lock fails the job (``lua/features/leases/leases.lua``)."""
 _REASONS: Final = tuple(str(each) for each in FailureReason if each is not FailureReason.CHILD_FAILED)
 """Reasons that clients know."""
 
@@ -315,7 +316,7 @@ async def _get_stall_config(session: Session, given: Mapping[str, Any]) -> Answe
     return {
         "config": {
             "enabled": True, "stallInterval": _STALLED_MS if interval is None else interval,
-            "maxStalls": _STALLED_COUNT if most is None else most, "gracePeriod": grace or 0,
+            "maxStalls": _MOST_STALLS if most is None else most, "gracePeriod": grace or 0,
         }
     }  # fmt: skip
 

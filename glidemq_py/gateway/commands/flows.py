@@ -15,6 +15,7 @@ from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py._job.job import Job
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -26,7 +27,7 @@ from glidemq_py.errors import (
     JobNotFoundError,
     JobStateError,
 )
-from glidemq_py.gateway.chosen_ids import engine_id
+from glidemq_py.gateway.chosen_ids import chosen_of, engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.lookup import find_job, job_at
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
@@ -77,14 +78,16 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
     queues = list(dict.fromkeys(job.queue for job in jobs))
     claimed: dict[str, str] = {}
     for queue in queues:
-        session.state.maintain(await session.state.queue(queue))
-        known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue], claimed)
+        opened = await session.state.queue(queue)
+        session.state.maintain(opened)
+        known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue], claimed, opened)
         if known:
             raise CommandError(f"flow job already exists: {min(known)}")
     try:
         is_complete = await _add(session, jobs, plan)
     except DuplicateJobError as error:
-        raise CommandError(f"flow job already exists: {error.job_id}") from None
+        own = split_partition_id(error.job_id)[1]
+        raise CommandError(f"flow job already exists: {chosen_of(own) or own}") from None
     if is_complete:
         session.state.ids.chosen.added(claimed)
     snapshots: list[dict[str, Any]] = []

@@ -9,14 +9,15 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.core import ClientError, end_attempt, leased_job
 from glidemq_py.gateway.commands.flows import family_of
-from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object, wire_state
+from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object
 from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
-from glidemq_py.gateway.listing import size_of
+from glidemq_py.gateway.listing import due_times_of, size_of
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
 from glidemq_py.gateway.pushing import group_priority
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
+from glidemq_py.gateway.wire_states import wire_state
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
@@ -35,10 +36,11 @@ _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31
 async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await existing_job(session, given["id"], exclude_data=False)
     family = await family_of(session, job)
+    due = (await due_times_of([job])).get(job._stored_id, 0)
     if size_of(job) <= LARGE_CHARS:
-        return {"job": {**full_job_object(job, given["id"]), **family}}
+        return {"job": {**full_job_object(job, given["id"], due), **family}}
     async with session.room(), Slices(session.parts) as slices:
-        return LargeAnswer(job=await slices.encoded({**full_job_object(job, given["id"]), **family}))
+        return LargeAnswer(job=await slices.encoded({**full_job_object(job, given["id"], due), **family}))
 
 
 async def _get_by_chosen_id(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -47,7 +49,7 @@ async def _get_by_chosen_id(session: Session, given: Mapping[str, Any]) -> Answe
 
 async def _get_state(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await find_job(session, given["id"])
-    return {"id": given["id"], "state": wire_state(None if job is None else job.state)}
+    return {"id": given["id"], "state": wire_state(job)}
 
 
 async def _get_result(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -112,7 +114,7 @@ async def _discard(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _to_wait(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await find_job(session, given["id"])
     if job is None:
-        raise CommandError(f"Cannot move job from state '{wire_state(None)}' to waiting")
+        raise CommandError(f"Cannot move job from state '{wire_state(job)}' to waiting")
     state = job.state
     try:
         if state is JobState.ACTIVE:
@@ -124,7 +126,7 @@ async def _to_wait(session: Session, given: Mapping[str, Any]) -> Answer:
         elif state is JobState.FAILED:
             await job.retry()
         elif state not in (JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING):
-            raise CommandError(f"Cannot move job from state '{wire_state(state)}' to waiting")
+            raise CommandError(f"Cannot move job from state '{wire_state(job)}' to waiting")
     except LeaseLostError:
         raise CommandError(f"Invalid or expired lock token for job {given['id']}") from None
     except JobStateError as error:
@@ -180,7 +182,7 @@ async def _to_delayed(session: Session, given: Mapping[str, Any]) -> Answer:
         elif job.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
             await job.change_delay(delay)
         else:
-            raise CommandError(f"Job is not active (current state: {wire_state(job.state)})")
+            raise CommandError(f"Job is not active (current state: {wire_state(job)})")
     except LeaseLostError:
         raise CommandError(f"Invalid or expired lock token for job {given['id']}") from None
     except JobStateError as error:

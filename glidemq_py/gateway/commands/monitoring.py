@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobDataError
-from glidemq_py.gateway.commands.control import wire_counts
 from glidemq_py.gateway.commands.cron import all_crons
 from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.memory import memory_mb
@@ -17,6 +16,7 @@ from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.wire_states import read_wire_counts
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import GatewayState, Session
@@ -44,7 +44,7 @@ async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
 
 
 async def _counts(state: GatewayState, queue: str) -> dict[str, int]:
-    return wire_counts(await (await state.queue(queue)).get_job_counts())
+    return await read_wire_counts(await state.queue(queue))
 
 
 def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -167,7 +167,7 @@ async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answe
 async def _dashboard_queue(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
     counts, ranks, paused, failed = await asyncio.gather(
-        queue.get_job_counts(), queue.get_rank_counts(), queue.is_paused(),
+        read_wire_counts(queue), queue.get_rank_counts(), queue.is_paused(),
         queue.get_jobs(JobState.FAILED, 0, _PREVIEWED - 1),
     )  # fmt: skip
     preview: list[dict[str, Any]] = []
@@ -184,7 +184,7 @@ async def _dashboard_queue(session: Session, given: Mapping[str, Any]) -> Answer
         )  # fmt: skip
     return {
         "data": {
-            "name": wire_name(queue.name), "counts": wire_counts(counts), "paused": paused,
+            "name": wire_name(queue.name), "counts": counts, "paused": paused,
             "priorityCounts": {str(rank): number for rank, number in ranks.items()}, "dlqPreview": preview,
             "timestamp": time.time_ns() // 1_000_000,
         }

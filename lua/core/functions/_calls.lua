@@ -191,6 +191,10 @@ G.calls = {
   change_rank = function(args) return { id = args[1], rank = args[2] } end,
   count_ranks = function(args) return { cursor = args[1] } end,
   change_delay = function(args) return { id = args[1], delay = args[2] } end,
+  due_times = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { ids = r[1] }
+  end,
   promote = function(args) return { id = args[1] } end,
   promote_jobs = function(args)
     local r = cmsgpack.unpack(args[1])

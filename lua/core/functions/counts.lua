@@ -1,8 +1,9 @@
 -- counts: count the jobs per state and return whether the queue is paused.
 -- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children,
--- group waiting, band}
+-- group waiting, band, below normal}
 --   group waiting: jobs parked in their groups; -1 = more groups than one call reads: use count_parked
 --   band: 0, or the priority from which count_delayed continues; jobs from there on are counted as prioritized so far
+--   below normal: prioritized jobs with a rank below 0
 -- count_parked: count parked jobs, one page of the groups per call.
 -- KEYS 1 meta   ARGV 1 cursor ('0' at first)   -> packed {cursor ('0' = the end), group, jobs parked in it, ...};
 -- groups without parked jobs are omitted, a group may be returned twice
@@ -49,14 +50,15 @@ G.counts = function(q)
   local from_lists = G.count_of(call('GET', q.list_active))
   local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
   delayed = delayed + call('ZCARD', q.delayed_own)
-  prioritized = prioritized + call('ZCARD', q.ranked_above) + call('ZCARD', q.ranked_below)
+  local below = call('ZCARD', q.ranked_below)
+  prioritized = prioritized + call('ZCARD', q.ranked_above) + below
   if fair then delayed = delayed + call('ZCARD', q.fair_delayed) end
   return {
     ready, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,
     call('ZCARD', q.suspended),
     call('ZCARD', q.waiting_children),
-    parked(q), band,
+    parked(q), band, below,
   }
 end
 

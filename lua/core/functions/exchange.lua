@@ -15,7 +15,7 @@
 --   charges: absent, or what finished jobs used of their flow's budget, see features/budgets/budget.lua
 --   held: false, or the worker's current jobs: {jobs, suspects, smallest limit of these}, see
 --   stalled_jobs/suspects.lua
---   leasing: false or absent, or {owner, lock ms, whether expiry counts, limits}: the fetched and reported jobs are leases,
+--   leasing: false or absent, or {owner, lock ms, expiry 0 to 2, limits}: the fetched and reported jobs are leases,
 --   see features/leases/leases.lua
 --   channel: false or absent, or {name, whether the server is a cluster}: registered to be woken up if fewer jobs than
 --   requested are ready, see features/many_queues/wake_channels.lua

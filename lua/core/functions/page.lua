@@ -1,5 +1,6 @@
 -- page: return one page of the jobs in a state, for listing and iterating.
 -- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name [, where]]}   -> packed {rows, cursor}
+-- state: also `above-normal` and `below-normal`, the prioritized jobs with a priority or a rank above 0, and the others.
 -- row: {id, position, values of the requested fields}; cursor '' = the end. Bound: `count` jobs per call, and 512
 -- groups.
 -- fields empty: rows are only counted and no record is read, to skip jobs.
@@ -116,6 +117,8 @@ end
 -- with the number of the set, `o<number>:`.
 local OWN = {
   prioritized = { 'ranked_above', false, 'ranked_below' },
+  ['above-normal'] = { 'ranked_above', false },
+  ['below-normal'] = { 'ranked_below' },
   delayed = { false, 'delayed_own', 'fair_delayed' },
 }
 
@@ -133,11 +136,12 @@ local function next_set(q, sets, at)
 end
 
 local function with_ranks(q, state, cursor, count, fields)
-  local sets, ready = OWN[state], state == 'prioritized'
+  local sets, ready = OWN[state], state ~= 'delayed'
   local number, rest = string.match(cursor, '^o(%d):(.*)$')
   -- The cursors of `scheduled` have no prefix.
   local at = tonumber(number) or cursor ~= '' and ready and 2 or next_set(q, sets, 1)
   rest = rest or cursor
+  if not at then return {}, '' end
   for _ = 1, #sets do
     local rows, next_cursor = one_set(q, sets[at], rest, count, fields, ready)
     if next_cursor ~= '' then return rows, sets[at] and 'o' .. at .. ':' .. next_cursor or next_cursor end

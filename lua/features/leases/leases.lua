@@ -1,9 +1,10 @@
 -- Leases: jobs fetched without a worker (docs/learn/leases.md). Nobody renews the lock of a lease, so the server keeps
 -- its deadline: in the job's record, and as the score of the job in the sorted set `leases`.
--- Field `lease` of the record: `<fence>|<processedOn>|<deadline>|<limit>|<counts>|<stream entry>|<owner>`. It is valid
--- only for the attempt with this fence and processedOn. limit: the end of the job's `timeout`, 0 = none; counts: 1 = the
--- expiry counts as a failed attempt. `lastActive` is the deadline too: a Node peer compares it with its clock, so it
--- recovers the job no earlier than one lock duration after the deadline.
+-- Field `lease` of the record: `<fence>|<processedOn>|<deadline>|<limit>|<expiry>|<stream entry>|<owner>`. It is valid
+-- only for the attempt with this fence and processedOn. limit: the end of the job's `timeout`, 0 = none; expiry: what the
+-- end of the lock is, 0 = the job stalled, 1 = a failed attempt, 2 = the job stalled, and an attempt is counted (leases of
+-- gateways). `lastActive` is the deadline too: a Node peer compares it with its clock, so it recovers the job no earlier
+-- than one lock duration after the deadline.
 
 G.leases = {}
 local L = G.leases
@@ -18,24 +19,26 @@ local PATTERN = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d)|([%d%-]*)|(.*)$'
 local EXPIRED_PER_CALL, EXPIRED_MAX = 20, 500
 L.MAX_STALLED = 1 -- as the default of workers
 local SHORTEST_LOCK_MS = 1000
+local FAILS, STALLS = '1', '2'
+L.MAX_STALLS = 3 -- as the default of bunqueue: the third stall fails the job
 local TIMEOUT, EXPIRY = 'JobTimeoutError', 'LeaseExpiredError'
 local NO_END = {}
 
 -- ------------------------------------------------------------------ one lease
 
--- h: state, fence, processedOn, lease of a record. Return {fence, processed_on, deadline, limit, counts, entry, owner}, or
+-- h: state, fence, processedOn, lease of a record. Return {fence, processed_on, deadline, limit, expiry, entry, owner}, or
 -- nil if the job is not leased now.
 L.current = function(h)
   if not h.lease or h.state ~= 'active' then return nil end
-  local fence, processed_on, deadline, limit, counts, entry, owner = string.match(h.lease, PATTERN)
+  local fence, processed_on, deadline, limit, expiry, entry, owner = string.match(h.lease, PATTERN)
   if not fence or fence ~= h.fence or processed_on ~= h.processedOn then return nil end
   return { fence = G.count_of(fence), processed_on = G.count_of(processed_on), deadline = G.count_of(deadline),
-    limit = G.count_of(limit), counts = counts == '1', entry = entry, owner = owner }
+    limit = G.count_of(limit), expiry = expiry, entry = entry, owner = owner }
 end
 
 local function text_of(lease)
   return table.concat({ G.int(lease.fence), G.int(lease.processed_on), G.int(lease.deadline), G.int(lease.limit),
-    lease.counts and '1' or '0', lease.entry, lease.owner }, '|')
+    lease.expiry, lease.entry, lease.owner }, '|')
 end
 
 -- A deadline more than a day ahead is invalid, and over.
@@ -89,14 +92,40 @@ local function fail_attempt(q, run, id, lease, reason, kind)
   if redis.call('HEXISTS', key, 'state') == 1 then G.bump(key, 'fence') end
 end
 
+-- Make the job ready at once and count a stall and an attempt, or fail it after its last attempt or stall.
+local function stall_attempt(q, run, id, h, lease)
+  local key = q.J .. id
+  local stored = G.pick(key, 'opts', 'attemptsMade', 'discarded')
+  local stalls, reason = G.bump(key, 'stalledCount'), nil
+  if stored.discarded or G.count_of(stored.attemptsMade) + 1 >= whole(decoded(stored.opts).attempts, 1000000) then
+    reason = G.failures.LAST_ATTEMPT
+  elseif stalls >= (G.stalled_policy.of_queue(q, run).max_stalled or L.MAX_STALLS) then
+    reason = G.failures.LAST_STALL
+  end
+  if not run.quiet then G.emit(q.events, 'stalled', id) end
+  if reason then
+    G.bump(key, 'fence')
+    G.end_job(q, id, run.now, reason, 'failed', h.processedOn, { worker = '', started = h.processedOn })
+    run.failed[#run.failed + 1] = id
+  else
+    G.failures.stalled(q, id, h, run.now, '')
+    G.return_stalled(q, run, id, h)
+    run.recovered[#run.recovered + 1] = id
+  end
+  if lease.entry == '' then G.untrack_list_job(q, id) else G.ack_entries(q, { lease.entry }) end
+  if redis.call('HEXISTS', key, 'state') == 1 then G.bump(key, 'attemptsMade') end
+end
+
 -- End a lease that is over. run: {now, max_stalled, quiet, recovered, failed [, fetching, no_metrics]}.
 local function expire(q, run, id, h, lease)
   run.fetching = run.fetching or G.fetching(q, run.now, '', run.quiet)
   run.fetching.settings = run.fetching.settings or (G.settings(q))
   if lease.limit > 0 and lease.limit <= run.now then
     fail_attempt(q, run, id, lease, 'timed out after ' .. G.int(lease.limit - lease.processed_on) .. ' ms', TIMEOUT)
-  elseif lease.counts then
+  elseif lease.expiry == FAILS then
     fail_attempt(q, run, id, lease, 'the lease expired', EXPIRY)
+  elseif lease.expiry == STALLS then
+    stall_attempt(q, run, id, h, lease)
   else
     G.recover_job(q, run, id, lease.entry, h, 1, '')
   end
@@ -177,9 +206,11 @@ end
 
 -- ------------------------------------------------------------------ in an exchange
 
+local function expiry_of(number) return number == 1 and FAILS or number == 2 and STALLS or '0' end
+
 -- leasing: the row of the request. Return the state of the leases of this call.
 L.settings = function(leasing, no_metrics)
-  return { owner = leasing[LEASING.owner], lock = leasing[LEASING.lock], counts = leasing[LEASING.counts_expiry],
+  return { owner = leasing[LEASING.owner], lock = leasing[LEASING.lock], expiry = expiry_of(leasing[LEASING.expiry]),
     limits = leasing[LEASING.limits] or {}, no_metrics = no_metrics, started = {} }
 end
 
@@ -230,7 +261,7 @@ L.start = function(fetching, id, entry, fence, opts)
   local deadline = fetching.now + shorter(settings.lock, own_lock)
   if limit > 0 then deadline = math.min(deadline, limit) end
   local lease, text = text_of({ fence = fence, processed_on = fetching.now, deadline = deadline, limit = limit,
-    counts = settings.counts, entry = entry, owner = settings.owner }), G.int(deadline)
+    expiry = settings.expiry, entry = entry, owner = settings.owner }), G.int(deadline)
   local started = settings.started
   started[#started + 1] = text
   started[#started + 1] = id
@@ -245,7 +276,7 @@ L.start_plain = function(fetching, id, entry)
   if not deadline then
     deadline = G.int(fetching.now + settings.lock)
     settings.deadline, settings.tail = deadline, '|' .. settings.owner
-    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. (settings.counts and '1' or '0') .. '|'
+    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. settings.expiry .. '|'
   end
   local n = #started
   started[n + 1], started[n + 2] = deadline, id

@@ -144,12 +144,18 @@ async def test_finished_job_of_another_program_in_a_partition(
 ) -> None:
     async with Queue(queue_name, url, partitions=3) as queue:
         x, y, z = (f"{queue_name}-{letter}" for letter in "xyz")
-        for name in (x, y, z):
-            await finish_job(queue, name)
+        nodes = [{"id": f"{queue_name}-f{n}", "queue": queue_name, "input": {"data": {"n": n}}} for n in range(5)]
+        for name in (x, y, z, *(node["id"] for node in nodes)):
+            await finish_job(queue, str(name))
         await push(wire, queue_name, x, data="new")
         jobs = [{"data": "new", "customId": y}, {"data": "new", "customId": z}]
         await good(other, "PUSHB", queue=queue_name, jobs=jobs)
         assert [await state_of(wire, name) for name in (x, y, z)] == ["waiting"] * 3
+        await good(other, "PUSHF", jobs=nodes)
+        assert [await state_of(wire, str(node["id"])) for node in nodes] == ["waiting"] * 5
+        await queue.add("n", 1, job_id=f"{queue_name}-own")
+        node = {"id": f"{queue_name}-own", "queue": queue_name, "input": {"data": {}}}
+        assert await failure(wire, "PUSHF", jobs=[node]) == f"flow job already exists: {queue_name}-own"
         await good(wire, "Obliterate", queue=queue_name)
 
 

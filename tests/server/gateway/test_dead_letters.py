@@ -133,6 +133,7 @@ async def test_policy(wire: Wire, queue: Queue) -> None:
 
 
 async def test_stalled_policy(wire: Wire, queue: Queue) -> None:
+    assert (await good(wire, "GetStallConfig", queue=queue.name))["config"]["maxStalls"] == 3
     await good(wire, "SetStallConfig", queue=queue.name, config={"stallInterval": 2_000, "maxStalls": 7})
     assert (await good(wire, "GetStallConfig", queue=queue.name))["config"] == {
         "enabled": True, "stallInterval": 2_000, "maxStalls": 7, "gracePeriod": 0

@@ -66,6 +66,25 @@ async def test_life_of_jobs(wire: Wire, other: Wire, queue_name: str) -> None:
     assert await kinds(wire, 4) == expected
 
 
+@pytest.mark.slow
+async def test_expired_locks(wire: Wire, other: Wire, queue_name: str) -> None:
+    await good(wire, "SubscribeEvents", queue=queue_name)
+    job_id = (await good(other, "PUSH", queue=queue_name, data=1, maxAttempts=2, backoff=3_600_000))["id"]
+    pulled = await good(other, "PULL", queue=queue_name, owner="w", lockTtl=1_000)
+    assert await kinds(wire, 3) == [("pushed", job_id), ("pulled", job_id), ("stalled", job_id)]
+    again = await good(other, "PULL", queue=queue_name, owner="w", lockTtl=1_000, timeout=60_000)
+    assert (again["job"]["attempts"], again["job"]["stallCount"]) == (1, 1)
+    error = f"Invalid or expired lock token for job {job_id}"
+    assert await failure(other, "ACK", id=job_id, token=pulled["token"]) == error
+    assert await kinds(wire, 2) == [("pulled", job_id), ("stalled", job_id)]
+    event = await next_event(wire)
+    assert (event["eventType"], event["error"]) == ("failed", "Lock expired (max attempts reached)")
+    (entry,) = (await good(other, "Dlq", queue=queue_name))["entries"]
+    assert (entry["reason"], entry["error"]) == ("max_attempts_exceeded", event["error"])
+    assert [(each["attempt"], each["reason"]) for each in entry["attempts"]] == [(1, "stalled"), (2, "stalled")]
+    assert (entry["job"]["attempts"], entry["job"]["stallCount"]) == (2, 2)
+
+
 async def test_duplicates(wire: Wire, other: Wire, queue: Queue) -> None:
     """Also those of other programs; the event names the job that exists."""
     await good(wire, "SubscribeEvents", queue=queue.name)

@@ -536,8 +536,10 @@ async def test_lock_expires_soon_without_a_fetch(
     await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=60_000)
     await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=1_000)
     start = time.monotonic()
-    await until(state_is(other, short, "delayed"))
+    await until(state_is(other, short, "waiting"))
     assert time.monotonic() - start < 5
+    job = (await good(wire, "GetJob", id=short))["job"]
+    assert (job["attempts"], job["stallCount"]) == (1, 1)
     assert await state_of(wire, long) == "active"
     assert f"job {short}: stalled (its lock or timeout expired); it will run again" in caplog.text
 

@@ -240,6 +240,19 @@ async def test_failed_jobs_of_all_partitions(wire: Wire, other: Wire, queue: Que
     assert (await good(wire, "GetStallConfig", queue=name))["config"]["maxStalls"] == 3
 
 
+async def test_negative_priorities_and_times(wire: Wire, other: Wire, queue: Queue) -> None:
+    name = queue.name
+    low, late = await push(wire, queue, 4, priority=-2), await push(wire, queue, 4, delay=60_000)
+    await push(wire, queue, 3)
+    counts = (await good(other, "GetJobCounts", queue=name))["counts"]
+    assert (counts["waiting"], counts["prioritized"], counts["delayed"]) == (7, 0, 4)
+    assert (await good(other, "GetJobs", queue=name, state="prioritized"))["jobs"] == []
+    listed = (await good(other, "GetJobs", queue=name, state="delayed"))["jobs"]
+    assert {job["id"]: job["runAt"] - job["createdAt"] for job in listed} == dict.fromkeys(late, 60_000)
+    cleaned = await good(other, "Clean", queue=name, state="waiting")
+    assert (cleaned["count"], set(low) <= set(cleaned["ids"])) == (7, True)
+
+
 @pytest.mark.slow
 async def test_expired_locks_are_recovered_without_workers(wire: Wire, queue: Queue) -> None:
     """Gateways run the maintenance of every partition."""

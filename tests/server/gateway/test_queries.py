@@ -50,6 +50,56 @@ async def test_jobs_of_a_paused_queue(wire: Wire, queue_name: str, ids: list[str
     assert {job["state"] for job in both} == {"waiting", "prioritized"}
 
 
+async def test_job_with_a_negative_priority_is_waiting(wire: Wire, queue_name: str) -> None:
+    jobs = [{"data": number, "priority": rank} for number, rank in enumerate((0, -1, 5, -7, 9_000))]
+    ids = (await good(wire, "PUSHB", queue=queue_name, jobs=jobs))["ids"]
+    assert [await state_of(wire, each) for each in ids] == [
+        "waiting", "waiting", "prioritized", "waiting", "prioritized"
+    ]  # fmt: skip
+    assert (await good(wire, "GetJob", id=ids[1]))["job"]["state"] == "waiting"
+    counts = (await good(wire, "GetJobCounts", queue=queue_name))["counts"]
+    assert (counts["waiting"], counts["prioritized"], counts["paused"]) == (3, 2, 0)
+    for asc in (True, False):
+        for state, expected in (("waiting", [0, 1, 3]), ("prioritized", [2, 4])):
+            found = (await good(wire, "GetJobs", queue=queue_name, state=state, asc=asc))["jobs"]
+            assert [job["data"] for job in found] == sorted(expected, reverse=not asc)
+            assert {job["state"] for job in found} == {state}
+        newest = (await good(wire, "GetJobs", queue=queue_name, state="waiting", asc=asc, limit=1))["jobs"]
+        assert [job["data"] for job in newest] == [0 if asc else 3]
+    await good(wire, "Pause", queue=queue_name)
+    counts = (await good(wire, "GetJobCounts", queue=queue_name))["counts"]
+    assert (counts["waiting"], counts["prioritized"], counts["paused"]) == (0, 0, 5)
+    await good(wire, "Resume", queue=queue_name)
+    assert (await good(wire, "Clean", queue=queue_name, state="waiting", limit=2))["count"] == 2
+    assert (await good(wire, "Clean", queue=queue_name, state="waiting"))["count"] == 1
+    assert sorted((await good(wire, "Clean", queue=queue_name, state="prioritized"))["ids"]) == sorted(ids[2::2])
+
+
+async def test_run_at_of_a_delayed_job_is_its_time(wire: Wire, other: Wire, queue_name: str) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue_name, data=1, delay=60_000, backoff=3_600_000))["id"]
+
+    async def run_at() -> float:
+        job = (await good(other, "GetJob", id=job_id))["job"]
+        state = job["state"]
+        (listed,) = (await good(other, "GetJobs", queue=queue_name, state=state))["jobs"]
+        assert listed["runAt"] == job["runAt"]
+        return float(job["runAt"]) - float(job["createdAt"])
+
+    assert await run_at() == 60_000
+    await good(wire, "ChangeDelay", id=job_id, delay=600_000)
+    assert 600_000 <= await run_at() < 660_000
+    await good(wire, "Promote", id=job_id)
+    assert await run_at() < 60_000
+    pulled = await good(wire, "PULL", queue=queue_name, owner="w")
+    assert pulled["job"]["runAt"] <= pulled["job"]["startedAt"]
+    await good(wire, "MoveToDelayed", id=job_id, delay=7_000_000, token=pulled["token"])
+    assert 7_000_000 <= await run_at() < 7_060_000
+    await good(wire, "MoveToWait", id=job_id)
+    pulled = await good(wire, "PULL", queue=queue_name, owner="w")
+    await good(wire, "FAIL", id=job_id, token=pulled["token"], error="bad")
+    assert await run_at() >= 1_800_000  # half the backoff at least
+
+
 async def test_invalid_listing(wire: Wire, queue_name: str) -> None:
     assert await failure(wire, "GetJobs", queue=queue_name, state=7) == "state must be a list"
     assert await failure(wire, "GetJobs", queue=queue_name, limit=-1) == "limit must be at least 0"

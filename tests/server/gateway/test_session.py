@@ -119,6 +119,29 @@ async def test_list_may_have_all_elements(wire: Wire) -> None:
     assert (await wire.call("Ping", data=[0] * 1_900_000))["ok"] is True
 
 
+async def test_frames_behind_a_large_one_start_after_it(wire: Wire, queue_name: str) -> None:
+    push = {"cmd": "PUSH", "queue": queue_name}
+    large = packed({**push, "data": [{"a": number} for number in range(100_000)], "reqId": "large"})
+    too_many = packed({"cmd": "Ping", "data": [{}] * 2_100_000, "reqId": "too many"})
+    assert min(len(large), len(too_many)) > 262_144
+    first, last = packed({**push, "data": 1, "reqId": "first"}), packed({**push, "data": 2, "reqId": "last"})
+    wire.send(first + large + last + too_many + packed({"cmd": "Ping", "reqId": "ping"}))
+    answers = {answer["reqId"]: answer["ok"] for answer in [await wire.receive() for _ in range(5)]}
+    assert answers == {"first": True, "large": True, "last": True, "too many": False, "ping": True}
+    jobs = (await good(wire, "PULLB", queue=queue_name, count=3, owner="w"))["jobs"]
+    assert [job["data"] if isinstance(job["data"], int) else len(job["data"]) for job in jobs] == [1, 100_000, 2]
+
+
+async def test_large_frame_does_not_hold_up_the_end_of_a_gateway(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, Gateway(url, port=0) as gateway, Wire(gateway) as wire:
+        wire.send(packed({"cmd": "PUSH", "queue": queue_name, "data": [{"a": number} for number in range(200_000)]}))
+        await wire.writer.drain()
+        start = time.monotonic()
+        await gateway.close()
+        assert time.monotonic() - start < 20
+        assert (await queue.get_job_counts()).total in (0, 1)
+
+
 async def test_frames_arrive_in_pieces_and_together(wire: Wire) -> None:
     frames = b"".join(packed({"cmd": "Ping", "reqId": number}) for number in range(20))
     for start in range(0, len(frames), 7):

@@ -16,8 +16,10 @@ local KNOWN = G.positions(F.REASONS)
 
 local BY_TYPE = { JobTimeoutError = F.TIMEOUT, LeaseExpiredError = F.STALLED, SandboxCrashError = F.WORKER_LOST,
   JobRevokedError = F.EXPLICIT, ChildFailedError = F.CHILD, GroupRateLimitError = F.UNKNOWN }
+-- Reasons of jobs whose lock expired at a gateway, as bunqueue gives them.
+F.LAST_ATTEMPT, F.LAST_STALL = 'Lock expired (max attempts reached)', 'Lock expired (max stalls reached)'
 local BY_TEXT = { ['job stalled more than maxStalledCount'] = F.STALLED, expired = F.EXPIRED, revoked = F.EXPLICIT,
-  ['Suspend timeout exceeded'] = F.TIMEOUT }
+  ['Suspend timeout exceeded'] = F.TIMEOUT, [F.LAST_ATTEMPT] = F.EXHAUSTED, [F.LAST_STALL] = F.STALLED }
 local DEFAULTS = { attempts = 20, traceback = 4096, bytes = 65536 }
 local ERROR_BYTES, NAME_BYTES = 1024, 256
 local LINES_MAX, TRACES_MAX = 1000, 16
