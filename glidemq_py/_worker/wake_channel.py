@@ -108,6 +108,8 @@ class WakeChannels:
         self._task: asyncio.Task[None] | None = None
         self._turn: Iterator[int] = iter(())
         self._next_round = 0.0
+        self._unchecked: set[int] = set()
+        """Numbers of the queues that were added after the last check of all keys."""
 
     @property
     def hears(self) -> bool:
@@ -129,6 +131,7 @@ class WakeChannels:
     async def add(self, sleeper: Sleeper) -> None:
         """Wake and poll a queue from now on; subscribe if it is the first one."""
         self._sleepers[sleeper.number] = sleeper
+        self._unchecked.add(sleeper.number)
         async with self._opening:
             if self._task is None:
                 await self._subscribe(sleeper.transport)
@@ -137,6 +140,7 @@ class WakeChannels:
     async def remove(self, sleeper: Sleeper) -> None:
         """Stop waking a queue; unsubscribe if it was the last one."""
         self._sleepers.pop(sleeper.number, None)
+        self._unchecked.discard(sleeper.number)
         async with self._opening:
             if self._sleepers or self._task is None:
                 return
@@ -189,7 +193,7 @@ class WakeChannels:
 
     async def _poll_on(self) -> None:
         loop = asyncio.get_running_loop()
-        self._next_round = loop.time() + 1.0
+        self._next_round = loop.time() + ROUND_S
         failing = False
         while True:
             await asyncio.sleep(POLL_S * random.uniform(0.9, 1.1))
@@ -201,9 +205,12 @@ class WakeChannels:
                     await self._visit_some()
                 else:
                     await self._read_streams(sleepers)
-                    if loop.time() >= self._next_round:
+                    is_round = loop.time() >= self._next_round
+                    if is_round:
                         self._next_round = loop.time() + ROUND_S
-                        await self._check_all(sleepers)
+                    due = sleepers if is_round else [each for each in sleepers if each.number in self._unchecked]
+                    await self._check_all(due)
+                    self._unchecked.difference_update(each.number for each in due)
                 failing = False
             except GlideMQError as error:
                 if any(each.number not in self._sleepers for each in sleepers):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Queue, Worker
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._worker import idle_queues, lanes, wake_channel
 from glidemq_py._worker.background import Background
 from glidemq_py.errors import UnsupportedOptionError
@@ -432,6 +433,44 @@ async def test_stalled_job_of_an_idle_queue_is_recovered(url: str, names: list[s
             assert await job.wait_until_finished(timeout=30_000) == 5
         assert stalled == [(job.id, names[1])]
         await dead.close(force=True)
+
+
+async def test_keys_of_a_queue_that_is_served_later_are_checked_at_once(
+    url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """A partition that a running worker gets may have jobs of a worker that died."""
+    monkeypatch.setattr(wake_channel, "ROUND_S", 1_000.0)
+    monkeypatch.setattr(wake_channel, "POLL_S", 0.01)
+    async with Queue(names[0], url) as first, Queue(names[1], url) as second:
+        await second.add("n", 1, delay=3_600_000)
+        transport = (await first._connected()).transport
+        channels = wake_channel.WakeChannels()
+        sleepers = [Checked(number, queue._keys, transport) for number, queue in enumerate((first, second), 1)]
+        for sleeper in sleepers:
+            await channels.add(sleeper)
+            await with_timeout(until(lambda: sleeper.exists))  # noqa: B023 - it is awaited here
+        assert [sleeper.exists for sleeper in sleepers] == [[False], [True]]
+        for sleeper in sleepers:
+            await channels.remove(sleeper)
+
+
+class Checked:
+    """A queue that waits for wake-ups, and remembers the checks of its keys."""
+
+    position = "0"
+
+    def __init__(self, number: int, keys: QueueKeys, transport: Any) -> None:
+        self.number, self.keys, self.transport = number, keys, transport
+        self.exists: list[bool] = []
+
+    def woken(self) -> None: ...
+
+    def called(self) -> None: ...
+
+    def found(self) -> None: ...
+
+    def checked(self, exists: bool) -> None:
+        self.exists.append(exists)
 
 
 @pytest.mark.slow
