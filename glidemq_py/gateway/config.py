@@ -14,6 +14,7 @@ from typing import Any, Final
 from glidemq_py._core.checked_options import check_option
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
+from glidemq_py._features.backup.store import check_endpoint
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.gateway.options import GatewayOptions
@@ -246,10 +247,11 @@ def _s3_settings(environment: Mapping[str, str]) -> dict[str, Any]:
         raise GlideMQValidationError("S3_BUCKET", None, "is required with S3_BACKUP_ENABLED")
     storage: dict[str, str] = {"region": "us-east-1"}
     for name, variables in _S3_STORAGE.items():
-        text = next((environment[each] for each in variables if environment.get(each)), None)
-        if text is not None:
-            storage[name] = text
-    if storage.get("endpoint", "").startswith("http://"):
+        variable = next((each for each in variables if environment.get(each)), None)
+        if variable is not None:
+            text = environment[variable]
+            storage[name] = check_endpoint(variable, text) if name == "endpoint" else text
+    if storage.get("endpoint", "").lower().startswith("http://"):
         storage["allow_http"] = "true"
     hosted = environment.get("S3_VIRTUAL_HOSTED_STYLE")
     if hosted and _parsed("S3_VIRTUAL_HOSTED_STYLE", hosted, _flag):

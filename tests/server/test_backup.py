@@ -727,6 +727,15 @@ async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path:
         await queue.verify_backup(tmp_path, backup_id=made[0].id)
 
 
+async def test_panic_of_obstore_is_a_backup_error(queue: Queue) -> None:
+    """The endpoint of a store is not checked by obstore, whose library panics, and PanicException is no Exception."""
+    from obstore.store import S3Store
+
+    store = S3Store("b", endpoint="foo", access_key_id="a", secret_access_key="b", region="r")
+    with pytest.raises(BackupError, match="cannot write .* in S3Store: .*InvalidUri"):
+        await queue.backup(store)
+
+
 async def test_damaged_manifests_do_not_hide_other_backups(
     queue: Queue, copy: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,8 @@ from glidemq_py.gateway.config import SETTINGS, settings_of
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.rate import FrameLimit
 
+S3: dict[str, str] = {"S3_BACKUP_ENABLED": "1", "S3_BUCKET": "b"}
+
 
 def written(folder: Path, text: str) -> str:
     path = folder / "gateway.toml"
@@ -61,6 +63,10 @@ def test_empty_variables_count_as_absent() -> None:
         ({"S3_BACKUP_ENABLED": "maybe"}, "S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_ENABLED": "1"}, "S3_BUCKET' = None: is required with S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_RETENTION": "x"}, "S3_BACKUP_RETENTION"),
+        ({**S3, "S3_ENDPOINT": "foo"}, "S3_ENDPOINT' = 'foo': must be a URL such as 'https://s3.example.com:9000'"),
+        ({**S3, "S3_ENDPOINT": "localhost:9000"}, "S3_ENDPOINT' = 'localhost:9000': must be a URL"),
+        ({**S3, "AWS_ENDPOINT": "http://h:99999"}, r"AWS_ENDPOINT' = 'http://h:99999': must be a URL .*\(Port out of"),
+        ({**S3, "S3_ENDPOINT": "s3://key:secret@h"}, r"S3_ENDPOINT' = \*\*\*: must be a URL"),
     ],
 )
 def test_ill_formed_variable_is_named(environment: dict[str, str], error: str) -> None:
@@ -194,6 +200,16 @@ def test_secrets_of_the_storage_are_not_shown(destination: str, tmp_path: Path) 
         Gateway("valkey://127.0.0.1:1", backup=destination.format(folder=tmp_path), backup_storage=storage)
     assert str(caught.value).startswith("option 'backup_storage' = ***: ")
     assert "TOPSECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["endpoint", "AWS_ENDPOINT_URL"])
+def test_ill_formed_endpoint_of_the_storage_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    with pytest.raises(GlideMQValidationError, match=f"^option 'backup_storage.{name}' = 'foo': must be a URL"):
+        Gateway("valkey://127.0.0.1:1", backup="s3://b", backup_storage={name: "foo"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "foo")
+    with pytest.raises(GlideMQValidationError, match="^option 'AWS_ENDPOINT_URL' = 'foo': must be a URL"):
+        Gateway("valkey://127.0.0.1:1", backup="s3://b")
 
 
 def test_destination_of_the_backup_is_named() -> None:

@@ -107,16 +107,20 @@ def test_share_of_a_receiver_follows_from_its_answers() -> None:
     assert len(started) == 20
     clock.now += 0.1
     end(started, is_ok=True)
-    assert len(started := start(slots, "a")) == 40
+    started = start(slots, "a")
+    assert len(started) == 40
     clock.now += 0.1
     end(started, is_ok=False)
-    assert (len(started := start(slots, "a")), slots.is_dead("a")) == (40, False)
+    started = start(slots, "a")
+    assert (len(started), slots.is_dead("a")) == (40, False)
     clock.now += 3
     end(started, is_ok=True)
-    assert (len(started := start(slots, "a")), slots.is_dead("a")) == (10, False)
+    started = start(slots, "a")
+    assert (len(started), slots.is_dead("a")) == (10, False)
     clock.now += 10
     end(started, is_ok=False)
-    assert (len(started := start(slots, "a")), slots.is_dead("a")) == (1, True)
+    started = start(slots, "a")
+    assert (len(started), slots.is_dead("a")) == (1, True)
     clock.now += 0.1
     end(started, is_ok=True)
     assert (len(start(slots, "a")), slots.is_dead("a")) == (2, False)

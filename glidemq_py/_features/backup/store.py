@@ -7,6 +7,7 @@ last: a backup without it is incomplete and never restored.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -16,7 +17,7 @@ from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py.errors import BackupError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.errors.base import SECRET
 
-__all__ = ["BackupStore", "Destination", "in_thread", "manifest_path", "part_path"]
+__all__ = ["BackupStore", "Destination", "check_endpoint", "in_thread", "manifest_path", "part_path"]
 
 Destination: TypeAlias = str | Path | object
 """A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore."""
@@ -24,6 +25,10 @@ Destination: TypeAlias = str | Path | object
 T = TypeVar("T")
 
 _MANIFEST = "manifest.json"
+_ENDPOINTS = ("endpoint", "endpoint_url", "base_url")
+"""Options of stores that are URLs, all with or without a beginning such as ``aws_``."""
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Environment variables from which obstore reads the endpoint of S3."""
 
 
 async def in_thread(runtime: Runtime, work: Callable[[], T]) -> T:
@@ -100,7 +105,9 @@ class BackupStore:
     async def _run(self, action: str, path: str, work: Callable[[], T]) -> T:
         try:
             return await in_thread(self.runtime, work)
-        except Exception as error:  # obstore raises exceptions of several unrelated classes
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # obstore's exceptions have unrelated classes; a panic is not even an Exception
             raise BackupError(f"cannot {action} {path!r} in {self.name}: {_first_line(error)}") from error
 
 
@@ -111,6 +118,31 @@ def _checked(options: Any) -> dict[str, str]:
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise GlideMQValidationError("storage_options", SECRET, "must be a mapping of text to text")
     return found
+
+
+def check_endpoint(option: str, value: str) -> str:
+    """Return the endpoint of a store. obstore itself panics at the first request if it is ill-formed.
+
+    Raises:
+        GlideMQValidationError: If it is no HTTP URL. The message does not contain a URL with a password.
+    """
+    problem = "must be a URL such as 'https://s3.example.com:9000'"
+    try:
+        parts = urlsplit(value)
+        if parts.scheme.lower() in ("http", "https") and parts.hostname and parts.port != 0:
+            return value
+    except ValueError as error:
+        problem = f"{problem} ({error})"
+    raise GlideMQValidationError(option, SECRET if "@" in value else value, problem)
+
+
+def _check_endpoints(options: Mapping[str, str], *, is_s3: bool) -> None:
+    given = [name for name in options if name.lower().endswith(_ENDPOINTS)]
+    for name in given:
+        check_endpoint(f"storage_options.{name}", options[name])
+    for variable in _ENDPOINT_VARIABLES if is_s3 and not given else ():
+        if variable in os.environ:
+            check_endpoint(variable, os.environ[variable])
 
 
 def _open(destination: Destination, options: dict[str, str], writes: bool) -> tuple[Any, str]:
@@ -156,16 +188,19 @@ def _object_store(stores: Any, url: str, options: dict[str, str]) -> Any:
     kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}.get(scheme)
     if kind is None:
         raise GlideMQValidationError("destination", url, "must begin with s3://, gs://, az:// or file://")
+    _check_endpoints(options, is_s3=kind is stores.S3Store)
     settings = dict(options)
     client = {"allow_http": True} if settings.pop("allow_http", "").lower() in ("1", "true") else None
     try:
         return kind.from_url(url, config=settings or None, client_options=client)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         option, value = ("storage_options", SECRET) if "onfig" in type(error).__name__ else ("destination", url)
         raise GlideMQValidationError(option, value, f"is rejected by obstore: {_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
