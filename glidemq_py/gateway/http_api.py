@@ -165,6 +165,9 @@ class HttpApi:
             raise _RefusedError(429, "Rate limit exceeded")
         digests = self._state.digests
         if digests and not is_authorized(headers, digests):
+            if "authorization" in headers:
+                address = self._address(headers, scope)
+                self._state.warnings.warn("token", f"gateway: rejected an invalid token of {address}")
             raise _RefusedError(401, "Unauthorized")
         if not digests and not self._is_origin(headers):
             check_site(headers, self._hosts, _ANY_HOST)

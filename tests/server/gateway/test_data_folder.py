@@ -81,7 +81,9 @@ async def test_log_lines_are_json(url: str) -> None:
         async with Wire(port) as wire, Wire(port) as another:
             await good(wire, "Ping")
             assert await another.is_closed()
-        assert json.loads(await stderr.readline())["message"] == "gateway: rejected a connection: 1 are open"
+        assert (
+            json.loads(await stderr.readline())["message"] == "gateway: rejected a connection of 127.0.0.1: 1 are open"
+        )
         command.process.terminate()
         _, rest = await command.process.communicate()
         assert [json.loads(line)["message"] for line in rest.splitlines()] == ["gateway: stopping"]

@@ -203,6 +203,22 @@ async def test_tokens_and_public_paths(guarded: Client) -> None:
     await guarded.good("GET", "/queues")
 
 
+async def test_invalid_requests_and_tokens_do_not_fill_the_log(
+    guarded: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", guarded.port)
+        writer.write(b"nonsense\r\n\r\n")
+        assert b"400 Bad Request" in await reader.read()
+        writer.close()
+        assert (await guarded.send("GET", "/stats", authorization="Bearer wrong"))[0] == 401
+    assert (await guarded.send("GET", "/stats"))[0] == 401
+    assert caplog.messages == [
+        "HTTP connection of 127.0.0.1: Invalid HTTP request received.",
+        "gateway: rejected an invalid token of 127.0.0.1",
+    ]
+
+
 async def test_health(client: Client) -> None:
     assert (await client.send("GET", "/healthz"))[2] == b"OK"
     assert await client.good("GET", "/ready") == {"ok": True, "ready": True}
