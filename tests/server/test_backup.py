@@ -732,7 +732,7 @@ async def test_panic_of_obstore_is_a_backup_error(queue: Queue) -> None:
     from obstore.store import S3Store
 
     store = S3Store("b", endpoint="foo", access_key_id="a", secret_access_key="b", region="r")
-    with pytest.raises(BackupError, match="cannot write .* in S3Store: .*InvalidUri"):
+    with pytest.raises(BackupError, match=r"cannot write .* in S3Store: .*InvalidUri"):
         await queue.backup(store)
 
 

@@ -208,7 +208,7 @@ def test_ill_formed_endpoint_of_the_storage_is_rejected(name: str, monkeypatch: 
     with pytest.raises(GlideMQValidationError, match=f"^option 'backup_storage.{name}' = 'foo': must be a URL"):
         Gateway("valkey://127.0.0.1:1", backup="s3://b", backup_storage={name: "foo"})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "foo")
-    with pytest.raises(GlideMQValidationError, match="^option 'AWS_ENDPOINT_URL' = 'foo': must be a URL"):
+    with pytest.raises(GlideMQValidationError, match=r"^option 'AWS_ENDPOINT_URL' = 'foo': must be a URL"):
         Gateway("valkey://127.0.0.1:1", backup="s3://b")
 
 

@@ -241,19 +241,19 @@ async def test_connection_that_is_not_authenticated_in_time_is_closed(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else silent connections would lock out clients with a token."""
-    async with Gateway(url, port=0, tokens=TOKENS, frame_timeout=300, max_connections=5) as gateway:
-        async with Wire(gateway) as wire:
-            assert (await wire.call("Auth", token=TOKENS[0]))["ok"]
-            silent = [await Wire(gateway).__aenter__() for _ in range(4)]
-            silent[0].send(packed({"cmd": "Ping"}))
-            assert (await silent[0].receive())["error"] == "Not authenticated"
-            for each in silent:
-                assert await each.receive() == {"ok": False, "error": "Not authenticated within 0.3 s"}
-                assert await each.is_closed()
-                each.writer.close()
-            assert (await wire.call("Ping"))["ok"]
-            async with Wire(gateway) as other:
-                assert (await other.call("Auth", token=TOKENS[1]))["ok"]
+    options: dict[str, Any] = {"tokens": TOKENS, "frame_timeout": 300, "max_connections": 5}
+    async with Gateway(url, port=0, **options) as gateway, Wire(gateway) as wire:
+        assert (await wire.call("Auth", token=TOKENS[0]))["ok"]
+        silent = [await Wire(gateway).__aenter__() for _ in range(4)]
+        silent[0].send(packed({"cmd": "Ping"}))
+        assert (await silent[0].receive())["error"] == "Not authenticated"
+        for each in silent:
+            assert await each.receive() == {"ok": False, "error": "Not authenticated within 0.3 s"}
+            assert await each.is_closed()
+            each.writer.close()
+        assert (await wire.call("Ping"))["ok"]
+        async with Wire(gateway) as other:
+            assert (await other.call("Auth", token=TOKENS[1]))["ok"]
     lines = [each for each in caplog.messages if "was not authenticated" in each]
     text = "gateway: closed a connection of 127.0.0.1 that was not authenticated in 0.3 s"
     assert lines == [text, f"{text} (the last of 3 in the last minute)"]
