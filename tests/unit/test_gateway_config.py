@@ -1,5 +1,6 @@
 """Tests of the gateway's configuration: environment, file, flags, and their precedence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +153,45 @@ def test_command_reports_invalid_settings_in_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5
     assert "did you mean 'port'" in lines[0]
-    assert "tls_cert" in lines[1]
-    assert "tokens" in lines[2]
-    assert "option 'port' = 0: must not be 0 with several processes" in lines[3]
+    assert "option '--tls-cert' = '/none.pem': is not a readable file" in lines[1]
+    assert "option 'AUTH_TOKENS' = None: is required with --host '0.0.0.0'; --allow-anonymous disables" in lines[2]
+    assert "option '--port' = 0: must not be 0 with several processes (--processes)" in lines[3]
     assert "processes" in lines[4]
     with pytest.raises(SystemExit):
         main(["--prot", "1"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "flags", "error"),
+    [
+        ({"HOST": "0.0.0.0"}, "", [], "'AUTH_TOKENS' = None: is required with HOST '0.0.0.0'; --allow-anonymous dis"),
+        ({}, 'host = "0.0.0.0"', [], r"'AUTH_TOKENS' = None: is required with host '0.0.0.0'; --allow.* \(in \.toml\)"),
+        ({}, 'host = "::"', ["--host", "0.0.0.0"], "'AUTH_TOKENS' = None: is required with --host .*authentication$"),
+        ({}, "", ["--tls-cert", "x"], "'--tls-key' = None: is required with --tls-cert$"),
+        ({"TLS_KEY_FILE": "x"}, "", [], "'--tls-cert' = None: is required with TLS_KEY_FILE$"),
+        ({}, 'tls_cert = "x"', [], r"'--tls-key' = None: is required with tls_cert \(in .*\.toml\)$"),
+        ({}, "", ["--url", "http://x"], "'--url' = .*: must start"),
+        ({}, 'url = "http://x"', [], r"'url' = .*: must start .* \(in .*\.toml\)$"),
+        ({"GLIDEMQ_URL": "http://x"}, "", [], "'GLIDEMQ_URL' = .*: must start"),
+        ({}, "", ["--backup", "nope://x"], "'--backup' = 'nope://x': must"),
+        ({}, 'backup = "s3://b"\nbackup_storage = {endpoint = "x"}', [], r"'backup_storage.endpoint' = 'x': .* \(in"),
+        ({"DATA_PATH": "/dev/null"}, "", [], "'DATA_PATH' = '/dev/null': must be a directory"),
+    ],
+)  # fmt: skip
+def test_command_names_options_as_they_were_given(
+    environment: dict[str, str], file: str, flags: list[str], error: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pytest.importorskip("obstore")
+    for name in ("HOST", "GLIDEMQ_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if file:
+        flags = ["--config", written(tmp_path, file), *flags]
+    assert main(["--port", "0", *flags]) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"option {error}", line), line
 
 
 def test_backup_of_the_variables_of_bunqueue() -> None:
