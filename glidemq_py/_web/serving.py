@@ -46,7 +46,7 @@ class _ProtocolLogger(logging.LoggerAdapter[logging.Logger]):
         """The level, which uvicorn reads."""
         return self.logger.level
 
-    def warning(self, msg: object, *args: object, **_: Any) -> None:  # type: ignore[override]
+    def warning(self, msg: object, *args: object, **_: Any) -> None:
         """Log a warning with the address of the client, or count it."""
         text = str(msg) % args if args else str(msg)
         self._warnings.warn(text, f"HTTP connection of {self._address}: {text}")
