@@ -70,6 +70,12 @@ class EventReader:
         found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")
         self.position = next(iter(found)).decode() if found else "0-0"
 
+    async def resume(self, position: str) -> None:
+        """Set the position, or the newest event if that is before it: of another stream, all new ones are missing."""
+        await self.resolve()
+        if _order(position) < _order(self.position):
+            self.position = position
+
     async def read(self) -> list[QueueEvent]:
         """Return the events after the position, waiting up to a second for one; an empty list if none came."""
         return [event_of(*entry) for entry in await self.entries()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -11,7 +12,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from glidemq_py._client.repeated_warnings import RepeatedWarnings, address_of
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._web.checks import LOOPBACK_HOSTS
 
@@ -28,6 +31,27 @@ _FULL: Final = (
 )
 
 
+_log = get_logger(__name__)
+
+
+class _ProtocolLogger(logging.LoggerAdapter[logging.Logger]):
+    """uvicorn's logger, whose warnings are about requests that are no HTTP."""
+
+    def __init__(self, logger: logging.Logger, warnings: RepeatedWarnings, address: str) -> None:
+        super().__init__(logger)
+        self._warnings, self._address = warnings, address
+
+    @property
+    def level(self) -> int:
+        """The level, which uvicorn reads."""
+        return self.logger.level
+
+    def warning(self, msg: object, *args: object, **_: Any) -> None:
+        """Log a warning with the address of the client, or count it."""
+        text = str(msg) % args if args else str(msg)
+        self._warnings.warn(text, f"HTTP connection of {self._address}: {text}")
+
+
 class _Protocol(H11Protocol):
     """Limits the connections, and the time from the first byte of a request to the end of its headers.
 
@@ -37,10 +61,13 @@ class _Protocol(H11Protocol):
 
     max_connections: int
     header_timeout_s: float
+    warnings: RepeatedWarnings
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept the connection unless there are too many."""
+        logger: Any = _ProtocolLogger(self.logger, self.warnings, address_of(transport))
+        self.logger = logger  # it has all that uvicorn uses
         if len(self.connections) >= self.max_connections:
             self.transport = transport
             transport.write(_FULL)
@@ -98,6 +125,7 @@ def server_config(
     limits = {
         "max_connections": check_int("max_connections", max_connections, 1, 1_000_000),
         "header_timeout_s": to_ms("header_timeout", header_timeout, minimum=100, maximum=3_600_000) / 1_000,
+        "warnings": RepeatedWarnings(_log),
     }
     protocol = type("LimitedProtocol", (_Protocol,), limits)
     # uvicorn counts the seconds of the idle timeout with call_later, so fractions are valid.

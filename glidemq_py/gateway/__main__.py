@@ -11,7 +11,7 @@ import socket
 import sys
 from contextlib import nullcontext
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser
@@ -21,8 +21,9 @@ from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import LogFormat, log_line, set_up_logs
 from glidemq_py._worker.command.supervisor import Line, supervise
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.gateway.config import SETTINGS, settings_of
+from glidemq_py.gateway.config import SETTINGS, given_names, settings_of
 from glidemq_py.gateway.data_folder import kept_server
+from glidemq_py.gateway.given_names import GivenNames
 from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
@@ -35,11 +36,14 @@ def main(argv: list[str] | None = None) -> int:
     flags = vars(_parser().parse_args(given))
     descriptor, _ = flags.pop("line"), flags.pop("slot")
     restored: list[str] | None = flags.pop("restore_ids")
+    names = given_names()
+    settings: dict[str, Any] | None = None
     try:
-        settings = settings_of(os.environ, flags.pop("config"), flags)
+        settings = settings_of(os.environ, flags.pop("config"), flags, names)
         processes: int = settings.pop("processes", 1)
         if processes > 1:
             settings["share_port"] = True
+            names.shared("share_port", "processes")
         level: int | None = settings.pop("log_level", None)
         log_format: LogFormat | None = settings.pop("log_format", None)
         url, data_path = settings.pop("url", None), settings.pop("data_path", None)
@@ -47,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             return _restore_ids(url, settings.get("prefix", DEFAULT_PREFIX), restored)
         gateway = Gateway(url, **settings)
     except GlideMQError as error:
-        _print(str(error))
+        _print(str(error) if settings is None else _text_of(error, names))
         return 2
     set_up_logs(level, log_format)
     get_logger("uvicorn").setLevel(logging.WARNING)  # its start and end are those of the gateway
@@ -65,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(_serve(gateway, descriptor))
     except (GlideMQError, OSError) as error:
-        _print(str(error), log_format, logging.CRITICAL)
+        _print(_text_of(error, names), log_format, logging.CRITICAL)
         return 1
     return 0
 
@@ -84,6 +88,15 @@ def _restore_ids(url: str | None, prefix: str, queues: list[str]) -> int:
         _print(str(error))
         return 2 if isinstance(error, GlideMQValidationError) else 1
     return 0
+
+
+def _text_of(error: Exception, names: GivenNames) -> str:
+    """Return the text of an error with the names of options as they were given."""
+    if type(error) is GlideMQValidationError:
+        return str(names.translated(error))
+    if isinstance(error, socket.gaierror):
+        return str(error).replace("option 'host'", f"option {names.of('host')!r}")
+    return str(error)
 
 
 def _ignore_hangup() -> None:

@@ -17,7 +17,6 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.errors.base import SECRET
 from glidemq_py.gateway.partitions import listed_queues
 
 if TYPE_CHECKING:
@@ -117,8 +116,11 @@ class Backups:
         try:
             BackupStore(self._destination, options.backup_storage, ASYNC_RUNTIME, writes=True)
         except GlideMQValidationError as error:
-            if error.option == "storage_options":
-                raise GlideMQValidationError("backup_storage", SECRET, error.problem) from None
+            if error.option.startswith("storage_options"):
+                option = error.option.replace("storage_options", "backup_storage")
+                raise GlideMQValidationError(option, error.value, error.problem) from None
+            if error.option != "destination":  # an environment variable that obstore reads
+                raise
             raise GlideMQValidationError("backup", options.backup, error.problem) from None
 
     async def run(self, transport: Transport) -> None:
@@ -133,6 +135,8 @@ class Backups:
                     await self._back_up(await self._open_queue(name))
             except GlideMQError as error:
                 _log.warning("gateway: could not list the queues to back up: %s", error)
+            except Exception:
+                _log.exception("gateway: could not list the queues to back up")
             pause = min(max(self._options.backup_every / 1_000 / _CHECKS, _LEAST_S), _MOST_S)
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
 
@@ -149,3 +153,8 @@ class Backups:
         except GlideMQError as error:
             self._figures.failed(queue.name, was_started=schedule is not None and schedule.was_started)
             _log.warning("gateway: queue %r: could not back it up: %s", queue.name, error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of obstore's library is not an Exception
+            self._figures.failed(queue.name, was_started=schedule is not None and schedule.was_started)
+            _log.exception("gateway: queue %r: could not back it up", queue.name)

@@ -14,11 +14,13 @@ from typing import Any, Final
 from glidemq_py._core.checked_options import check_option
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
+from glidemq_py._features.backup.store import check_endpoint
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
+from glidemq_py.gateway.given_names import GivenNames
 from glidemq_py.gateway.options import GatewayOptions
 
-__all__ = ["MOST_QUEUES_VARIABLE", "SETTINGS", "Setting", "most_queues", "settings_of"]
+__all__ = ["MOST_QUEUES_VARIABLE", "SETTINGS", "Setting", "given_names", "most_queues", "settings_of"]
 
 MOST_QUEUES_VARIABLE: Final = "METRICS_MAX_QUEUES"
 """Environment variable with the maximum number of queues that have series of their own in `Prometheus`."""
@@ -181,35 +183,51 @@ _KIND_NAMES: Final[Mapping[type, str]] = {
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
 
-def settings_of(environment: Mapping[str, str], file: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+def given_names() -> GivenNames:
+    """Return the names of all settings, of which none is given yet."""
+    return GivenNames({each.name: each.variable or each.name if each.is_secret else each.flag for each in SETTINGS})
+
+
+def settings_of(
+    environment: Mapping[str, str], file: str | None, flags: Mapping[str, Any], names: GivenNames | None = None
+) -> dict[str, Any]:
     """Return the given settings by name.
 
     Args:
         environment: Environment variables; an empty one counts as absent.
         file: Path of the TOML file, or None.
         flags: Parsed flags by name; None counts as not given.
+        names: Notes how each setting was given.
 
     Raises:
         GlideMQValidationError: If a value is ill-formed, or the file cannot be read or has an unknown name.
     """
     found: dict[str, Any] = {}
+    names = given_names() if names is None else names
     for setting in SETTINGS:
         for variable in (setting.variable, *setting.also) if setting.variable else ():
             text = environment.get(variable)
             if text:
                 value = _parsed(variable, text, setting.parse_variable or setting.parse)
                 found[setting.name] = _checked(setting, variable, value)
+                names.add(setting.name, variable)
                 break
     most = environment.get(MOST_QUEUES_VARIABLE)
     if most:
         most_queues(most)
     of_bunqueue = _s3_settings(environment)
     found |= of_bunqueue
+    for name in of_bunqueue:
+        names.add(name, "S3_BUCKET" if name == "backup" else "S3_...")
     if file is not None:
-        found |= _file_settings(file)
+        of_file = _file_settings(file)
+        found |= of_file
+        for name in of_file:
+            names.add_file(file, name)
     for name, value in flags.items():
         if value is not None:
             found[name] = _checked(_BY_NAME[name], _BY_NAME[name].flag, value)
+            names.add(name, _BY_NAME[name].flag)
     if of_bunqueue and not _S3_URL.match(found["backup"]) and found["backup_storage"] is of_bunqueue["backup_storage"]:
         del found["backup_storage"]  # the file or a flag names a destination of another kind
     return found
@@ -246,10 +264,11 @@ def _s3_settings(environment: Mapping[str, str]) -> dict[str, Any]:
         raise GlideMQValidationError("S3_BUCKET", None, "is required with S3_BACKUP_ENABLED")
     storage: dict[str, str] = {"region": "us-east-1"}
     for name, variables in _S3_STORAGE.items():
-        text = next((environment[each] for each in variables if environment.get(each)), None)
-        if text is not None:
-            storage[name] = text
-    if storage.get("endpoint", "").startswith("http://"):
+        variable = next((each for each in variables if environment.get(each)), None)
+        if variable is not None:
+            text = environment[variable]
+            storage[name] = check_endpoint(variable, text) if name == "endpoint" else text
+    if storage.get("endpoint", "").lower().startswith("http://"):
         storage["allow_http"] = "true"
     hosted = environment.get("S3_VIRTUAL_HOSTED_STYLE")
     if hosted and _parsed("S3_VIRTUAL_HOSTED_STYLE", hosted, _flag):

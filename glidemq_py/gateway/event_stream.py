@@ -55,8 +55,8 @@ class EventStream:
     Args:
         state: The gateway.
         queue: Name of the queue in this package; None for all queues.
-        last_id: Id of the last event that the client has received. If it is None or not one of ours, the stream starts
-            now.
+        last_id: Id of the last event that the client has received. If it is None, not one of ours, or later than all
+            events, the stream starts now.
     """
 
     def __init__(self, state: GatewayState, queue: str | None, last_id: str | None) -> None:
@@ -151,7 +151,7 @@ class EventStream:
         reader = EventReader(link.transport, link.keys.events)
         if self._last is not None:
             ms, number, of_part = self._last
-            reader.position = f"{ms}-{number}" if of_part == part.name else f"{max(0, ms - _REPEATED_MS)}-0"
+            await reader.resume(f"{ms}-{number}" if of_part == part.name else f"{max(0, ms - _REPEATED_MS)}-0")
         elif since is not None:
             reader.position = since
         else:

@@ -149,7 +149,7 @@ class HttpApi:
             return
         if route.command == SOCKET:
             raise _RefusedError(426, "WebSocket upgrade failed")
-        body = await _body_of(receive)
+        body = await _body_of(headers, receive)
         try:
             fields = fields_of(route, in_path, _query_of(scope), body)
         except CommandError as error:
@@ -165,6 +165,9 @@ class HttpApi:
             raise _RefusedError(429, "Rate limit exceeded")
         digests = self._state.digests
         if digests and not is_authorized(headers, digests):
+            if "authorization" in headers:
+                address = self._address(headers, scope)
+                self._state.warnings.warn("token", f"gateway: rejected an invalid token of {address}")
             raise _RefusedError(401, "Unauthorized")
         if not digests and not self._is_origin(headers):
             check_site(headers, self._hosts, _ANY_HOST)
@@ -388,13 +391,20 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _body_of(receive: Receive) -> Any:
+def _too_large() -> _RefusedError:
+    return _RefusedError(413, f"Request body too large: must be at most {MAX_FRAME} bytes")
+
+
+async def _body_of(headers: Headers, receive: Receive) -> Any:
     """Return the decoded body, or `UNDEFINED` if it is empty.
 
     Raises:
         _ClientGoneError: If the client leaves.
         _RefusedError: If the body is too long, too slow or not JSON.
     """
+    declared = headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_FRAME:  # h11 accepts at most 20 digits
+        raise _too_large()
     content = bytearray()
     try:
         async with asyncio.timeout(_BODY_S):
@@ -404,7 +414,7 @@ async def _body_of(receive: Receive) -> Any:
                     raise _ClientGoneError
                 content += message.get("body", b"")
                 if len(content) > MAX_FRAME:
-                    raise _RefusedError(413, f"Request body too large: must be at most {MAX_FRAME} bytes")
+                    raise _too_large()
                 if not message.get("more_body", False):
                     break
     except TimeoutError:

@@ -141,5 +141,5 @@ class GatewayOptions(OptionValue, kw_only=True):
             missing, given = ("tls_key", "tls_cert") if self.tls_key is None else ("tls_cert", "tls_key")
             raise GlideMQValidationError(missing, None, f"is required with {given}")
         if self.host not in _LOCAL and self.tokens is None and not self.allow_anonymous:
-            problem = f"is required with the host {self.host!r}; allow_anonymous=True disables authentication"
+            problem = f"is required with host {self.host!r}; allow_anonymous=True disables authentication"
             raise GlideMQValidationError("tokens", None, problem)

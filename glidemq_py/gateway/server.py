@@ -22,6 +22,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.repeated_warnings import RepeatedWarnings
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
@@ -66,6 +67,7 @@ _RELEASED_PER_CALL: Final = 100
 _RELEASE_S: Final = 1.0
 """Part of the time for closing that is kept for what follows the running commands, but at most a quarter."""
 _LEAST_CLOSE_S: Final = 0.5
+_HANDSHAKE_S: Final = 10.0
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
 _REPAIR_S: Final = 2.0
@@ -121,6 +123,7 @@ class Gateway:
         self.held = HeldJobs()
         self.figures = Figures()
         self.backup_figures = BackupFigures()
+        self.warnings = RepeatedWarnings(_log)
         self.http_clients: Counter[str] = Counter()
         self.counts = SharedRead(partial(read_counts, self))
         self.schedulers = SharedRead(partial(read_schedulers, self))
@@ -197,6 +200,7 @@ class Gateway:
             return await loop.create_server(
                 lambda: Session(self), host, self.options.port, reuse_port=True if self.options.share_port else None,
                 ssl=None if self._certificate is None else self._certificate.context,
+                ssl_handshake_timeout=None if self._certificate is None else _HANDSHAKE_S,
             )  # fmt: skip
         except socket.gaierror as error:
             raise socket.gaierror(error.errno, f"option 'host' = {show_value(host)}: {error.strerror}") from None
@@ -239,6 +243,7 @@ class Gateway:
             for task in self._tasks:
                 task.cancel()
         self._is_closed = True
+        self.warnings.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAST_CLOSE_S):
                 if self._ids is not None:
@@ -590,7 +595,8 @@ class Gateway:
     def opened(self, session: Session) -> bool:
         """Register a session; return False if there are too many."""
         if self._is_closing or len(self._sessions) >= self.options.max_connections:
-            _log.warning("gateway: rejected a connection: %d are open", len(self._sessions))
+            count = len(self._sessions)
+            self.warnings.warn("full", f"gateway: rejected a connection of {session.peer}: {count} are open")
             return False
         self._sessions.add(session)
         return True

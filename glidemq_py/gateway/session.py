@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.repeated_warnings import RepeatedWarnings, address_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.entry import JobScheduler
@@ -53,6 +54,8 @@ T = TypeVar("T")
 
 MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
+_AUTH_S: Final = 10.0
+"""Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
 _INVALID_FORMAT: Final = "Invalid command format"
@@ -79,6 +82,8 @@ class GatewayState(Protocol):
     held: HeldJobs
     figures: Figures
     backup_figures: BackupFigures
+    warnings: RepeatedWarnings
+    """Warnings about clients."""
     http_clients: Counter[str]
     """Open WebSockets (`websocket`) and streams of events (`sse`)."""
     counts: SharedRead[dict[str, dict[str, int]]]
@@ -227,6 +232,8 @@ class Session(asyncio.Protocol):
         """Closes the connection if its incomplete frame does not end in time."""
         self._remaining: float | None = None
         """Time that the incomplete frame has left, s, while the connection is not read."""
+        self._auth_timer: asyncio.TimerHandle | None = None
+        """Closes the connection if it is not authenticated in time."""
         self._is_write_paused = False
         self._is_ending = False
         self._is_continuing = False
@@ -257,11 +264,15 @@ class Session(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if not self.state.opened(self):
             self._abort()
+        elif not self._is_authenticated:
+            seconds = min(_AUTH_S, self.state.options.frame_timeout / 1_000)
+            self._auth_timer = asyncio.get_running_loop().call_later(seconds, self._end_unauthenticated, seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session; running commands are cancelled."""
         self._is_ending = True
         self._stop_timer()
+        self._stop_auth_timer()
         self._unstarted.clear()
         for task in self._running:
             task.cancel()
@@ -316,6 +327,11 @@ class Session(asyncio.Protocol):
             self._abort()  # connection_lost cancels them
         self._end()
 
+    @property
+    def peer(self) -> str:
+        """Address of the client."""
+        return address_of(self._transport)
+
     def abort(self) -> None:
         """Close the connection at once, and cancel the running commands."""
         self._abort()
@@ -360,8 +376,10 @@ class Session(asyncio.Protocol):
         # All digests are compared, so that the time does not reveal which one matches.
         fits = [hmac.compare_digest(given, each) for each in self.state.digests]
         if not any(fits):
+            self.state.warnings.warn("token", f"gateway: rejected an invalid token of {self.peer}")
             return False
         self._is_authenticated = True
+        self._stop_auth_timer()
         self._reader.limit = MAX_FRAME
         return True
 
@@ -544,7 +562,9 @@ class Session(asyncio.Protocol):
             return
         transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
         if transport.get_write_buffer_size() > self.state.options.max_unsent:
-            _log.warning("gateway: closed a connection that did not read its answers")
+            self.state.warnings.warn(
+                "unsent", f"gateway: closed a connection of {self.peer} that did not read its answers"
+            )
             self._abort()
 
     # -- flow control ----------------------------------------------------------------------------------------
@@ -574,6 +594,21 @@ class Session(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _end_unauthenticated(self, seconds: float) -> None:
+        self._auth_timer = None
+        self.state.warnings.warn(
+            "unauthenticated",
+            f"gateway: closed a connection of {self.peer} that was not authenticated in {seconds:g} s",
+        )
+        self._answer(None, _failure(f"Not authenticated within {seconds:g} s"))
+        self._unstarted.clear()
+        self._end()
+
+    def _stop_auth_timer(self) -> None:
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+            self._auth_timer = None
 
     def _end(self) -> None:
         self._is_ending = True

@@ -3,10 +3,12 @@
 import asyncio
 import gzip
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import msgpack
 import pytest
@@ -25,6 +27,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py import backup as command
+from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._features.backup import calls, creating, records
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.sync import Queue as BlockingQueue
@@ -725,6 +728,64 @@ async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path:
     assert (await queue.verify_backup(tmp_path, backup_id=made[2].id)) == made[2]
     with pytest.raises(BackupError, match=rf"backup '{made[0].id}' of queue .* does not exist in .*; the newest are"):
         await queue.verify_backup(tmp_path, backup_id=made[0].id)
+
+
+@pytest.mark.parametrize("letter", ["x", "%3A", "é"])
+async def test_queue_with_a_long_name(queue_name: str, url: str, tmp_path: Path, letter: str) -> None:
+    """Escaped, it is longer than a file name may be; ``%3A`` is the colon of a client of a gateway."""
+    name = f"{queue_name}{letter * 256}"[:256]
+    async with Queue(name, url) as queue:
+        await queue.add("n", 1)
+        first, second, third = [await queue.backup(tmp_path, keep=2) for _ in range(3)]
+        assert await queue.get_backups(tmp_path) == [second, third]
+        await queue.obliterate()
+        assert (await queue.restore(tmp_path)).jobs == 1
+        await queue.obliterate()
+    (folder,) = os.listdir(tmp_path)
+    assert sorted(os.listdir(tmp_path / folder)) == sorted([second.id, third.id])
+    assert first.id not in (second.id, third.id)
+
+
+async def test_any_queue_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    from obstore.store import MemoryStore
+
+    backup = "20260102T030405.006Z-00000000"
+    names = [
+        ".", "..", "...", "=.", "%2E", "%2e%2e", "a/b", "a%2Fb", "a=b", " ", "~", "a" * 255, "a" * 256, "%3A" * 80,
+        "é" * 256, "😀" * 256, "a" * 119 + "é" * 40, "a" * 119 + "é" * 41,
+    ]  # fmt: skip
+    for destination in (tmp_path, MemoryStore()):
+        store = BackupStore(destination, None, ASYNC_RUNTIME, writes=True)
+        for name in names:
+            assert await store.backups(name) == []
+            await store.put(store.manifest_path(name, backup), name.encode())
+        for name in names:
+            assert await store.backups(name) == [backup]
+            assert await store.is_complete(name, backup)
+            assert (await store.get(store.manifest_path(name, backup))).decode() == name
+        await store.delete("..", backup)
+        assert (await store.backups(".."), await store.backups(".")) == ([], [backup])
+    assert len(os.listdir(tmp_path)) == len(names) - 1
+
+
+@pytest.mark.parametrize("name", ["a:b", "a" * 255, "é" * 150])
+async def test_names_whose_folders_fit_have_kept_them(name: str) -> None:
+    """Object stores had those of up to 1,024 bytes, with the prefix and the rest of the path."""
+    from obstore.store import MemoryStore, S3Store
+
+    store = BackupStore(MemoryStore(), None, ASYNC_RUNTIME)
+    assert store.manifest_path(name, "x") == f"{quote(name)}/x/manifest.json"
+    prefixed = BackupStore(S3Store("b", prefix="p" * 200, region="r"), None, ASYNC_RUNTIME)
+    assert (prefixed.manifest_path(name, "x") == f"{quote(name)}/x/manifest.json") == (len(quote(name)) <= 1_024 - 253)
+
+
+async def test_panic_of_obstore_is_a_backup_error(queue: Queue) -> None:
+    """The endpoint of a store is not checked by obstore, whose library panics, and PanicException is no Exception."""
+    from obstore.store import S3Store
+
+    store = S3Store("b", endpoint="foo", access_key_id="a", secret_access_key="b", region="r")
+    with pytest.raises(BackupError, match=r"cannot write .* in S3Store: .*InvalidUri"):
+        await queue.backup(store)
 
 
 async def test_damaged_manifests_do_not_hide_other_backups(

@@ -19,7 +19,7 @@ from glidemq_py._features.backup.creating import create_backup
 from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest
 from glidemq_py._features.backup.names import text_of
 from glidemq_py._features.backup.restoring import restore_backup
-from glidemq_py._features.backup.store import BackupStore, manifest_path, part_path
+from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import BackupError, GlideMQConnectionError
 from tests.simulation.network import Network, Source
 from tests.simulation.parties import open_queue
@@ -50,6 +50,12 @@ class _Store:
 
     async def get(self, path: str) -> bytes:
         return self.objects[path]
+
+    def manifest_path(self, queue: str, backup: str) -> str:
+        return self.part_path(queue, backup, "manifest.json")
+
+    def part_path(self, queue: str, backup: str, part: str) -> str:
+        return f"{queue}/{backup}/{part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ class Backups:
         """Return the problems of all backups, and restore the last one into another queue."""
         problems: list[str] = []
         for made in self.made:
-            info = parse_manifest(self._store.objects[manifest_path(QUEUE, made.info.id)])
+            info = parse_manifest(self._store.objects[self._store.manifest_path(QUEUE, made.info.id)])
             found = Counter(self._jobs_in(info))
             problems += [f"backup {info.id} has job {each} {count} times" for each, count in found.items() if count > 1]
             problems += [f"backup {info.id} lacks job {each}" for each in sorted(made.lasting - found.keys())]
@@ -113,7 +119,7 @@ class Backups:
         with tempfile.TemporaryDirectory() as folder:
             for part in info.parts:
                 path = Path(folder, part.name)
-                path.write_bytes(self._store.objects[part_path(QUEUE, info.id, part.name)])
+                path.write_bytes(self._store.objects[self._store.part_path(QUEUE, info.id, part.name)])
                 for kind, rows in restoring._chunks(path, info.id):
                     if kind == b"jobs":
                         yield from (text_of(row.id) for row in rows)

@@ -1,5 +1,6 @@
 """Tests of the gateway's configuration: environment, file, flags, and their precedence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from glidemq_py.gateway.__main__ import main
 from glidemq_py.gateway.config import SETTINGS, settings_of
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.rate import FrameLimit
+
+S3: dict[str, str] = {"S3_BACKUP_ENABLED": "1", "S3_BUCKET": "b"}
 
 
 def written(folder: Path, text: str) -> str:
@@ -61,6 +64,10 @@ def test_empty_variables_count_as_absent() -> None:
         ({"S3_BACKUP_ENABLED": "maybe"}, "S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_ENABLED": "1"}, "S3_BUCKET' = None: is required with S3_BACKUP_ENABLED"),
         ({"S3_BACKUP_RETENTION": "x"}, "S3_BACKUP_RETENTION"),
+        ({**S3, "S3_ENDPOINT": "foo"}, "S3_ENDPOINT' = 'foo': must be a URL such as 'https://s3.example.com:9000'"),
+        ({**S3, "S3_ENDPOINT": "localhost:9000"}, "S3_ENDPOINT' = 'localhost:9000': must be a URL"),
+        ({**S3, "AWS_ENDPOINT": "http://h:99999"}, r"AWS_ENDPOINT' = 'http://h:99999': must be a URL .*\(Port out of"),
+        ({**S3, "S3_ENDPOINT": "s3://key:secret@h"}, r"S3_ENDPOINT' = \*\*\*: must be a URL"),
     ],
 )
 def test_ill_formed_variable_is_named(environment: dict[str, str], error: str) -> None:
@@ -146,12 +153,45 @@ def test_command_reports_invalid_settings_in_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5
     assert "did you mean 'port'" in lines[0]
-    assert "tls_cert" in lines[1]
-    assert "tokens" in lines[2]
-    assert "option 'port' = 0: must not be 0 with several processes" in lines[3]
+    assert "option '--tls-cert' = '/none.pem': is not a readable file" in lines[1]
+    assert "option 'AUTH_TOKENS' = None: is required with --host '0.0.0.0'; --allow-anonymous disables" in lines[2]
+    assert "option '--port' = 0: must not be 0 with several processes (--processes)" in lines[3]
     assert "processes" in lines[4]
     with pytest.raises(SystemExit):
         main(["--prot", "1"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "flags", "error"),
+    [
+        ({"HOST": "0.0.0.0"}, "", [], "'AUTH_TOKENS' = None: is required with HOST '0.0.0.0'; --allow-anonymous dis"),
+        ({}, 'host = "0.0.0.0"', [], r"'AUTH_TOKENS' = None: is required with host '0.0.0.0'; --a.* \(in .*\.toml\)"),
+        ({}, 'host = "::"', ["--host", "0.0.0.0"], "'AUTH_TOKENS' = None: is required with --host .*authentication$"),
+        ({}, "", ["--tls-cert", "x"], "'--tls-key' = None: is required with --tls-cert$"),
+        ({"TLS_KEY_FILE": "x"}, "", [], "'--tls-cert' = None: is required with TLS_KEY_FILE$"),
+        ({}, 'tls_cert = "x"', [], r"'--tls-key' = None: is required with tls_cert \(in .*\.toml\)$"),
+        ({}, "", ["--url", "http://x"], "'--url' = .*: must start"),
+        ({}, 'url = "http://x"', [], r"'url' = .*: must start .* \(in .*\.toml\)$"),
+        ({"GLIDEMQ_URL": "http://x"}, "", [], "'GLIDEMQ_URL' = .*: must start"),
+        ({}, "", ["--backup", "nope://x"], "'--backup' = 'nope://x': must"),
+        ({}, 'backup = "s3://b"\nbackup_storage = {endpoint = "x"}', [], r"'backup_storage.endpoint' = 'x': .* \(in"),
+        ({"DATA_PATH": "/dev/null"}, "", [], "'DATA_PATH' = '/dev/null': must be a directory"),
+    ],
+)  # fmt: skip
+def test_command_names_options_as_they_were_given(
+    environment: dict[str, str], file: str, flags: list[str], error: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pytest.importorskip("obstore")
+    for name in ("HOST", "GLIDEMQ_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if file:
+        flags = ["--config", written(tmp_path, file), *flags]
+    assert main(["--port", "0", *flags]) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"option {error}", line), line
 
 
 def test_backup_of_the_variables_of_bunqueue() -> None:
@@ -194,6 +234,16 @@ def test_secrets_of_the_storage_are_not_shown(destination: str, tmp_path: Path) 
         Gateway("valkey://127.0.0.1:1", backup=destination.format(folder=tmp_path), backup_storage=storage)
     assert str(caught.value).startswith("option 'backup_storage' = ***: ")
     assert "TOPSECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["endpoint", "AWS_ENDPOINT_URL"])
+def test_ill_formed_endpoint_of_the_storage_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    with pytest.raises(GlideMQValidationError, match=f"^option 'backup_storage.{name}' = 'foo': must be a URL"):
+        Gateway("valkey://127.0.0.1:1", backup="s3://b", backup_storage={name: "foo"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "foo")
+    with pytest.raises(GlideMQValidationError, match=r"^option 'AWS_ENDPOINT_URL' = 'foo': must be a URL"):
+        Gateway("valkey://127.0.0.1:1", backup="s3://b")
 
 
 def test_destination_of_the_backup_is_named() -> None:

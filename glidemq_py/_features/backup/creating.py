@@ -23,7 +23,7 @@ from glidemq_py._features.backup.manifest import (
 )
 from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
 from glidemq_py._features.backup.records import RecordReader
-from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
+from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError
 
@@ -85,7 +85,7 @@ class _Parts:
         chunks, self._chunks, self._size = self._chunks, [], 0
         content = await in_thread(self._store.runtime, lambda: gzip.compress(b"".join(chunks), 1, mtime=0))
         name = f"{self._beginning}part-{len(self.written) + 1:05}.msgpack.gz"
-        await self._store.put(part_path(self._queue, self._backup, name), content)
+        await self._store.put(self._store.part_path(self._queue, self._backup, name), content)
         part = BackupPart(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
         self.written.append(part)
 
@@ -219,7 +219,7 @@ async def create_backup(
         parts = _Parts(store, keys.name, backup, beginning)
         sections.append(await _read(each, parts, throttle, backup, facts.now))
     info = sections[0] if not others else _joined(sections, counts)
-    await store.put(manifest_path(keys.name, backup), info.to_json())
+    await store.put(store.manifest_path(keys.name, backup), info.to_json())
     return info
 
 
@@ -293,6 +293,6 @@ async def apply_retention(store: BackupStore, queue: str, keep: int, now: int) -
 
 async def _jobs_in(store: BackupStore, queue: str, backup: str) -> int:
     try:
-        return parse_manifest(await store.get(manifest_path(queue, backup)), backup).jobs
+        return parse_manifest(await store.get(store.manifest_path(queue, backup)), backup).jobs
     except BackupError:  # a damaged manifest does not protect a backup
         return 0

@@ -14,7 +14,7 @@ from glidemq_py._core.names import validate_queue_name
 from glidemq_py._features.backup.creating import apply_retention, create_backup
 from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, time_of
 from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, find_backup, restore_backup
-from glidemq_py._features.backup.store import BackupStore, Destination, manifest_path
+from glidemq_py._features.backup.store import BackupStore, Destination
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import BackupError, GlideMQValidationError
@@ -130,7 +130,7 @@ async def list_backups(
     for backup in await store.backups(queue.name):
         if time_of(backup) is None or not await store.is_complete(queue.name, backup):
             continue
-        manifest = await store.get(manifest_path(queue.name, backup))
+        manifest = await store.get(store.manifest_path(queue.name, backup))
         try:
             found.append(parse_manifest(manifest, backup))
         except BackupError as error:

@@ -20,7 +20,7 @@ from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJo
 from glidemq_py._features.backup.job_batches import FEATURE, RestoredBatches, unfinished_jobs
 from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, parse_manifest
 from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
-from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
+from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._features.job_batches.calls import batch_change
 from glidemq_py._job.link import QueueLink
@@ -80,7 +80,7 @@ async def find_backup(store: BackupStore, queue: str, backup: str | None) -> Bac
     listed = await store.backups(queue)
     for each in [backup] if backup is not None else reversed(listed):
         if each in listed and await store.is_complete(queue, each):
-            info = parse_manifest(await store.get(manifest_path(queue, each)), each)
+            info = parse_manifest(await store.get(store.manifest_path(queue, each)), each)
             if info.queue != queue or info.id != each:
                 raise BackupError(f"the manifest of backup {each!r} of queue {queue!r} belongs to another backup")
             return info
@@ -101,7 +101,7 @@ async def fetch_parts(store: BackupStore, info: BackupInfo, folder: Path) -> int
     for section in info.sections:
         jobs, large = 0, set[bytes]()
         for part in section.parts:
-            content = await store.get(part_path(info.queue, info.id, part.name))
+            content = await store.get(store.part_path(info.queue, info.id, part.name))
             check = partial(_verified, part, content, info.id, folder / part.name)
             count, names = await in_thread(store.runtime, check)
             jobs += count

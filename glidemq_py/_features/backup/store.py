@@ -1,12 +1,16 @@
 """Where backups are kept: a directory, or an S3-compatible (or other) object store, through obstore.
 
 Layout: ``<queue>/<backup id>/part-00001.msgpack.gz``, ..., and ``<queue>/<backup id>/manifest.json``, which is written
-last: a backup without it is incomplete and never restored.
+last: a backup without it is incomplete and never restored. The name of the queue is escaped as in URLs. If that would
+be too long, it is the beginning and a hash.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -16,7 +20,7 @@ from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py.errors import BackupError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.errors.base import SECRET
 
-__all__ = ["BackupStore", "Destination", "in_thread", "manifest_path", "part_path"]
+__all__ = ["BackupStore", "Destination", "check_endpoint", "in_thread"]
 
 Destination: TypeAlias = str | Path | object
 """A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore."""
@@ -24,6 +28,21 @@ Destination: TypeAlias = str | Path | object
 T = TypeVar("T")
 
 _MANIFEST = "manifest.json"
+_FILE_NAME_BYTES = 255
+_KEY_BYTES = 1_024
+"""Length of the key of an object, in any object store."""
+_REST_BYTES = 53
+"""Length of the longest path in the folder of a queue without partitions: id of a backup, name of a part, slashes.
+
+A larger number would shorten names that were not shortened in earlier releases.
+"""
+_SHOWN_BYTES = 120
+_HASH = "="
+"""Separates the hash from the beginning of a long name. An escaped name does not contain it."""
+_ENDPOINTS = ("endpoint", "endpoint_url", "base_url")
+"""Options of stores that are URLs, all with or without a beginning such as ``aws_``."""
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Environment variables from which obstore reads the endpoint of S3."""
 
 
 async def in_thread(runtime: Runtime, work: Callable[[], T]) -> T:
@@ -57,6 +76,7 @@ class BackupStore:
         self, destination: Destination, options: Mapping[str, str] | None, runtime: Runtime, *, writes: bool = False
     ) -> None:
         self._store, self.name = _open(destination, _checked(options), writes)
+        self._most_bytes = _most_bytes(self._store)
         self.runtime = runtime
 
     async def put(self, path: str, content: bytes) -> None:
@@ -69,13 +89,13 @@ class BackupStore:
 
     async def backups(self, queue: str) -> list[str]:
         """Return the ids of the backups of a queue, oldest first, incomplete ones included. Raises BackupError."""
-        folder = _folder(queue)
+        folder = self._folder(queue)
         listed = await self._run("list", folder, lambda: _obstore().list_with_delimiter(self._store, folder))
         return sorted(each.rstrip("/").rpartition("/")[2] for each in listed["common_prefixes"])
 
     async def is_complete(self, queue: str, backup: str) -> bool:
         """Return whether the backup has a manifest. Raises BackupError."""
-        path = manifest_path(queue, backup)
+        path = self.manifest_path(queue, backup)
 
         def exists() -> bool:
             try:
@@ -88,7 +108,7 @@ class BackupStore:
 
     async def delete(self, queue: str, backup: str) -> None:
         """Delete a backup, its manifest first. Raises BackupError."""
-        folder = f"{_folder(queue)}/{backup}"
+        folder = f"{self._folder(queue)}/{backup}"
 
         def delete() -> None:
             found = [each["path"] for page in _obstore().list(self._store, folder) for each in page]
@@ -97,10 +117,29 @@ class BackupStore:
 
         await self._run("delete", folder, delete)
 
+    def manifest_path(self, queue: str, backup: str) -> str:
+        """Return the path of a backup's manifest."""
+        return self.part_path(queue, backup, _MANIFEST)
+
+    def part_path(self, queue: str, backup: str, part: str) -> str:
+        """Return the path of a part of a backup."""
+        return f"{self._folder(queue)}/{backup}/{part}"
+
+    def _folder(self, queue: str) -> str:
+        name = quote(queue, safe=" ")
+        if name in (".", ".."):
+            return f"{_HASH}{name}"
+        if len(name) <= self._most_bytes:
+            return name
+        shown = re.sub("%.?$", "", name[:_SHOWN_BYTES])
+        return f"{shown}{_HASH}{hashlib.blake2b(queue.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+
     async def _run(self, action: str, path: str, work: Callable[[], T]) -> T:
         try:
             return await in_thread(self.runtime, work)
-        except Exception as error:  # obstore raises exceptions of several unrelated classes
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # obstore's exceptions have unrelated classes; a panic is not even an Exception
             raise BackupError(f"cannot {action} {path!r} in {self.name}: {_first_line(error)}") from error
 
 
@@ -111,6 +150,31 @@ def _checked(options: Any) -> dict[str, str]:
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise GlideMQValidationError("storage_options", SECRET, "must be a mapping of text to text")
     return found
+
+
+def check_endpoint(option: str, value: str) -> str:
+    """Return the endpoint of a store. obstore itself panics at the first request if it is ill-formed.
+
+    Raises:
+        GlideMQValidationError: If it is no HTTP URL. The message does not contain a URL with a password.
+    """
+    problem = "must be a URL such as 'https://s3.example.com:9000'"
+    try:
+        parts = urlsplit(value)
+        if parts.scheme.lower() in ("http", "https") and parts.hostname and parts.port != 0:
+            return value
+    except ValueError as error:
+        problem = f"{problem} ({error})"
+    raise GlideMQValidationError(option, SECRET if "@" in value else value, problem)
+
+
+def _check_endpoints(options: Mapping[str, str], *, is_s3: bool) -> None:
+    given = [name for name in options if name.lower().endswith(_ENDPOINTS)]
+    for name in given:
+        check_endpoint(f"storage_options.{name}", options[name])
+    for variable in _ENDPOINT_VARIABLES if is_s3 and not given else ():
+        if variable in os.environ:
+            check_endpoint(variable, os.environ[variable])
 
 
 def _open(destination: Destination, options: dict[str, str], writes: bool) -> tuple[Any, str]:
@@ -156,28 +220,25 @@ def _object_store(stores: Any, url: str, options: dict[str, str]) -> Any:
     kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}.get(scheme)
     if kind is None:
         raise GlideMQValidationError("destination", url, "must begin with s3://, gs://, az:// or file://")
+    _check_endpoints(options, is_s3=kind is stores.S3Store)
     settings = dict(options)
     client = {"allow_http": True} if settings.pop("allow_http", "").lower() in ("1", "true") else None
     try:
         return kind.from_url(url, config=settings or None, client_options=client)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         option, value = ("storage_options", SECRET) if "onfig" in type(error).__name__ else ("destination", url)
         raise GlideMQValidationError(option, value, f"is rejected by obstore: {_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _folder(queue: str) -> str:
-    return quote(queue, safe=" ")
-
-
-def manifest_path(queue: str, backup: str) -> str:
-    """Return the path of a backup's manifest."""
-    return f"{_folder(queue)}/{backup}/{_MANIFEST}"
-
-
-def part_path(queue: str, backup: str, part: str) -> str:
-    """Return the path of a part of a backup."""
-    return f"{_folder(queue)}/{backup}/{part}"
+def _most_bytes(store: Any) -> int:
+    """Return the maximum length of the name of a folder. Names that fit are not shortened: their backups exist."""
+    if type(store).__name__ == "LocalStore":
+        return _FILE_NAME_BYTES
+    prefix = getattr(store, "prefix", None)
+    return max(_KEY_BYTES - _REST_BYTES - len(str(prefix or "").encode()), _FILE_NAME_BYTES)

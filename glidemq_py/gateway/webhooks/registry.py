@@ -1,7 +1,7 @@
 """The webhooks that clients have registered, in Valkey: all gateways see them.
 
 The hash `<prefix>:gateway:webhooks` has per webhook the fields `w:<id>` (JSON), `ok:<id>` and `failed:<id>`
-(deliveries), and `last:<id>` (time of the last attempt).
+(deliveries), `last:<id>` (time of the last attempt), and `dead:<id>` (time of an attempt without an answer).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from glidemq_py.gateway.ids import IdMaker
 __all__ = ["EVENTS", "Figures", "Webhook", "WebhookRegistry"]
 
 EVENTS: Final = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress")
-_COUNTERS: Final = ("ok", "failed", "last")
+_COUNTERS: Final = ("ok", "failed", "last", "dead")
+_DEAD_MS: Final = 60_000
+"""How long a receiver counts as one that does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,20 @@ class WebhookRegistry:
         await self._transport.command("HSET", self._key, f"last:{webhook_id}", str(await self.now()))
         if ended is not None:
             await self._transport.command("HINCRBY", self._key, f"{ended}:{webhook_id}", "1")
+
+    async def note_dead(self, webhook_id: str) -> None:
+        """Note that a receiver does not answer."""
+        await self._transport.command("HSET", self._key, f"dead:{webhook_id}", str(await self.now()))
+
+    async def dead(self, webhook_ids: Iterable[str]) -> set[str]:
+        """Return those webhooks whose receivers did not answer in the last minute."""
+        ids = list(webhook_ids)
+        found = await self._transport.command("HMGET", self._key, *(f"dead:{each}" for each in ids))
+        times = [0 if each is None else _number(each.decode("utf-8", "replace")) or 0 for each in found]
+        if not any(times):
+            return set()
+        since = await self.now() - _DEAD_MS
+        return {webhook_id for webhook_id, noted in zip(ids, times, strict=True) if noted > since}
 
     async def forget_figures(self, known: Iterable[str]) -> None:
         """Remove figures of webhooks that were removed meanwhile."""

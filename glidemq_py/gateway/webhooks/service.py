@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from glidemq_py.gateway.webhooks.posting import WebhookError, post
 from glidemq_py.gateway.webhooks.reading import Delivery, EventReading, OnWire, ReadingLock, wanted_by
 from glidemq_py.gateway.webhooks.registry import Figures, Webhook, WebhookRegistry
 from glidemq_py.gateway.webhooks.signing import headers_of
+from glidemq_py.gateway.webhooks.slots import SLOTS, DeliverySlots
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.options import GatewayOptions
@@ -33,13 +35,17 @@ DELIVERIES: Final = "gateway@webhooks"
 """The queue of the deliveries. Clients cannot add to it: bunqueue allows no such name."""
 _IDLE_S: Final = 5.0
 _BUSY_S: Final = 1.0
-_CONCURRENCY: Final = 50
 _LOCK_MS: Final = 5_000
 _STALLED_MS: Final = 5_000
 _MOST_STALLS: Final = 1_000_000
 _KEEP_DELIVERED: Final = {"age": 3_600, "count": 100_000}
 """A reader that was paused for an hour does not deliver an event twice."""
 _KEEP_FAILED: Final = {"age": 7 * 86_400, "count": 10_000}
+_SLOW_S: Final = 1.0
+"""Duration of a delivery from which on a receiver is slow, but at most half of the time of an attempt."""
+_NOTE_S: Final = 10.0
+_LAST_RANK: Final = -1
+"""Rank of new messages for receivers that do not answer: those for others are delivered before."""
 
 
 class Webhooks:
@@ -64,6 +70,9 @@ class Webhooks:
         self._lock = ReadingLock(transport, options.prefix)
         self._readings: dict[str, EventReading] = {}
         self._worker: Worker[None] | None = None
+        self._slots = DeliverySlots(min(_SLOW_S, options.webhook_timeout / 2_000))
+        self._noted: dict[str, float] = {}
+        """When it was last noted in Valkey that a receiver does not answer, by ``time.monotonic``."""
         self._is_paused = False
         self._changed = asyncio.Event()
 
@@ -102,6 +111,8 @@ class Webhooks:
         if not webhooks:
             await self.close()
             return _IDLE_S
+        self._slots.forget(webhooks)
+        self._noted = {each: noted for each, noted in self._noted.items() if each in webhooks}
         await self._deliver()
         if not await self._lock.hold():
             await self._stop_reading()
@@ -157,12 +168,14 @@ class Webhooks:
     async def _add(self, deliveries: Sequence[Delivery]) -> None:
         queue = await self._open_queue(DELIVERIES)
         options = self.options
+        dead = await self.registry.dead({webhook_id for webhook_id, _, _ in deliveries})
         await queue.add_bulk([
             (message.event, {"webhook": webhook_id, "timestamp": message.timestamp, "body": message.body}, {
                 "job_id": message.id_for(webhook_id, name), "ordering": message.order_for(webhook_id, name),
                 "attempts": options.webhook_attempts, "remove_on_complete": _KEEP_DELIVERED,
                 "remove_on_fail": _KEEP_FAILED,
                 "backoff": {"type": "exponential", "delay": options.webhook_backoff, "jitter": 0.2},
+                **({"rank": _LAST_RANK} if webhook_id in dead else {}),
             })
             for webhook_id, name, message in deliveries
         ])  # fmt: skip
@@ -172,7 +185,7 @@ class Webhooks:
         if self._worker is not None:
             return
         worker: Worker[None] = Worker(
-            DELIVERIES, self._post, self._connection, prefix=self.options.prefix, concurrency=_CONCURRENCY,
+            DELIVERIES, self._post, self._connection, prefix=self.options.prefix, concurrency=SLOTS,
             lock_duration=_LOCK_MS, stalled_interval=_STALLED_MS, max_stalled_count=_MOST_STALLS, events=False,
             metrics=False, log_failures=False,
         )  # fmt: skip
@@ -186,17 +199,31 @@ class Webhooks:
         webhook = await self.registry.get(webhook_id)
         if webhook is None or not webhook.enabled or content["timestamp"] < webhook.since:
             return "dropped: the webhook was removed or disabled"
+        delay = self._slots.delay(webhook_id)
+        if delay is not None:  # no attempt is counted, and the message keeps its place among those of its job
+            job.move_to_delayed(math.ceil(delay * 1_000))
         body = content["body"].encode()
         now_s = int(time.time())
         headers = headers_of(job.id, job.name, content["timestamp"], now_s, body, webhook.secret)
         options = self.options
         try:
-            status = await post(webhook.url, headers, body, options.webhook_networks, options.webhook_timeout / 1_000)
+            with self._slots.taken(webhook_id):
+                status = await post(
+                    webhook.url, headers, body, options.webhook_networks, options.webhook_timeout / 1_000
+                )
         except WebhookError as error:
             is_last = job.attempts_made + 1 >= options.webhook_attempts
             if is_last:
                 _log.warning("gateway: webhook %s: message %s was not delivered: %s", webhook_id, job.id, error)
             await self.registry.count(webhook_id, ended="failed" if is_last else None)
+            await self._note_dead(webhook_id)
             raise
         await self.registry.count(webhook_id, ended="ok")
         return str(status)
+
+    async def _note_dead(self, webhook_id: str) -> None:
+        """Let the gateway that reads the events know that a receiver does not answer."""
+        now = time.monotonic()
+        if self._slots.is_dead(webhook_id) and now - self._noted.get(webhook_id, -_NOTE_S) >= _NOTE_S:
+            self._noted[webhook_id] = now
+            await self.registry.note_dead(webhook_id)

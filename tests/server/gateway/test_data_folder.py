@@ -65,7 +65,7 @@ async def test_jobs_are_kept_in_the_folder(tmp_path: Path) -> None:
     file = tmp_path / "bunq.db"
     file.write_text("SQLite")
     assert "must be a directory, not a file" in await failed(SQLITE_PATH=str(file))
-    assert "option 'data_path' = '/dev/null/x': cannot be used" in await failed(SQLITE_PATH="/dev/null/x")
+    assert "option 'SQLITE_PATH' = '/dev/null/x': cannot be used" in await failed(SQLITE_PATH="/dev/null/x")
 
 
 async def test_log_lines_are_json(url: str) -> None:
@@ -81,7 +81,9 @@ async def test_log_lines_are_json(url: str) -> None:
         async with Wire(port) as wire, Wire(port) as another:
             await good(wire, "Ping")
             assert await another.is_closed()
-        assert json.loads(await stderr.readline())["message"] == "gateway: rejected a connection: 1 are open"
+        assert (
+            json.loads(await stderr.readline())["message"] == "gateway: rejected a connection of 127.0.0.1: 1 are open"
+        )
         command.process.terminate()
         _, rest = await command.process.communicate()
         assert [json.loads(line)["message"] for line in rest.splitlines()] == ["gateway: stopping"]

@@ -203,6 +203,34 @@ async def test_tokens_and_public_paths(guarded: Client) -> None:
     await guarded.good("GET", "/queues")
 
 
+async def test_invalid_requests_and_tokens_do_not_fill_the_log(
+    guarded: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", guarded.port)
+        writer.write(b"nonsense\r\n\r\n")
+        assert b"400 Bad Request" in await reader.read()
+        writer.close()
+        assert (await guarded.send("GET", "/stats", authorization="Bearer wrong"))[0] == 401
+    assert (await guarded.send("GET", "/stats"))[0] == 401
+    assert caplog.messages == [
+        "HTTP connection of 127.0.0.1: Invalid HTTP request received.",
+        "gateway: rejected an invalid token of 127.0.0.1",
+    ]
+
+
+async def test_declared_body_above_the_limit_is_rejected_at_once(client: Client, queue_name: str) -> None:
+    """The client announces the body, and waits for the answer before it sends any of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+    lines = [f"POST /queues/{queue_name}/jobs HTTP/1.1", f"host: 127.0.0.1:{client.port}", "content-length: 67108865"]
+    writer.write("\r\n".join([*lines, "expect: 100-continue", "", ""]).encode())
+    async with asyncio.timeout(10):
+        answer = await reader.readuntil(b"bytes")
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"Request body too large: must be at most 67108864 bytes" in answer
+
+
 async def test_health(client: Client) -> None:
     assert (await client.send("GET", "/healthz"))[2] == b"OK"
     assert await client.good("GET", "/ready") == {"ok": True, "ready": True}
@@ -436,6 +464,19 @@ async def test_paused_queue_and_an_unknown_id(client: Client, queue: Queue) -> N
         await queue.pause()
         assert (await events.next("queue:paused"))[1] == {"queue": queue.name}
         assert (await events.next("job:paused"))[1]["jobId"] == ""
+
+
+@pytest.mark.parametrize("last_id", ["9999999999999-0", "9999999999999999-9999999999999999"])
+async def test_id_that_is_later_than_the_stream_starts_it_now(client: Client, queue: Queue, last_id: str) -> None:
+    await queue.add("n", 1)
+    async with (
+        Events(client, f"/events/queues/{queue.name}", last_id) as events,
+        Events(client, "/events", f"{last_id}:{queue.name}") as of_all,
+    ):
+        second = await queue.add("n", 2)
+        assert (await events.next("job:pushed"))[1]["jobId"].endswith(second.id)
+        while (await of_all.next("job:pushed"))[1]["queue"] != queue.name:
+            pass
 
 
 async def test_streams_end_when_the_gateway_closes(url: str, queue_name: str) -> None:

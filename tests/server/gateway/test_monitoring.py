@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.figures import BUCKETS_S, Figures, Histogram
 from tests.bench.bunqueue import BunqueuePackages
@@ -147,6 +148,28 @@ async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Pa
         await backups._back_up(await gateway.queue(f"{queue_name}-2"))
         recovered = await figures()
         assert [recovered[name] for name in ("attempts_total", "failures_total", "consecutive_failures")] == [5, 2, 0]
+
+
+async def test_backup_whose_library_panics_is_logged_and_counted(
+    url: str, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("obstore")
+
+    class PanicError(BaseException):
+        """As the exception of obstore's library, it is no Exception."""
+
+    async def panicking(*_: object) -> None:
+        raise PanicError("called `Result::unwrap()` on an `Err` value")
+
+    prefix = f"p{secrets.token_hex(4)}"
+    async with Gateway(url, port=0, prefix=prefix, backup=str(tmp_path)) as gateway:
+        backups, queue = gateway._backups, await gateway.queue(queue_name)
+        assert backups is not None
+        monkeypatch.setattr(BackupSchedule, "_create", panicking)
+        await backups._back_up(queue)
+        found = gateway.backup_figures
+        assert (found.attempts, found.failures, found.consecutive_failures, found.in_progress) == (1, 1, 1, 0)
+    assert caplog.text.count(f"gateway: queue {queue_name!r}: could not back it up") == 1
 
 
 async def test_storage(wire: Wire) -> None:

@@ -237,6 +237,36 @@ async def test_frames_before_authentication_are_small(url: str) -> None:
         assert await wire.is_closed()
 
 
+async def test_connection_that_is_not_authenticated_in_time_is_closed(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else silent connections would lock out clients with a token."""
+    options: dict[str, Any] = {"tokens": TOKENS, "frame_timeout": 300, "max_connections": 5}
+    async with Gateway(url, port=0, **options) as gateway, Wire(gateway) as wire:
+        assert (await wire.call("Auth", token=TOKENS[0]))["ok"]
+        silent = [await Wire(gateway).__aenter__() for _ in range(4)]
+        silent[0].send(packed({"cmd": "Ping"}))
+        assert (await silent[0].receive())["error"] == "Not authenticated"
+        for each in silent:
+            assert await each.receive() == {"ok": False, "error": "Not authenticated within 0.3 s"}
+            assert await each.is_closed()
+            each.writer.close()
+        assert (await wire.call("Ping"))["ok"]
+        async with Wire(gateway) as other:
+            assert (await other.call("Auth", token=TOKENS[1]))["ok"]
+    lines = [each for each in caplog.messages if "was not authenticated" in each]
+    text = "gateway: closed a connection of 127.0.0.1 that was not authenticated in 0.3 s"
+    assert lines == [text, f"{text} (the last of 3 in the last minute)"]
+
+
+async def test_wrong_tokens_are_logged_with_the_address(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with Gateway(url, port=0, tokens=TOKENS, http_port=0) as gateway, Wire(gateway) as wire:
+        for token in ("secret-1", "secret-2", "secret-3", TOKENS[0]):
+            await wire.call("Auth", token=token)
+    text = "gateway: rejected an invalid token of 127.0.0.1"
+    assert caplog.messages == [text, f"{text} (the last of 2 in the last minute)"]
+
+
 async def test_token_without_authentication_is_invalid(wire: Wire) -> None:
     assert (await wire.call("Auth", token="any"))["error"] == "Invalid token"
     assert (await wire.call("Ping"))["ok"] is True
@@ -269,6 +299,16 @@ async def test_too_many_connections_are_closed(url: str) -> None:
             assert await second.is_closed()
         assert (await first.call("Ping"))["ok"] is True
         assert gateway.connections == 1
+
+
+async def test_rejected_connections_do_not_fill_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with Gateway(url, port=0, max_connections=1) as gateway, Wire(gateway) as wire:
+        await good(wire, "Ping")
+        for _ in range(10):
+            async with Wire(gateway) as other:
+                assert await other.is_closed()
+    text = "gateway: rejected a connection of 127.0.0.1: 1 are open"
+    assert caplog.messages == [text, f"{text} (the last of 9 in the last minute)"]
 
 
 async def test_client_that_reads_no_answers_is_read_no_further(wire: Wire, gateway: Gateway) -> None:

@@ -421,6 +421,53 @@ async def test_receiver_that_does_not_answer() -> None:
         await has_ended.wait()
 
 
+async def test_receiver_that_does_not_answer_delays_no_others(
+    wire: Wire, other: Wire, receiver: Receiver, queue_name: str
+) -> None:
+    """It has far more messages than there are slots, and each of them occupies a slot until its time is over."""
+    has_begun, is_over = asyncio.Event(), asyncio.Event()
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        has_begun.set()
+        await is_over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        dead = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        await add(wire, receiver, queue=f"{queue_name}-dead", events=["job.pushed"], url=dead)
+        await add(wire, receiver, queue=queue_name, events=["job.pushed", "job.completed"])
+        await good(wire, "PUSHB", queue=f"{queue_name}-dead", jobs=[{"data": 1}] * 500)
+        await has_begun.wait()
+        start = asyncio.get_running_loop().time()
+        await good(other, "PUSH", queue=queue_name, data=1)
+        await run_one(other, queue_name)
+        received = await receiver.wait_for_count(2)
+        assert [each.content["event"] for each in received] == ["job.pushed", "job.completed"]
+        assert asyncio.get_running_loop().time() - start < 8  # before any of the others ends, after 10 s
+        assert connections <= 2 * 20, "the share of a receiver in each of the two processes"
+        is_over.set()
+
+
+async def test_new_messages_for_a_dead_receiver_come_last(
+    gateways: tuple[Gateway, Gateway], wire: Wire, receiver: Receiver, queue_name: str, url: str, prefix: str
+) -> None:
+    """Also if another gateway has noticed that it does not answer."""
+    webhook_id = await add(wire, receiver, queue=queue_name, events=["job.pushed"])
+    registry = gateways[1].webhooks.registry
+    assert await registry.dead([webhook_id]) == set()
+    await registry.note_dead(webhook_id)
+    assert await registry.dead([webhook_id]) == {webhook_id}
+    await good(wire, "PUSH", queue=queue_name, data=1)
+    await receiver.wait_for_count(1)
+    async with Queue(DELIVERIES, url, prefix=prefix) as deliveries:
+        (message,) = await until(lambda: deliveries.get_jobs("completed"), bool)
+        assert message.rank == -1
+
+
 async def test_paused_reader_cannot_advance_what_another_one_has_read(
     wire: Wire, receiver: Receiver, queue_name: str, url: str, prefix: str
 ) -> None:
