@@ -277,9 +277,9 @@ DECODERS = dict(
             Decoder(of("_features.vectors.options:vector_fields_of"), VALUES),
         ),
         (
-            "_client.event_reader:_event",
+            "_client.event_reader:event_of",
             Decoder(
-                lambda value: of("_client.event_reader:_event")(*value),
+                lambda value: of("_client.event_reader:event_of")(*value),
                 st.tuples(st.binary(max_size=30), st.lists(PAIRS, max_size=4)),
             ),
         ),

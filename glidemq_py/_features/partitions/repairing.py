@@ -113,7 +113,8 @@ async def _state(transport: JobTransport, keys: QueueKeys, name: str) -> _State:
 def _number(reply: Any) -> int:
     if isinstance(reply, GlideMQError):
         raise reply
-    return int(reply[0] or 0)
+    (value,) = reply
+    return int(value or 0)
 
 
 async def _layout_of(transport: JobTransport, keys: QueueKeys, name: str, present: Layout) -> Layout:
