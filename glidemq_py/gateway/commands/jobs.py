@@ -27,6 +27,7 @@ __all__ = ["COMMANDS"]
 
 _ID: Final = Field("id", required=True)
 _TOKEN: Final = Field("token")
+_MOST_PROGRESS: Final = 100
 _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
 
 
@@ -84,7 +85,10 @@ async def _cancel(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _progress(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await active_job(session, given["id"])
-    await job.update_progress(json_value("progress", given["progress"]), given["message"])
+    progress = json_value("progress", given["progress"])
+    if isinstance(progress, int | float) and not isinstance(progress, bool):
+        progress = min(max(progress, 0), _MOST_PROGRESS)
+    await job.update_progress(progress, given["message"])
     return {"id": UNDEFINED}
 
 
@@ -231,7 +235,7 @@ COMMANDS: Final = (
     Command("GetProgress", "query", _get_progress, "Return the progress of an active job.", (_ID,)),
     Command("Cancel", "control", _cancel, "Delete a job that has not started.", (_ID,)),
     Command(
-        "Progress", "control", _progress, "Store the progress of an active job.",
+        "Progress", "control", _progress, "Store the progress of an active job; a number is limited to 0..100.",
         (_ID, Field("progress", Kind.ANY, default=0), Field("message")),
     ),
     Command(
