@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +19,7 @@ from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.webhooks.service import DELIVERIES
-from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_wire_counts, sources_of
+from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_priority_counts, read_wire_counts, sources_of
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -62,12 +61,7 @@ async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    states, counts = await asyncio.gather(queue.get_job_counts(), queue.get_rank_counts())
-    # Jobs with a fair key, or parked in an ordering group, have no rank.
-    unranked = states.waiting + states.group_waiting + states.prioritized - sum(counts.values())
-    if unranked > 0:
-        counts[0] = counts.get(0, 0) + unranked
-    return {"queue": wire_name(queue.name), "counts": {str(rank): number for rank, number in counts.items()}}
+    return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
 async def _counts(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -99,6 +99,8 @@ async def test_groups_are_in_the_counts_per_priority(wire: Wire, queue_name: str
     for fields in ({"groupId": "a"}, {"groupId": "a"}, {"groupId": "b"}, {}, {"priority": 5}, {"delay": 60_000}):
         await good(wire, "PUSH", queue=queue_name, data=1, **fields)
     assert (await good(wire, "GetCountsPerPriority", queue=queue_name))["counts"] == {"0": 4, "5": 1}
+    figures = (await good(wire, "DashboardQueue", queue=queue_name))["data"]
+    assert figures["priorityCounts"] == {"0": 4, "5": 1}
 
 
 async def test_cleaning_wait_and_paused(wire: Wire, queue_name: str, ids: list[str]) -> None:
