@@ -112,6 +112,17 @@ async def test_cleaning_wait_and_paused(wire: Wire, queue_name: str, ids: list[s
     assert (await good(wire, "Clean", queue=queue_name, state=""))["ids"] == [ids[3]]
 
 
+async def test_priority_is_changed_with_lifo(wire: Wire, other: Wire, queue_name: str, ids: list[str]) -> None:
+    for job_id, priority in ((ids[1], 5), (ids[2], 0)):
+        await good(wire, "ChangePriority", id=job_id, priority=priority, lifo=True)
+    await good(wire, "ChangePriority", id=ids[4], priority=5, lifo=False)
+    jobs = (await good(other, "PULLB", queue=queue_name, count=10))["jobs"]
+    assert [job["id"] for job in jobs] == [ids[1], ids[4], ids[2], ids[0]]
+    grouped = (await good(wire, "PUSH", queue=queue_name, data=1, groupId="g"))["id"]
+    error = await failure(wire, "ChangePriority", id=grouped, priority=1, lifo=True)
+    assert error == "lifo is not supported for jobs with a groupId"
+
+
 async def test_progress_is_limited(wire: Wire, queue_name: str, ids: list[str]) -> None:
     await good(wire, "PULL", queue=queue_name)
     for given, stored in ((200, 100), (-5, 0), (50.5, 50.5), (100, 100), (0, 0), ({"done": 200}, {"done": 200})):
