@@ -27,8 +27,8 @@ local function find(q, id, h)
   return nil, due
 end
 
--- Move the job to a priority, or to a rank that no priority has; with `to_lifo`, to the place of a LIFO job. The new place is written first, the old one removed
--- last; both may be the same member of one set.
+-- Move the job to a priority, or to a rank that no priority has; with `to_lifo`, to the place of a LIFO job. The new
+-- place is written first, the old one removed last; both may be the same member of one set.
 R.move = function(q, id, h, now, priority, rank, to_lifo)
   local problem, due, place = find(q, id, h)
   if problem then return problem end
