@@ -11,9 +11,8 @@ of all states together are among the first ones of each.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._core.job_states import JobState
@@ -33,6 +32,8 @@ MOST_LISTED: Final = 10_000
 """Maximum position of a job of a list."""
 _MOST_SORTED: Final = 10_000
 """Jobs of a state, in all partitions, above which they stay in the order of the state."""
+_KEPT_BEYOND: Final = 1_000
+"""Entries kept besides the first ones before they are sorted."""
 _ALSO_READ: Final = ("progressMessage",)
 _MOST_CHARS: Final = 64 * 1_048_576
 ROOM_CHARS: Final = 262_144
@@ -102,19 +103,39 @@ async def jobs_in_order(
     await queue._plain_link()
     links = [await part._connected() for part in queue._parts]
     counts = [await counts_by_rank(link) for link in links]
-    count, choose = offset + limit, heapq.nsmallest if oldest else heapq.nlargest
-    first: list[_Entry] = []
+    count = offset + limit
+    first = _First(count, oldest)
     for source in sources_of(states):
         numbers = [source.number(*each) for each in counts]
         is_sorted = sum(numbers) <= _MOST_SORTED
         for part, link in enumerate(links):
-            skipped = 0 if is_sorted or oldest else max(0, numbers[part] - count)
-            found = await _places(link, part, source, skipped, _MOST_SORTED if is_sorted else count)
-            entries = [_Entry(place[:4], 0, place) for place in found] if is_sorted else _in_own_order(found, oldest)
-            # A job that changed its state meanwhile may be in both.
-            unique = {(each.place.part, each.place.id): each for each in (*first, *entries)}
-            first = choose(count, unique.values())
-    return await _read(links, [each.place for each in first[offset:]], states, take_room)
+            if is_sorted:
+                async for page in _pages(link, part, source, 0, _MOST_SORTED):
+                    first.add([_Entry(place[:4], 0, place) for place in page])
+                continue
+            skipped = 0 if oldest else max(0, numbers[part] - count)
+            found = [place async for page in _pages(link, part, source, skipped, count) for place in page]
+            first.add(_in_own_order(found, oldest))
+    return await _read(links, [each.place for each in first.get()[offset:]], states, take_room)
+
+
+class _First:
+    """The first entries of those added."""
+
+    def __init__(self, count: int, oldest: bool) -> None:
+        self._count, self._oldest = count, oldest
+        self._entries: dict[tuple[int, str], _Entry] = {}
+
+    def add(self, entries: Iterable[_Entry]) -> None:
+        """Add entries. Of a job that changed its state meanwhile, the later one counts."""
+        for each in entries:
+            self._entries[each.place.part, each.place.id] = each
+        if len(self._entries) > self._count + max(self._count, _KEPT_BEYOND):
+            self._entries = {(each.place.part, each.place.id): each for each in self.get()}
+
+    def get(self) -> list[_Entry]:
+        """Return the first entries, sorted."""
+        return sorted(self._entries.values(), reverse=not self._oldest)[: self._count]
 
 
 def _in_own_order(places: list[_Place], oldest: bool) -> list[_Entry]:
@@ -127,17 +148,16 @@ def _in_own_order(places: list[_Place], oldest: bool) -> list[_Entry]:
     return found
 
 
-async def _places(link: QueueLink, part: int, source: Source, skipped: int, count: int) -> list[_Place]:
-    """Return the first ``count`` jobs of a source, in its own order, after the skipped ones."""
+async def _pages(link: QueueLink, part: int, source: Source, skipped: int, count: int) -> AsyncIterator[list[_Place]]:
+    """Iterate over the first ``count`` jobs of a source, in its own order, after the skipped ones; each once."""
     cursor = await cursor_at(link, source.listed, skipped) if skipped else ""
-    found: dict[str, _Place] = {}
-    while cursor is not None and len(found) < count:
-        records, cursor = await read_places(link, source.listed, cursor, min(ROWS_A_CALL, count - len(found)))
-        for each in records:
-            place = _Place(each.timestamp or 0, len(each.id), each.id, part, source, each.state)
-            found.setdefault(each.id, place)
+    seen: set[str] = set()
+    while cursor is not None and len(seen) < count:
+        records, cursor = await read_places(link, source.listed, cursor, min(ROWS_A_CALL, count - len(seen)))
+        new = {each.id: each for each in records if each.id not in seen}
+        seen.update(new)
+        yield [_Place(each.timestamp or 0, len(each.id), each.id, part, source, each.state) for each in new.values()]
         cursor = cursor or None
-    return list(found.values())
 
 
 async def _read(

@@ -74,6 +74,7 @@ async def test_pages_have_each_job_once(
 ) -> None:
     """Also of states with too many jobs to sort, whose own order is kept."""
     monkeypatch.setattr(listing, "_MOST_SORTED", limit)
+    monkeypatch.setattr(listing, "_KEPT_BEYOND", 2)
     async with Queue(queue_name, url, partitions=None if partitions == 1 else partitions) as queue:
         await queue.get_job_counts()
         jobs: list[dict[str, Any]] = [{"data": number, "priority": number % 4 - 1} for number in range(40)]
