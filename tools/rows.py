@@ -290,7 +290,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("revoke_jobs", "ids states"),
     _call("discard", args="id"),
     _call("change_priority", args="id priority"),
-    _call("change_rank", args="id rank"),
+    _call("change_rank", args="id rank lifo"),
     _call("count_ranks", args="cursor", reply="cursor counts"),
     _call("change_delay", args="id delay"),
     _call("due_times", "ids"),

@@ -97,7 +97,7 @@ FUNCTION_MISSING: Final = _not_executed("function-missing", "the server does not
 READ_ONLY: Final = _not_executed("read-only", "the server is a read-only replica")
 _SCRIPT = Failure("script", CallOutcome.PERMANENT, False, ScriptError, "")
 _OUT_OF_MEMORY = _permanent(
-    "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; nothing was added"
+    "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; the call changed nothing"
 )
 _DENIED = _permanent("denied", PermissionDeniedError, "permission denied")
 _OTHER = _permanent("other", GlideMQError)

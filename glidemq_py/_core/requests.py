@@ -522,9 +522,14 @@ def change_priority(*, id: str | bytes, priority: str | bytes) -> tuple[str | by
     return (id, priority)
 
 
-def change_rank(*, id: str | bytes, rank: str | bytes) -> tuple[str | bytes, str | bytes]:
+def change_rank(
+    *,
+    id: str | bytes,
+    rank: str | bytes,
+    lifo: str | bytes,
+) -> tuple[str | bytes, str | bytes, str | bytes]:
     """Return the arguments of ``change_rank``."""
-    return (id, rank)
+    return (id, rank, lifo)
 
 
 def count_ranks(*, cursor: str | bytes) -> tuple[str | bytes]:

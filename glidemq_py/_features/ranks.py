@@ -48,10 +48,14 @@ async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:
             return counts
 
 
-async def change_job_rank(link: QueueLink[JobTransport], job_id: str, rank: int) -> int:
-    """Change the rank of a job that has not started, and return the validated value."""
+async def change_job_rank(link: QueueLink[JobTransport], job_id: str, rank: int, *, lifo: bool = False) -> int:
+    """Change the rank of a job that has not started, and return the validated value.
+
+    With ``lifo``, it becomes a LIFO job too: the first one of its rank.
+    """
     value = check_int("rank", rank, -MAX_RANK, MAX_RANK)
-    await change_job(link, job_id, administration.change_rank(link.keys.meta, job_id, value), "change the rank of")
+    call = administration.change_rank(link.keys.meta, job_id, value, lifo=lifo)
+    await change_job(link, job_id, call, "change the rank of")
     return value
 
 

@@ -136,6 +136,7 @@ class ConnectedQueue(Protocol):
 _REJECT_REASONS: Final = {
     "held": "being fetched by a worker",
     "keyed": "one of a fair key or limited name, which has no ranks; use change_priority",
+    "ordered": "one of an ordering group, whose jobs run in order",
     "lost": "missing from the structure of its state",
 }
 

@@ -74,7 +74,7 @@ class SlotMigratingError(ServerNotReadyError):
 
 
 class ServerOutOfMemoryError(GlideMQError):
-    """The server reached its `maxmemory` and rejected the job; nothing was added."""
+    """The server reached its `maxmemory` and rejected the call, which added and changed nothing."""
 
 
 class LibraryError(GlideMQError):

@@ -2,13 +2,17 @@
 
 Ids and times of addition decide which jobs these are; then their records are read, and no others. So data is read and
 kept of the jobs of the answer only, however many are before them and in however many partitions.
+
+The position of a job must not depend on the page, or pages would skip jobs and repeat others. States list their jobs in
+orders of their own (by priority, due time or end), so all ids of a state are read and sorted. A state with too many
+jobs for that stays in its own order: each job counts as added at the latest time up to its position, so the first jobs
+of all states together are among the first ones of each.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._core.job_states import JobState
@@ -22,8 +26,14 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
     from glidemq_py._job.link import QueueLink
 
-__all__ = ["ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "size_of"]
+__all__ = ["MOST_LISTED", "ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "size_of"]
 
+MOST_LISTED: Final = 10_000
+"""Maximum position of a job of a list."""
+_MOST_SORTED: Final = 10_000
+"""Jobs of a state, in all partitions, above which they stay in the order of the state."""
+_KEPT_BEYOND: Final = 1_000
+"""Entries kept besides the first ones before they are sorted."""
 _ALSO_READ: Final = ("progressMessage",)
 _MOST_CHARS: Final = 64 * 1_048_576
 ROOM_CHARS: Final = 262_144
@@ -54,6 +64,16 @@ class _Place(NamedTuple):
     """State in its record."""
 
 
+class _Entry(NamedTuple):
+    """A place with what it is sorted by."""
+
+    key: tuple[int, int, str, int]
+    """Time of addition, id and partition of the job, or of one before it that is later."""
+    number: int
+    """Position among the jobs with this key."""
+    place: _Place
+
+
 async def jobs_in_order(
     queue: Queue[Any, Any],
     states: Sequence[str],
@@ -65,7 +85,8 @@ async def jobs_in_order(
 ) -> list[Listed]:
     """Return at most ``limit`` jobs in these states of the protocol from a position on.
 
-    A job that leaves the states during the call is left out.
+    While nothing changes, successive positions have each job once. A job that leaves the states during the call is left
+    out.
 
     Args:
         queue: The queue.
@@ -81,30 +102,62 @@ async def jobs_in_order(
     """
     await queue._plain_link()
     links = [await part._connected() for part in queue._parts]
-    count, choose = offset + limit, heapq.nsmallest if oldest else heapq.nlargest
-    first: list[_Place] = []
-    for number in range(len(links)):
-        counts = None if oldest else await counts_by_rank(links[number])
-        for source in sources_of(states):
-            skipped = 0 if counts is None else max(0, source.number(*counts) - count)
-            found = await _places(links[number], number, source, skipped, count)
-            # A job that changed its state meanwhile may be in both.
-            unique = {(place.part, place.id): place for place in (*first, *found)}
-            first = choose(count, unique.values())
-    return await _read(links, first[offset:], states, take_room)
+    counts = [await counts_by_rank(link) for link in links]
+    count = offset + limit
+    first = _First(count, oldest)
+    for source in sources_of(states):
+        numbers = [source.number(*each) for each in counts]
+        is_sorted = sum(numbers) <= _MOST_SORTED
+        for part, link in enumerate(links):
+            if is_sorted:
+                async for page in _pages(link, part, source, 0, _MOST_SORTED):
+                    first.add([_Entry(place[:4], 0, place) for place in page])
+                continue
+            skipped = 0 if oldest else max(0, numbers[part] - count)
+            found = [place async for page in _pages(link, part, source, skipped, count) for place in page]
+            first.add(_in_own_order(found, oldest))
+    return await _read(links, [each.place for each in first.get()[offset:]], states, take_room)
 
 
-async def _places(link: QueueLink, part: int, source: Source, skipped: int, count: int) -> list[_Place]:
-    """Return the first ``count`` jobs of a source, in its own order, after the skipped ones."""
+class _First:
+    """The first entries of those added."""
+
+    def __init__(self, count: int, oldest: bool) -> None:
+        self._count, self._oldest = count, oldest
+        self._entries: dict[tuple[int, str], _Entry] = {}
+
+    def add(self, entries: Iterable[_Entry]) -> None:
+        """Add entries. Of a job that changed its state meanwhile, the later one counts."""
+        for each in entries:
+            self._entries[each.place.part, each.place.id] = each
+        if len(self._entries) > self._count + max(self._count, _KEPT_BEYOND):
+            self._entries = {(each.place.part, each.place.id): each for each in self.get()}
+
+    def get(self) -> list[_Entry]:
+        """Return the first entries, sorted."""
+        return sorted(self._entries.values(), reverse=not self._oldest)[: self._count]
+
+
+def _in_own_order(places: list[_Place], oldest: bool) -> list[_Entry]:
+    """Return entries that sort as the places are listed; in reverse, the last place is the first one."""
+    later, step = (max, 1) if oldest else (min, -1)
+    found: list[_Entry] = []
+    for number, place in enumerate(places[::step]):
+        key = later(found[-1].key, place[:4]) if found else place[:4]
+        found.append(_Entry(key, step * number, place))
+    return found
+
+
+async def _pages(link: QueueLink, part: int, source: Source, skipped: int, count: int) -> AsyncIterator[list[_Place]]:
+    """Iterate over the first ``count`` jobs of a source, in its own order, after the skipped ones; each once."""
     cursor = await cursor_at(link, source.listed, skipped) if skipped else ""
-    found: dict[str, _Place] = {}
-    while cursor is not None and len(found) < count:
-        records, cursor = await read_places(link, source.listed, cursor, min(ROWS_A_CALL, count - len(found)))
-        for each in records:
-            place = _Place(each.timestamp or 0, len(each.id), each.id, part, source, each.state)
-            found.setdefault(each.id, place)
+    seen: set[str] = set()
+    while cursor is not None and len(seen) < count:
+        records, cursor = await read_places(link, source.listed, cursor, min(ROWS_A_CALL, count - len(seen)))
+        new = {each.id: each for each in records if each.id not in seen}
+        seen.update(new)
+        yield [_Place(each.timestamp or 0, len(each.id), each.id, part, source, each.state) for each in new.values()]
         cursor = cursor or None
-    return list(found.values())
 
 
 async def _read(

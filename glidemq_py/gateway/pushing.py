@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.times import SECOND_MS
+from glidemq_py._features.dependencies.options import MAX_DEPENDENCIES
 from glidemq_py._features.limits.options import MAX_COUNT
-from glidemq_py.errors import AmbiguousResultError, FairKeyFullError, JobNotFoundError
+from glidemq_py._features.tags import MAX_TAGS, parse_tags
+from glidemq_py.errors import AmbiguousResultError, FairKeyFullError, GlideMQValidationError, JobNotFoundError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
@@ -177,7 +179,7 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     if given["sizeLimit"] is not None:
         _check_size(data, given["sizeLimit"])
     if given["tags"]:
-        options["tags"] = given["tags"]
+        options["tags"] = _tags(given["tags"])
     if given["parentId"] is not None:
         if given["uniqueKey"] is not None or given["debounceId"]:
             raise CommandError("parentId is not supported with uniqueKey or debounceId")
@@ -186,10 +188,13 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     elif any(given[name] for name in CHILD_POLICIES):
         raise CommandError(f"{', '.join(name for name in CHILD_POLICIES if given[name])} requires parentId")
     if given["dependsOn"]:
-        if chosen in given["dependsOn"]:
+        needed = dict.fromkeys(given["dependsOn"])
+        if chosen in needed:
             raise CommandError(f"Job cannot depend on itself: {chosen}")
+        if len(needed) > MAX_DEPENDENCIES:
+            raise CommandError(f"dependsOn must have at most {MAX_DEPENDENCIES} ids")
         options["depends_on"] = [
-            engine_id(each) if each in beside else await _dependency(ids, queue, each) for each in given["dependsOn"]
+            engine_id(each) if each in beside else await _dependency(ids, queue, each) for each in needed
         ]
     return name, data, options
 
@@ -257,6 +262,18 @@ class GroupFullError(CommandError):
     def __init__(self, error: FairKeyFullError, given: Mapping[str, Any]) -> None:
         size = given.get("groupMaxSize")
         super().__init__(f"Group {error.key} has reached its maximum size" + ("" if size is None else f" of {size}"))
+
+
+def _tags(given: Sequence[str]) -> tuple[str, ...]:
+    tags = tuple(dict.fromkeys(given))
+    if len(tags) > MAX_TAGS:
+        raise CommandError(f"tags must have at most {MAX_TAGS} tags")
+    for tag in tags:
+        try:
+            parse_tags("tags", (tag,))
+        except GlideMQValidationError as error:
+            raise CommandError(f"tags[{given.index(tag)}] {error.problem}") from None
+    return tags
 
 
 def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:

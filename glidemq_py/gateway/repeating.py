@@ -17,6 +17,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
 from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import CommandError, Field, Kind, check_all, check_nested, is_map
+from glidemq_py.gateway.time_zones import zone_name
 from glidemq_py.gateway.values import UNDEFINED
 
 __all__ = ["repeated"]
@@ -91,7 +92,7 @@ async def _plan(ids: JobIds, queue: Queue[Any, Any], given: Mapping[str, Any]) -
     key = found["jobId"] or options["job_id"]
     for own in ("job_id", "delay"):
         options.pop(own, None)
-    schedule = _schedule(found)
+    schedule = _schedule({**found, "tz": await zone_name(found["tz"])})
     schedule["template"] = {"name": name, "data": data, "options": options}
     return f"{_PREFIX}{key}", schedule
 
@@ -125,5 +126,6 @@ async def _create(queue: Queue[Any, Any], name: str, options: dict[str, Any]) ->
         await queue.upsert_job_scheduler(name, **options)
     except GlideMQValidationError as error:
         if error.option in ("pattern", "tz"):
-            raise CommandError(f"Invalid repeat pattern: {error.problem}") from None
+            value = options[error.option]
+            raise CommandError(f"Invalid repeat pattern: repeat.{error.option} {value!r}: {error.problem}") from None
         raise CommandError(f"repeat: {error}") from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._job.job import Job
 
-__all__ = ["READY", "SOURCES", "Source", "read_wire_counts", "sources_of", "wire_state"]
+__all__ = ["READY", "SOURCES", "Source", "read_priority_counts", "read_wire_counts", "sources_of", "wire_state"]
 
 _STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
 READY: Final = ("waiting", "prioritized")
@@ -84,6 +84,19 @@ async def read_wire_counts(queue: Queue[Any, Any]) -> dict[str, int]:
     await queue._plain_link()
     parts = await asyncio.gather(*(_counts_of(part) for part in queue._parts))
     return {state: sum(part[state] for part in parts) for state in parts[0]}
+
+
+async def read_priority_counts(queue: Queue[Any, Any]) -> dict[str, int]:
+    """Return the number of ready jobs by priority; those of groups count as 0, as they have no rank.
+
+    Raises:
+        GlideMQError: If the server cannot be reached or rejects a call.
+    """
+    counts, ranks = await asyncio.gather(queue.get_job_counts(), queue.get_rank_counts())
+    unranked = counts.waiting + counts.group_waiting + counts.prioritized - sum(ranks.values())
+    if unranked > 0:  # the reads are not one step
+        ranks[0] = ranks.get(0, 0) + unranked
+    return {str(rank): number for rank, number in ranks.items()}
 
 
 async def _counts_of(part: Queue[Any, Any]) -> dict[str, int]:

@@ -1,8 +1,11 @@
 """Ranks in the Lua functions: places, repairs, recovery, members left behind by peers, and the feature gate."""
 
+from typing import Any
+
 import pytest
 
 from glidemq_py._core.calls import administration, working
+from glidemq_py._core.calls.adding import row
 from glidemq_py._features.consistency.checking import FindingKind
 from glidemq_py._features.ranks import count_ranks_page
 from tests.lua.check_support import assert_repairs, check
@@ -56,6 +59,48 @@ def test_released_and_retried_jobs_return_to_their_rank(q: OwnQueue, rank: int) 
     assert (q.state(first), q.redis("ZCARD", "delayed-own")) == ("delayed", 1)
     q.advance(30)
     assert ids(q) == [first]
+
+
+def add(q: OwnQueue, rank: int, **options: Any) -> str:
+    if 0 < rank < 2_048:
+        return q.add_job(priority=2_048 - rank, **options)
+    return q.add_job(rank=rank, **options) if rank else q.add_job(**options)
+
+
+@pytest.mark.parametrize("before", [0, 5, 9_000, -9])
+@pytest.mark.parametrize("after", [0, 5, 9_000, -9])
+def test_ready_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int) -> None:
+    first = add(q, after)
+    job = add(q, before)
+    last = add(q, after)
+    call = administration.change_rank(q.meta, job, after, lifo=True)
+    assert [q.run(call), q.run(call)] == ["ok", "no_op"]
+    assert q.state(job) == ("prioritized" if after else "waiting")
+    assert check(q).findings == ()
+    q.run(administration.change_rank(q.meta, last, after, lifo=True))
+    assert ids(q) == [last, job, first]
+    assert q.counts() == {**dict.fromkeys(q.counts(), 0), "active": 3}
+
+
+@pytest.mark.parametrize("before", [0, 5, 9_000, -9])
+@pytest.mark.parametrize("after", [0, 5, 9_000, -9])
+def test_delayed_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int) -> None:
+    first, late = add(q, after), add(q, before, delay=50)
+    assert q.run(administration.change_rank(q.meta, late, after, lifo=True)) == "ok"
+    assert q.state(late) == "delayed"
+    assert check(q).findings == ()
+    q.advance(50)
+    q.exchange(0)
+    assert ids(q) == [late, first]
+
+
+def test_jobs_with_an_order_of_their_own_become_no_lifo_jobs(q: OwnQueue) -> None:
+    (keyed,) = q.add(row("task", "{}", "{}", fair_key="k"))
+    (ordered,) = q.add(row("task", "{}", "{}", ordering=["g", 1, 0, 0, 0, 0, 0]))
+    for job, reason in ((keyed, "keyed"), (ordered, "ordered")):
+        assert q.run(administration.change_rank(q.meta, job, 0, lifo=True)) == reason
+        assert q.redis("HGET", f"job:{job}", "lifo") is None
+    assert check(q).findings == ()
 
 
 def test_job_of_a_dead_worker_returns_to_its_rank(q: OwnQueue) -> None:

@@ -247,7 +247,7 @@ async def test_full_server_rejects_add_and_writes_nothing(private_server: Callab
             before = set(resp.keys("*")), raw.run("XLEN", "stream"), raw.run("GET", "id"), len(raw.events())
             resp.execute("CONFIG", "SET", "maxmemory", 1)
             for options in ({}, {"delay": 50}, {"priority": 2}, {"lifo": True}, {"job_id": "own"}):
-                with pytest.raises(ServerOutOfMemoryError, match="nothing was added"):
+                with pytest.raises(ServerOutOfMemoryError, match="the call changed nothing"):
                     await queue.add("n", 2, **options)
             results = await asyncio.gather(*(queue.add("n", 3) for _ in range(5)), return_exceptions=True)
             assert {type(result) for result in results} == {ServerOutOfMemoryError}

@@ -23,6 +23,7 @@ SMALL = {
     "gateway/commands/events.py": "a module per group of commands",
     "gateway/partitions.py": "ids and hubs need the names of partitions, and do not import each other",
     "gateway/rate.py": "two modules limit frames",
+    "gateway/time_zones.py": "two modules accept time zones of clients",
     "integrations/django_admin/apps.py": "Django requires this module",
     "integrations/django_admin/models.py": "Django requires this module",
     "sync/scheduler.py": "a module per blocking class",

@@ -353,9 +353,13 @@ def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
     )
 
 
-def change_rank(meta: str, job_id: str, rank: int) -> Call[str]:
-    """Change a job's rank (-1,000,000 to 1,000,000). Returns the same results as `change_priority`."""
-    return Call("change_rank", meta, requests.change_rank(id=job_id, rank=str(rank)), bytes.decode, repeatable=True)
+def change_rank(meta: str, job_id: str, rank: int, *, lifo: bool = False) -> Call[str]:
+    """Change a job's rank (-1,000,000 to 1,000,000); ``lifo`` also makes it a LIFO job.
+
+    Returns the same results as `change_priority`, 'keyed' or 'ordered'.
+    """
+    arguments = requests.change_rank(id=job_id, rank=str(rank), lifo="1" if lifo else "")
+    return Call("change_rank", meta, arguments, bytes.decode, repeatable=True)
 
 
 def change_delay(meta: str, job_id: str, delay: int) -> Call[str]:

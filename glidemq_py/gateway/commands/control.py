@@ -12,14 +12,14 @@ from glidemq_py._features.cleaning import clean_unfinished
 from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
-from glidemq_py.gateway.listing import Listed, jobs_in_order, size_of
+from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_of
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.webhooks.service import DELIVERIES
-from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_wire_counts
+from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_priority_counts, read_wire_counts, sources_of
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -29,8 +29,8 @@ __all__ = ["COMMANDS"]
 
 _QUEUE: Final = (Field("queue", Kind.QUEUE, required=True),)
 _CLEANED: Final = {name: sources for name, sources in SOURCES.items() if name != "active"}
+_PAUSED: Final = "paused"
 _READY_AND_DELAYED: Final = (*SOURCES["waiting"], *SOURCES["prioritized"], SOURCES["delayed"][0])
-_MOST_LISTED: Final = 10_000
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
 
@@ -61,8 +61,7 @@ async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    counts = await queue.get_rank_counts()
-    return {"queue": wire_name(queue.name), "counts": {str(rank): number for rank, number in counts.items()}}
+    return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
 async def _counts(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -91,10 +90,18 @@ async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _clean(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    sources = _READY_AND_DELAYED if given["state"] is None else _CLEANED.get(given["state"], ())
+    sources = await _cleaned_sources(queue, given["state"])
     deleted = await _delete_old(queue, sources, given["grace"], given["limit"])
     ids = [await session.state.ids.on_wire(queue.name, job_id) for job_id in deleted]
     return {"count": len(ids), "ids": ids}
+
+
+async def _cleaned_sources(queue: Queue[Any, Any], state: str | None) -> Sequence[Source]:
+    if not state:
+        return _READY_AND_DELAYED
+    if state == _PAUSED:
+        return sources_of(READY) if await queue.is_paused() else ()
+    return _CLEANED.get("waiting" if state == "wait" else state, ())
 
 
 async def _delete_old(queue: Queue[Any, Any], sources: Sequence[Source], grace: int, limit: int) -> list[str]:
@@ -132,8 +139,8 @@ async def _trim_events(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
     offset, limit = given["offset"], given["limit"]
-    if offset + limit > _MOST_LISTED:
-        raise CommandError(f"offset + limit must be at most {_MOST_LISTED:,}")
+    if offset + limit > MOST_LISTED:
+        raise CommandError(f"offset + limit must be at most {MOST_LISTED:,}")
     states, ids = await _listed_states(queue, given["state"]), session.state.ids
     async with contextlib.AsyncExitStack() as stack:
 
@@ -144,7 +151,7 @@ async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
         found = await jobs_in_order(queue, states, offset, limit, oldest=oldest, take_room=take_room) if limit else []
         named = [(await ids.on_wire(queue.name, each.job.id), each) for each in found]
         found.clear()
-        objects = _objects(named, {"state": "paused"} if given["state"] == "paused" else {})
+        objects = _objects(named, {"state": _PAUSED} if given["state"] == _PAUSED else {})
         if sum(size_of(each.job) + JOB_CHARS for _, each in named) <= LARGE_CHARS:
             return {"jobs": [*objects]}
         async with Slices(session.parts) as slices:
@@ -161,12 +168,16 @@ def _objects(named: list[tuple[str, Listed]], changes: Mapping[str, Any]) -> Ite
 
 
 async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[str]:
-    if given is None:
-        return [*SOURCES]
+    """Return the states to list: all if none is given. The ready jobs of a paused queue are paused."""
     names = [given] if isinstance(given, str) else check_field(Field("state", Kind.TEXTS), given)
+    if not given:
+        return [*SOURCES]
     wanted = dict.fromkeys(name for name in names if name in SOURCES)
-    if "paused" in names and await queue.is_paused():
-        wanted.update(dict.fromkeys(READY))
+    if not {_PAUSED, *READY}.isdisjoint(names) and await queue.is_paused():
+        if _PAUSED in names:
+            wanted.update(dict.fromkeys(READY))
+        else:
+            wanted = {name: None for name in wanted if name not in READY}
     return [*wanted]
 
 
@@ -204,8 +215,8 @@ COMMANDS: Final = (
         (
             *_QUEUE,
             Field("state", Kind.ANY),
-            Field("limit", Kind.INTEGER, minimum=0, maximum=_MOST_LISTED, default=100),
-            Field("offset", Kind.INTEGER, minimum=0, maximum=_MOST_LISTED, default=0),
+            Field("limit", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=100),
+            Field("offset", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=0),
             Field("asc", Kind.FLAG, default=True),
         ),
     ),
@@ -216,7 +227,13 @@ COMMANDS: Final = (
         "Make delayed jobs ready; all without `count`, none if it is 0.",
         (*_QUEUE, _COUNT),
     ),
-    Command("GetCountsPerPriority", "query", _priorities, "Count the ready jobs by priority.", _QUEUE),
+    Command(
+        "GetCountsPerPriority",
+        "query",
+        _priorities,
+        "Count the ready jobs by priority; those with a `groupId` as 0.",
+        _QUEUE,
+    ),
     Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE),
     Command("Count", "query", _count, "Count the jobs that are not finished.", _QUEUE),
 )

@@ -19,6 +19,7 @@ from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options
 from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
+from glidemq_py.gateway.time_zones import zone_name
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _is_interval(value: Any) -> bool:
 
 async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     name, queue = given["name"], await session.state.queue(given["queue"])
-    schedule = _schedule(given)
+    schedule = _schedule({**given, "timezone": await zone_name(given["timezone"])})
     own = check_nested("jobOptions", TEMPLATE_FIELDS, given["jobOptions"] or {})
     options = template_options(own, given)
     await reject_keys(queue, options, "Cron")
@@ -140,8 +141,9 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     except GlideMQValidationError as error:
         undo = ("HDEL", _key(session.state), name) if before is None else ("HSET", _key(session.state), name, before)
         await session.state.transport.command(*undo)
-        if error.option in ("pattern", "tz"):
-            raise CommandError(f"Invalid cron expression: {error.problem}") from None
+        field = {"pattern": "schedule", "tz": "timezone"}.get(error.option)
+        if field is not None:
+            raise CommandError(f"Invalid cron expression: {field} {given[field]!r}: {error.problem}") from None
         raise CommandError(str(error)) from None
     session.state.maintain(queue, now=True)
     if before not in (None, queue.name):

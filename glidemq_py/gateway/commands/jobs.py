@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.ranks import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.core import ClientError, end_attempt, leased_job
 from glidemq_py.gateway.commands.flows import family_of
@@ -27,6 +28,7 @@ __all__ = ["COMMANDS"]
 
 _ID: Final = Field("id", required=True)
 _TOKEN: Final = Field("token")
+_MOST_PROGRESS: Final = 100
 _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
 
 
@@ -84,7 +86,10 @@ async def _cancel(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _progress(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await active_job(session, given["id"])
-    await job.update_progress(json_value("progress", given["progress"]), given["message"])
+    progress = json_value("progress", given["progress"])
+    if isinstance(progress, int | float) and not isinstance(progress, bool):
+        progress = min(max(progress, 0), _MOST_PROGRESS)
+    await job.update_progress(progress, given["message"])
     return {"id": UNDEFINED}
 
 
@@ -153,7 +158,9 @@ async def _change_priority(session: Session, given: Mapping[str, Any]) -> Answer
         if job is None:
             raise JobNotFoundError(given["id"])
         if job.fair_key is None:
-            await job.change_rank(given["priority"])
+            await change_job_rank(job._link, job._stored_id, given["priority"], lifo=bool(given["lifo"]))
+        elif given["lifo"]:
+            raise CommandError("lifo is not supported for jobs with a groupId")
         else:
             await job.change_priority(group_priority(given["priority"]))
     except (JobNotFoundError, JobStateError):
@@ -231,17 +238,18 @@ COMMANDS: Final = (
     Command("GetProgress", "query", _get_progress, "Return the progress of an active job.", (_ID,)),
     Command("Cancel", "control", _cancel, "Delete a job that has not started.", (_ID,)),
     Command(
-        "Progress", "control", _progress, "Store the progress of an active job.",
+        "Progress", "control", _progress, "Store the progress of an active job; a number is limited to 0..100.",
         (_ID, Field("progress", Kind.ANY, default=0), Field("message")),
     ),
     Command(
         "Update", "control", _update, "Replace the data of an unfinished job.", (_ID, Field("data", Kind.ANY))
     ),
     Command(
-        "ChangePriority", "control", _change_priority, "Change the rank of a job that has not started.",
+        "ChangePriority", "control", _change_priority,
+        "Change the rank of a job that has not started; with `lifo`, it is the first one of its rank.",
         (
             _ID, Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
-            Field("lifo", Kind.UNSUPPORTED),
+            Field("lifo", Kind.FLAG),
         ),
     ),
     Command("ChangeDelay", "control", _change_delay, "Let a job that has not started wait `delay` ms.", (_ID, _DELAY)),

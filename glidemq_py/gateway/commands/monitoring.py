@@ -16,7 +16,7 @@ from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
-from glidemq_py.gateway.wire_states import read_wire_counts
+from glidemq_py.gateway.wire_states import read_priority_counts, read_wire_counts
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import GatewayState, Session
@@ -166,8 +166,8 @@ async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answe
 
 async def _dashboard_queue(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    counts, ranks, paused, failed = await asyncio.gather(
-        read_wire_counts(queue), queue.get_rank_counts(), queue.is_paused(),
+    counts, priorities, paused, failed = await asyncio.gather(
+        read_wire_counts(queue), read_priority_counts(queue), queue.is_paused(),
         queue.get_jobs(JobState.FAILED, 0, _PREVIEWED - 1),
     )  # fmt: skip
     preview: list[dict[str, Any]] = []
@@ -185,7 +185,7 @@ async def _dashboard_queue(session: Session, given: Mapping[str, Any]) -> Answer
     return {
         "data": {
             "name": wire_name(queue.name), "counts": counts, "paused": paused,
-            "priorityCounts": {str(rank): number for rank, number in ranks.items()}, "dlqPreview": preview,
+            "priorityCounts": priorities, "dlqPreview": preview,
             "timestamp": time.time_ns() // 1_000_000,
         }
     }  # fmt: skip

@@ -188,7 +188,7 @@ G.calls = {
   end,
   discard = function(args) return { id = args[1] } end,
   change_priority = function(args) return { id = args[1], priority = args[2] } end,
-  change_rank = function(args) return { id = args[1], rank = args[2] } end,
+  change_rank = function(args) return { id = args[1], rank = args[2], lifo = args[3] } end,
   count_ranks = function(args) return { cursor = args[1] } end,
   change_delay = function(args) return { id = args[1], delay = args[2] } end,
   due_times = function(args)

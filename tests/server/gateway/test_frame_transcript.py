@@ -216,7 +216,7 @@ DIFFERENCES: dict[str, list[str]] = {
     "bad rate limit": [".ok: True, ours False"],
     "bad cron": [
         ".error: 'Invalid cron expression: Cron expression must have 5 fields, or 6 fields with leading seconds', "
-        "ours 'Invalid cron expression: must have 5 fields, or 6 with the seconds first, not 1'"
+        'ours "Invalid cron expression: schedule \'x\': must have 5 fields, or 6 with the seconds first, not 1"'
     ],
     "queue of the dashboard": [
         ".data.counts.totalCompleted is missing", ".data.counts.totalFailed is missing",

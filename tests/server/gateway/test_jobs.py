@@ -306,7 +306,7 @@ async def test_order_of_priorities_and_groups(wire: Wire, queue: Queue) -> None:
 
 async def test_dependencies(wire: Wire, queue: Queue) -> None:
     first = (await good(wire, "PUSH", queue=queue.name, name="first"))["id"]
-    second = (await good(wire, "PUSH", queue=queue.name, name="second", dependsOn=[first]))["id"]
+    second = (await good(wire, "PUSH", queue=queue.name, name="second", dependsOn=[first] * 1_001))["id"]
     assert await state_of(wire, second) == "waiting-children"
     assert await failure(wire, "PUSH", queue=queue.name, dependsOn=["no"]) == "Dependency job not found: no"
     missing = f"{queue.name}:no"
@@ -344,7 +344,10 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"groupId": "g", "lifo": True}, "lifo is not supported for jobs with a groupId"),
         ({"removeOnFail": -1}, "removeOnFail must be an integer from 0 to 2147483647"),
         ({"removeOnFail": {"x": 1}}, "removeOnFail must have age (seconds), count, or both"),
-        ({"tags": ["x" * 65]}, "tags"),
+        ({"tags": ["a", "x" * 65]}, "tags[1] must have at most 64 characters, not 65"),
+        ({"tags": [""]}, "tags[0] must not be empty"),
+        ({"tags": [f"{number}" for number in range(21)]}, "tags must have at most 20 tags"),
+        ({"dependsOn": [f"{number}" for number in range(1_001)]}, "dependsOn must have at most 1000 ids"),
         ({"tags": [1]}, "tags[0] must be a string"),
         ({"queue": "a b"}, "Queue name contains invalid characters"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
+from glidemq_py.gateway import listing
 from tests.server.gateway.wire import Wire, failure, good, state_of
 
 
@@ -27,6 +28,8 @@ async def ids(wire: Wire, queue_name: str) -> list[str]:
         ({"state": ["prioritized", "unheard-of"]}, [4]),
         ({"state": "unheard-of"}, []),
         ({"state": "paused"}, []),
+        ({"state": []}, [0, 1, 2, 3, 4]),
+        ({"state": ""}, [0, 1, 2, 3, 4]),
         ({"state": "waiting", "asc": False}, [2, 1, 0]),
         ({"state": "waiting", "offset": 1, "limit": 1}, [1]),
         ({"state": "waiting", "asc": False, "limit": 2}, [2, 1]),
@@ -48,6 +51,84 @@ async def test_jobs_of_a_paused_queue(wire: Wire, queue_name: str, ids: list[str
     assert {job["state"] for job in jobs} == {"paused"}
     both = (await good(wire, "GetJobs", queue=queue_name, state=["paused", "waiting"]))["jobs"]
     assert {job["state"] for job in both} == {"waiting", "prioritized"}
+    found: list[tuple[Any, list[int]]] = [
+        ("waiting", []), (["prioritized"], []), (["waiting", "delayed"], [3]), (None, [0, 1, 2, 3, 4]),
+    ]  # fmt: skip
+    for state, expected in found:
+        jobs = (await good(wire, "GetJobs", queue=queue_name, state=state))["jobs"]
+        assert [job["data"] for job in jobs] == expected
+
+
+async def _pages(wire: Wire, queue_name: str, step: int, **fields: Any) -> list[int]:
+    found: list[int] = []
+    while True:
+        jobs = (await good(wire, "GetJobs", queue=queue_name, offset=len(found), limit=step, **fields))["jobs"]
+        found += [job["data"] for job in jobs]
+        if len(jobs) < step:
+            return found
+
+
+@pytest.mark.parametrize(("limit", "partitions"), [(10_000, 1), (5, 1), (5, 3)])
+async def test_pages_have_each_job_once(
+    wire: Wire, url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, limit: int, partitions: int
+) -> None:
+    """Also of states with too many jobs to sort, whose own order is kept."""
+    monkeypatch.setattr(listing, "_MOST_SORTED", limit)
+    monkeypatch.setattr(listing, "_KEPT_BEYOND", 2)
+    async with Queue(queue_name, url, partitions=None if partitions == 1 else partitions) as queue:
+        await queue.get_job_counts()
+        jobs: list[dict[str, Any]] = [{"data": number, "priority": number % 4 - 1} for number in range(40)]
+        for number in range(4, 40, 5):
+            jobs[number]["delay"] = 600_000 - number
+        for number in range(5, 40, 7):
+            jobs[number] = {"data": number, "groupId": f"g{number % 2}"}
+        for job in jobs:
+            await good(wire, "PUSH", queue=queue_name, **job)
+        await good(wire, "PULLB", queue=queue_name, count=4)
+        for state, count in ((None, 40), ("prioritized", None), (["waiting", "active"], None)):
+            found = await _pages(wire, queue_name, 5, state=state)
+            backwards = await _pages(wire, queue_name, 5, state=state, asc=False)
+            assert len(set(found)) == len(found) == (count or len(found)) > 8
+            assert sorted(found) == sorted(backwards)
+            assert found == (await _pages(wire, queue_name, 3, state=state))
+            assert backwards == (await _pages(wire, queue_name, 7, state=state, asc=False))
+            if limit > len(jobs):
+                assert found == sorted(found) == backwards[::-1]
+
+
+async def test_groups_are_in_the_counts_per_priority(wire: Wire, queue_name: str) -> None:
+    for fields in ({"groupId": "a"}, {"groupId": "a"}, {"groupId": "b"}, {}, {"priority": 5}, {"delay": 60_000}):
+        await good(wire, "PUSH", queue=queue_name, data=1, **fields)
+    assert (await good(wire, "GetCountsPerPriority", queue=queue_name))["counts"] == {"0": 4, "5": 1}
+    figures = (await good(wire, "DashboardQueue", queue=queue_name))["data"]
+    assert figures["priorityCounts"] == {"0": 4, "5": 1}
+
+
+async def test_cleaning_wait_and_paused(wire: Wire, queue_name: str, ids: list[str]) -> None:
+    assert (await good(wire, "Clean", queue=queue_name, state="paused"))["count"] == 0
+    assert sorted((await good(wire, "Clean", queue=queue_name, state="wait"))["ids"]) == sorted(ids[:3])
+    await good(wire, "PUSH", queue=queue_name, data=1)
+    await good(wire, "Pause", queue=queue_name)
+    assert (await good(wire, "Clean", queue=queue_name, state="paused"))["count"] == 2
+    assert (await good(wire, "Clean", queue=queue_name, state=""))["ids"] == [ids[3]]
+
+
+async def test_priority_is_changed_with_lifo(wire: Wire, other: Wire, queue_name: str, ids: list[str]) -> None:
+    for job_id, priority in ((ids[1], 5), (ids[2], 0)):
+        await good(wire, "ChangePriority", id=job_id, priority=priority, lifo=True)
+    await good(wire, "ChangePriority", id=ids[4], priority=5, lifo=False)
+    jobs = (await good(other, "PULLB", queue=queue_name, count=10))["jobs"]
+    assert [job["id"] for job in jobs] == [ids[1], ids[4], ids[2], ids[0]]
+    grouped = (await good(wire, "PUSH", queue=queue_name, data=1, groupId="g"))["id"]
+    error = await failure(wire, "ChangePriority", id=grouped, priority=1, lifo=True)
+    assert error == "lifo is not supported for jobs with a groupId"
+
+
+async def test_progress_is_limited(wire: Wire, queue_name: str, ids: list[str]) -> None:
+    await good(wire, "PULL", queue=queue_name)
+    for given, stored in ((200, 100), (-5, 0), (50.5, 50.5), (100, 100), (0, 0), ({"done": 200}, {"done": 200})):
+        await good(wire, "Progress", id=ids[4], progress=given)
+        assert (await good(wire, "GetProgress", id=ids[4]))["progress"] == stored
 
 
 async def test_job_with_a_negative_priority_is_waiting(wire: Wire, queue_name: str) -> None:

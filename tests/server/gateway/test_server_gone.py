@@ -9,7 +9,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.testing import ServerProcess
-from tests.server.gateway.wire import Wire, good, packed, state_of
+from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
 async def ready_status(http: httpx.AsyncClient) -> int:
@@ -137,3 +137,20 @@ async def test_closing_takes_no_longer_than_its_limit_while_the_server_is_gone(
         assert await wire.is_closed()
         await asyncio.wait((counting,))
     assert "not all was closed within 0.6 s" in caplog.text
+
+
+async def test_errors_of_a_full_server(private_server: Callable[..., ServerProcess], queue_name: str) -> None:
+    """Not only adds fail, so none says that nothing was added."""
+    server = private_server(maxmemory_policy="noeviction")
+    async with Gateway(server.url, port=0) as gateway, Wire(gateway) as wire:
+        await good(wire, "PUSH", queue=queue_name, data=1, maxAttempts=1)
+        pulled = await good(wire, "PULL", queue=queue_name, owner="w")
+        await good(wire, "FAIL", id=pulled["job"]["id"], token=pulled["token"], error="bad")
+        with server.client() as resp:
+            resp.execute("CONFIG", "SET", "maxmemory", 1)
+        for cmd, fields in (
+            ("PUSH", {"data": 2}), ("SubscribeEvents", {}), ("RetryDlq", {}),
+            ("RegisterWorker", {"name": "w", "queues": [queue_name]}),
+        ):  # fmt: skip
+            error = await failure(wire, cmd, **{"queue": queue_name, **fields})
+            assert error.startswith("the server is at its maxmemory; the call changed nothing")

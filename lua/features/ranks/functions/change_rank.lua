@@ -1,6 +1,8 @@
 -- change_rank: change the rank of a waiting, prioritized or delayed job.
--- KEYS 1 meta   ARGV 1 id, 2 rank (0 = that of a plain or LIFO job)
--- -> as change_priority | 'keyed' (the job has a fair key, which knows priorities only)
+-- KEYS 1 meta   ARGV 1 id, 2 rank (0 = that of a plain or LIFO job), 3 '1' = also make it a LIFO job, which runs before
+-- the others of its rank
+-- -> as change_priority | 'keyed' (the job has a fair key, which knows priorities only) | 'ordered' (it has an ordering
+-- group, which has no LIFO jobs)
 -- Bound: core/find_waiting.lua.
 -- count_ranks: count the ready jobs per rank, the highest rank first.
 -- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), counts}; counts: rank and jobs by turns
@@ -25,13 +27,14 @@ local function find(q, id, h)
   return nil, due
 end
 
--- Move the job to a priority, or to a rank that no priority has. The new place is written first, the old one removed
--- last; both may be the same member of one set.
-R.move = function(q, id, h, now, priority, rank)
+-- Move the job to a priority, or to a rank that no priority has; with `to_lifo`, to the place of a LIFO job. The new
+-- place is written first, the old one removed last; both may be the same member of one set.
+R.move = function(q, id, h, now, priority, rank, to_lifo)
   local problem, due, place = find(q, id, h)
   if problem then return problem end
   local old_key, old_member = R.place_of(q, id, h)
-  local key, lifo = q.J .. id, h.lifo == '1'
+  local key, lifo = q.J .. id, to_lifo or h.lifo == '1'
+  if to_lifo then redis.call('HSET', key, 'lifo', '1') end
   if rank then
     redis.call('HSET', key, 'rank', G.int(rank), 'priority', G.int(priority))
   else
@@ -62,12 +65,12 @@ local function rank_of(h)
   return rank or priority > 0 and LAST_PRIORITY + 1 - priority or 0
 end
 
-local function change(q, id, h, rank)
+local function change(q, id, h, rank, to_lifo)
   local is_priority = rank >= 1 and rank <= LAST_PRIORITY
-  local own = rank ~= 0 and (not is_priority or h.lifo == '1')
+  local own = rank ~= 0 and (not is_priority or to_lifo or h.lifo == '1')
   local priority, now = is_priority and LAST_PRIORITY + 1 - rank or 0, G.now(q)
-  local move = (own or R.of(h.rank)) and R.move or RESCHEDULING.priority[h.state]
-  return move(q, id, h, now, priority, own and rank or nil)
+  local move = (own or to_lifo or R.of(h.rank)) and R.move or RESCHEDULING.priority[h.state]
+  return move(q, id, h, now, priority, own and rank or nil, to_lifo)
 end
 
 G.export('change_rank', { 'allow-oom' }, G.for_operators(function(q, r)
@@ -75,9 +78,11 @@ G.export('change_rank', { 'allow-oom' }, G.for_operators(function(q, r)
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
   if not MOVABLE[h.state] then return h.state end
-  if rank_of(h) == rank then return 'no_op' end
-  if h.fairKey and (rank < 0 or rank > LAST_PRIORITY) then return 'keyed' end
-  local reply = change(q, id, h, rank)
+  local to_lifo = r.lifo == '1' and h.lifo ~= '1'
+  if rank_of(h) == rank and not to_lifo then return 'no_op' end
+  if h.fairKey and (to_lifo or rank < 0 or rank > LAST_PRIORITY) then return 'keyed' end
+  if h.groupKey and to_lifo then return 'ordered' end
+  local reply = change(q, id, h, rank, to_lifo)
   if reply == 'ok' then G.emit(q.events, 'rank-changed', id, 'rank', G.int(rank)) end
   return reply
 end))
