@@ -30,7 +30,7 @@ __all__ = ["MOST_LISTED", "ROOM_CHARS", "Listed", "check_size", "due_times_of", 
 
 MOST_LISTED: Final = 10_000
 """Maximum position of a job of a list."""
-_MOST_SORTED: Final = 10_000
+_MOST_SORTED: Final = 2_000
 """Jobs of a state, in all partitions, above which they stay in the order of the state."""
 _KEPT_BEYOND: Final = 1_000
 """Entries kept besides the first ones before they are sorted."""
