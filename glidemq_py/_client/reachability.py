@@ -9,14 +9,13 @@ cluster, it is reachable if any node replies.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import duration_text
 from glidemq_py.errors import GlideMQConnectionError
@@ -27,6 +26,8 @@ _log = get_logger(__name__)
 
 _CHECK_AFTER_S: Final = 1.0
 """A server that is restarted, or fails over, within this time is not reported."""
+_PROBLEM_AFTER_S: Final = 0.2
+"""One call without a reply is no problem of the server if others have replies meanwhile."""
 _REMIND_S: Final = 60.0
 _TRUST_S: Final = 60.0
 """How long calls without a reply have another cause, after the server has replied on a new connection."""
@@ -58,7 +59,7 @@ class Reachability:
     def __init__(self, where: str = "") -> None:
         self.where = where
         self.is_doubted = self.is_gone = False
-        self._turn = threading.Lock()
+        self._turn = new_lock()
         self._doubted_at = self._logged_at = 0.0
         self._replying_at = -_TRUST_S
         """When it was last found to reply although calls had no reply."""
@@ -70,6 +71,13 @@ class Reachability:
     def refused(self) -> str:
         """A text for errors if the server has refused the last connection; else empty."""
         return f"server {self.where} cannot be reached ({self._refusal})" if self._refusal else ""
+
+    @property
+    def problem(self) -> str:
+        """A text for errors while it does not reply; empty for the first fifth of a second."""
+        if self.doubted_s < _PROBLEM_AFTER_S:
+            return ""
+        return self.refused or f"server {self.where} does not reply"
 
     @property
     def doubted_s(self) -> float:
@@ -94,11 +102,17 @@ class Reachability:
             is_reminder = self.is_gone and now - self._logged_at >= _REMIND_S
             if is_reminder:
                 self._logged_at = now
-            if not self.is_gone and (self._checking is None or self._checking.done()):
-                with contextlib.suppress(RuntimeError):  # no event loop: the check waits for a call of one
-                    self._checking = asyncio.get_running_loop().create_task(self._check(check))
+            if not self.is_gone:
+                self._start_check(check)
         if is_reminder:
             _log.warning("server %s: still cannot be reached, for %s", self.where, duration_text(self.doubted_s))
+
+    def _start_check(self, check: Check) -> None:
+        loop, before = asyncio._get_running_loop(), self._checking
+        if loop is None:
+            return  # the check waits for a call of an event loop
+        if before is None or before.done() or before.get_loop() is not loop:
+            self._checking = loop.create_task(self._check(check))
 
     def refuse(self) -> None:
         """Note that it has refused a connection."""
@@ -148,7 +162,7 @@ def repeated_level(transport: object, error: BaseException) -> int:
 
 
 _known: WeakValueDictionary[tuple[tuple[str, int], ...], Reachability] = WeakValueDictionary()
-_known_turn = threading.Lock()
+_known_turn = new_lock()
 
 
 def reachability_of(addresses: Iterable[tuple[str, int]]) -> Reachability:

@@ -24,8 +24,6 @@ T = TypeVar("T")
 WAIT_MARGIN_S: Final = 0.5
 """How much longer than its `timeout` a command takes that waits for a job, if the server does not reply."""
 _TICK_S: Final = 0.1
-_DOUBTED_S: Final = 0.2
-"""The server must have been silent for so long. A slow reply to one call is none: others have replies meanwhile."""
 _AGAIN_S: Final = 1.0
 """How long a command may clean up before it is cancelled again."""
 _WAITING: Final = frozenset(("PULL", "PULLB", "WaitJob"))
@@ -54,8 +52,8 @@ class Deadlines:
         limit_s = (getattr(config, "request_timeout", None) or DEFAULT_REQUEST_TIMEOUT_MS) / 1_000
         while True:
             await asyncio.sleep(_TICK_S)
-            if server.is_doubted and self.running and server.doubted_s >= _DOUBTED_S:
-                self._message = server.refused or f"server {server.where} does not reply"
+            if server.is_doubted and self.running and (problem := server.problem):
+                self._message = problem
                 self._end_overdue(limit_s)
 
     def _end_overdue(self, limit_s: float) -> None:

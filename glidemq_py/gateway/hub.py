@@ -244,6 +244,11 @@ class Hub:
         """When a client has last fetched, by the clock of the event loop."""
         return self._polled_at
 
+    @property
+    def problem(self) -> str:
+        """See `Reachability.problem`."""
+        return self.transport.interruptions.server.problem
+
     def join(self, on_ready: Callable[[], None]) -> None:
         """Be the hub of a partition from now on: fetches that wait for a job end, and no others come.
 
@@ -592,7 +597,10 @@ class Hub:
             fetch.fail(fetch.failure)
         elif not fetch.is_sent:
             self._sleeping.pop(fetch, None)
-            fetch.end([])
+            if problem := self.problem:
+                fetch.fail(GlideMQConnectionError(problem))
+            else:
+                fetch.end([])
         else:  # it gets what its call fetches, unless the server does not reply
             self._loop.call_later(WAIT_MARGIN_S, fetch.fail, AmbiguousResultError(NO_REPLY))
 

@@ -98,6 +98,9 @@ class PartitionHubs:
             if failure is not None and (left <= 0 or not isinstance(failure, GlideMQConnectionError)):
                 raise failure
             if left <= 0:
+                problem = self._hubs[0].problem if wait > 0 else ""
+                if problem:
+                    raise GlideMQConnectionError(problem)
                 return []
             if failure is not None:
                 self._paused_until = self._loop.time() + _RETRY_S

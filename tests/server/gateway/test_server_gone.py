@@ -252,3 +252,23 @@ async def test_full_server_is_logged_once_by_a_queue_with_cron_jobs(
             while len(lines(logging.WARNING)) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert lines(logging.WARNING)[1].startswith(f"queue {queue_name!r}: firing schedulers works again, after ")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_jobs_of_a_fetch_whose_reply_came_too_late_are_released(
+    private_server: Callable[..., ServerProcess], queue_name: str, partitions: int
+) -> None:
+    server = private_server()
+    async with (
+        Queue(queue_name, server.url, partitions=partitions), Gateway(server.url, port=0) as gateway,
+        Wire(gateway) as wire, Wire(gateway) as other,
+    ):  # fmt: skip
+        await good(wire, "PULL", queue=queue_name, owner="w")
+        job_id = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+        server.pause()
+        seconds, answer = await took(wire.call("PULL", queue=queue_name, owner="w", timeout=100))
+        assert seconds < 0.1 + 1.0  # of 30 s
+        assert answer["ok"] is False
+        server.resume()
+        pulled = await good(other, "PULL", queue=queue_name, owner="o", timeout=10_000)
+        assert pulled["job"]["id"] == job_id
