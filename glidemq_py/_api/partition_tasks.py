@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.link import QueueLink
@@ -78,7 +79,8 @@ class PartitionTasks(BackgroundTask):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.warning("queue %r: reading its partitions failed: %s; retried", self._queue.name, error)
+                level = repeated_level(self._queue._transport, error)
+                _log.log(level, "queue %r: reading its partitions failed: %s; retried", self._queue.name, error)
                 pause = _RETRY_S
 
     async def _follow(self) -> list[BackgroundTask]:

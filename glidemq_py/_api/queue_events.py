@@ -17,6 +17,7 @@ from glidemq_py._api.partitioned_events import BlockingPartitionEvents, Partitio
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_callable, check_choice
@@ -267,7 +268,8 @@ class QueueEvents(AsyncOnly):
             except EventLoopError:
                 raise
             except GlideMQError as error:
-                _log.warning("queue %r: reading events failed: %s; retrying in %.2f s", self.name, error, pause)
+                level = repeated_level(next(iter(self._connections), None), error)
+                _log.log(level, "queue %r: reading events failed: %s; retrying in %.2f s", self.name, error, pause)
             await self._runtime.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):

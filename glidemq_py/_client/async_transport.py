@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from glide_shared.exceptions import ClosingError, GlideError
@@ -25,19 +26,25 @@ from glidemq_py._client.connect_errors import (
     demoted,
     half_open,
     is_replying,
+    silence_of,
 )
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.direct import direct_nodes, first_direct_nodes, must_leave
 from glidemq_py._client.failures import (
+    CLOSED,
     DEFAULT_REQUEST_TIMEOUT_MS,
     FUNCTION_MISSING,
+    LOST,
+    NOT_SENT,
     READ_ONLY,
+    TIMEOUT,
     CallOutcome,
     Interruptions,
 )
 from glidemq_py._client.library_loading import Loads, load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
+from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.replies import BusyPoll
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource, Transport
@@ -102,7 +109,10 @@ class AsyncTransport:
         self._replacing: asyncio.Task[None] | None = None
         self._next_replacement = 0.0
         """Earliest time of the next search for another primary, by ``time.monotonic``."""
-        self.interruptions = Interruptions() if interruptions is None else interruptions
+        if interruptions is None:
+            interruptions = Interruptions(reachability_of((each.host, each.port) for each in config.addresses))
+        self.interruptions = interruptions
+        self._reachability = interruptions.server
         running = asyncio.get_running_loop()
         # A client given by the user belongs to the loop in which it was created.
         self._loop: asyncio.AbstractEventLoop | None = getattr(client, "_loop", None) or running
@@ -136,6 +146,8 @@ class AsyncTransport:
         except GlideError as error:
             self._check_client(error, answered, call.key)
             reply = await self._recover(call, error, started, loads)
+        if self._reachability.is_doubted:
+            self._reachability.replied()
         try:
             return call.decode(reply)  # as `call.read`, with one function less in the path of a job
         except GlideMQError:
@@ -143,17 +155,18 @@ class AsyncTransport:
         except Exception as error:
             raise call.malformed(error) from error
 
-    async def _run(self, call: Call[Any]) -> Any:
+    async def _run(self, call: Call[Any], timeout_s: float | None = None) -> Any:
+        """Run a call once; it waits for its reply for ``timeout_s``, by default the request timeout."""
         direct, connection = self._direct, None
         if direct is not None:
             connection = direct.by_key.get(call.key)
             if connection is None:
                 connection = await direct.connect(call.key)
         if connection is None:
-            work = self._run_through_glide(call)
+            work = self._run_through_glide(call, timeout_s)
             return await (work if call.unclaimed is None else uncancelled(work, call.unclaimed))
         words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
-        replied = connection.send(words, self._timeout_s)
+        replied = connection.send(words, self._timeout_s if timeout_s is None else timeout_s)
         try:
             reply = await replied
         except asyncio.CancelledError:
@@ -166,7 +179,7 @@ class AsyncTransport:
             raise reply
         return reply
 
-    async def _run_through_glide(self, call: Call[Any]) -> Any:
+    async def _run_through_glide(self, call: Call[Any], timeout_s: float | None) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
         # round trip.
         batch = self._new_batch(is_atomic=False)
@@ -177,7 +190,11 @@ class AsyncTransport:
         else:
             self._poll.end(replied=False)
         try:
-            (reply,) = await self._client.exec(batch, raise_on_error=False)
+            if timeout_s is None:
+                (reply,) = await self._client.exec(batch, raise_on_error=False)
+            else:
+                options = _batch_options(self.is_cluster, timeout_s)
+                (reply,) = await self._client.exec(batch, raise_on_error=False, options=options)
         finally:
             self._under_way -= 1
             self._poll.end()
@@ -200,7 +217,7 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from error
             step = retry.after(error)
             if step is None:
-                raise refused or translate(error, self.library) from error
+                raise refused or self._translated(error, reads=self.library.only_reads(call.function)) from error
             if step.pause:
                 await asyncio.sleep(step.pause)
             if step.load:
@@ -210,7 +227,7 @@ class AsyncTransport:
                     refused = away
             loads = self._loads.number
             try:
-                return await self._run(call)
+                return await self._run(call, retry.left_s)
             except GlideError as again:
                 error = again
                 self._check_client(error)
@@ -244,21 +261,24 @@ class AsyncTransport:
         started, words, answered = time.monotonic(), list(args), self._answered
         try:
             reply = await self._client.custom_command(words)
-            self._answered += 1
+            self._note_reply()
             return reply
         except GlideError as error:
             failed = error
             self._check_client(error, answered, args[min(1, len(args) - 1)])
         retry = self._retry(str(args[0]), False, started, args[1:])
+        reads = args[0] in _READS
         while True:
             if self._closed:
                 raise ClosedError("the connection was closed") from failed
             step = retry.after(failed)
             if step is None:
-                raise translate(failed, self.library) from failed
+                raise self._translated(failed, reads=reads) from failed
             await asyncio.sleep(step.pause)
             try:
-                return await self._client.custom_command(words)
+                reply = await self._client.custom_command(words)
+                self._note_reply()
+                return reply
             except GlideError as again:
                 failed = again
                 self._check_client(failed)
@@ -277,7 +297,7 @@ class AsyncTransport:
             answered = self._answered
             try:
                 replies = await self._client.exec(batch, raise_on_error=False, options=options)
-                self._answered += 1
+                self._note_reply()
                 failed = not_read(replies)
             except GlideError as error:
                 self._check_client(error, answered, key)
@@ -288,8 +308,9 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from failed
             step = retry.after(failed)
             if step is None:
-                raise translate(failed, self.library) from failed
+                raise self._translated(failed, reads=True) from failed
             await asyncio.sleep(step.pause)
+            _, options = _pipeline(self.is_cluster, round(retry.left_s * 1000), key)
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
@@ -301,12 +322,12 @@ class AsyncTransport:
         answered = self._answered
         try:
             _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
-            self._answered += 1
+            self._note_reply()
         except GlideError as error:
             self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
-            raise translate(error, self.library) from error
+            raise self._translated(error) from error
         if isinstance(reply, GlideError):
             self._check_client(reply)
             failure = classify(reply)
@@ -332,12 +353,12 @@ class AsyncTransport:
         answered, loads = self._answered, self._loads.number
         try:
             first, *others = await self._client.exec(batch, raise_on_error=False, options=options)
-            self._answered += 1
+            self._note_reply()
         except GlideError as error:
             self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
-            raise translate(error, self.library) from error
+            raise self._translated(error) from error
         if isinstance(first, GlideError):
             self._check_client(first)
             if classify(first) is not FUNCTION_MISSING:
@@ -439,6 +460,7 @@ class AsyncTransport:
             answered: number of replies before the call: a timeout is suspicious if none came since. None: it is not.
             key: a key of the call, for the node that may be silent.
         """
+        self._note_error(error)
         source = self._source or self
         if source._replacing is not None or not source._owned or source._closed:
             return
@@ -449,6 +471,22 @@ class AsyncTransport:
         if replaced is not None:
             source._replacing = asyncio.ensure_future(replaced)
             source._replacing.add_done_callback(source._replaced)
+
+    def _note_reply(self) -> None:
+        self._answered += 1
+        if self._reachability.is_doubted:
+            self._reachability.replied()
+
+    def _note_error(self, error: GlideError) -> None:
+        failure = classify(error)
+        if failure in _WITHOUT_REPLY:
+            waited_s = self._timeout_s if failure is TIMEOUT else 0.0
+            self._reachability.failed(waited_s, self._timeout_s, partial(silence_of, self.config))
+        elif failure is not CLOSED and self._reachability.is_doubted:
+            self._reachability.replied()
+
+    def _translated(self, error: GlideError, *, reads: bool = False) -> GlideMQError:
+        return translate(error, self.library, reads=reads, refused=self._reachability.refused)
 
     def _replaced(self, _: asyncio.Task[None]) -> None:
         self._replacing = None
@@ -623,8 +661,20 @@ async def _end_client(client: Any, reason: str) -> None:
     await client.close()
 
 
+_WITHOUT_REPLY = (TIMEOUT, LOST, NOT_SENT)
+_READS = frozenset((
+    "EXISTS", "GET", "HGET", "HGETALL", "HKEYS", "HMGET", "HSCAN", "INFO", "LLEN", "LRANGE", "PING", "SCAN",
+    "SISMEMBER", "SMEMBERS", "SSCAN", "TIME", "XLEN", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZMSCORE",
+    "ZRANGE", "ZSCORE",
+))  # fmt: skip
+"""Commands that only read, of those that the package sends."""
 _SHORT = 2_048
 """Longest last argument, in characters or bytes, of a call that counts as short (worth busy polling)."""
+
+
+def _batch_options(cluster: bool, timeout_s: float) -> Any:
+    kind: Any = glide.ClusterBatchOptions if cluster else glide.BatchOptions
+    return kind(timeout=max(1, round(timeout_s * 1000)))
 
 
 def _pipeline(cluster: bool, timeout: int, key: str | None = None) -> tuple[Any, Any]:

@@ -52,9 +52,11 @@ def classify(error: GlideError) -> Failure:
     return classify_reply(str(error))
 
 
-def translate(error: GlideError, library: Library | None = None) -> GlideMQError:
-    """Return our error for an error of GLIDE; the caller raises it from the original."""
-    return error_of(classify(error), str(error), library)
+def translate(
+    error: GlideError, library: Library | None = None, *, reads: bool = False, refused: str = ""
+) -> GlideMQError:
+    """Return our error for an error of GLIDE; the caller raises it from the original. The arguments: see `error_of`."""
+    return error_of(classify(error), str(error), library, reads=reads, refused=refused)
 
 
 def not_read(replies: Sequence[Any]) -> GlideError | None:
@@ -67,6 +69,7 @@ def not_read(replies: Sequence[Any]) -> GlideError | None:
 
 _FIRST_PAUSE_S: Final = 0.005
 _LAST_PAUSE_S: Final = 0.25
+_LEAST_ATTEMPT_S: Final = 0.05
 
 
 class Step(NamedTuple):
@@ -104,6 +107,11 @@ class CallRetry:
         self._tag = tag
         self._pause = _FIRST_PAUSE_S
         self._loads = 0
+
+    @property
+    def left_s(self) -> float:
+        """Time that the next attempt has, seconds."""
+        return max(_LEAST_ATTEMPT_S, self._until - time.monotonic())
 
     def after(self, error: GlideError) -> Step | None:
         """Return what to do before the next attempt, or None if the error must be raised."""

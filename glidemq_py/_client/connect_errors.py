@@ -17,6 +17,7 @@ from typing import Final
 from glide_shared.config import GlideClientConfiguration, GlideClusterClientConfiguration, NodeAddress
 
 from glidemq_py._client.connection_options import DEFAULT_CONNECTION_TIMEOUT_MS
+from glidemq_py._client.reachability import REFUSED
 from glidemq_py.errors import (
     AuthenticationError,
     ConnectionRejectedError,
@@ -36,6 +37,7 @@ __all__ = [
     "half_open",
     "is_replying",
     "scheme_of",
+    "silence_of",
     "unreachable",
 ]
 
@@ -148,6 +150,24 @@ def is_replying(config: GlideConfig) -> bool:
         if isinstance(reply, bytes) and reply.startswith((b"+PONG", b"-NOAUTH")):
             return True
     return False
+
+
+def silence_of(config: GlideConfig) -> str | None:
+    """Return why none of the servers replies on a new connection; None if one does. Blocks for a few seconds."""
+    timeout = min(connection_timeout_s(config), _PROBE_TIMEOUT_S)
+    connect = _encrypted if config.use_tls else _plain
+    cause = "no address"
+    for address in config.addresses:
+        reply = _try(partial(_ping, connect, address, timeout))
+        if isinstance(reply, bytes) and reply:
+            return None
+        if isinstance(reply, ConnectionRefusedError):
+            cause = REFUSED
+        elif isinstance(reply, TimeoutError):
+            cause = f"no reply to PING on a new connection within {timeout:g} s"
+        else:
+            cause = str(reply) if isinstance(reply, Exception) else "it closes new connections"
+    return cause
 
 
 def half_open(config: GlideConfig) -> str:

@@ -14,12 +14,14 @@ interruptions are recorded per hash tag.
 from __future__ import annotations
 
 import enum
+import logging
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from glidemq_py._client.reachability import Reachability
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
@@ -193,8 +195,18 @@ def meaning_of(text: str, library: Library | None) -> GlideMQError:
     return error_of(classify_reply(text), text, library)
 
 
-def error_of(failure: Failure, text: str, library: Library | None) -> GlideMQError:
-    """Return our error for a row of the table and the text of the original error."""
+def error_of(
+    failure: Failure, text: str, library: Library | None, *, reads: bool = False, refused: str = ""
+) -> GlideMQError:
+    """Return our error for a row of the table and the text of the original error.
+
+    Args:
+        failure: The row.
+        text: The text.
+        library: The function library of the call.
+        reads: Whether the call only reads: then it does not matter whether it was executed.
+        refused: See `Reachability.refused`.
+    """
     bare = text.removeprefix("An error was signalled by the server: - ").removeprefix("ResponseError: ")
     if failure is _SCRIPT:
         location = library.locate_error(bare) if library is not None else None
@@ -212,7 +224,10 @@ def error_of(failure: Failure, text: str, library: Library | None) -> GlideMQErr
     if failure.outcome is CallOutcome.NOT_EXECUTED:
         return failure.error(f"{failure.text}; the call was not executed ({bare})")
     if failure.outcome is CallOutcome.AMBIGUOUS:
-        return failure.error(f"{failure.text}; the call may have been executed ({bare})")
+        clause, cause = ("" if reads else "; the call may have been executed"), ("" if refused else f" ({bare})")
+        lost = AmbiguousResultError(f"{refused or failure.text}{clause}{cause}")
+        lost.timed_out = failure is TIMEOUT
+        return lost
     return failure.error(f"{failure.text} ({bare})")
 
 
@@ -245,9 +260,11 @@ def observe_interruptions(observer: Callable[[str], None]) -> None:
 class Interruptions:
     """Time of the last transient failure or slow reply of a group of connections. Thread-safe."""
 
-    __slots__ = ("_counted", "_last", "_last_by_tag", "_logged")
+    __slots__ = ("_counted", "_last", "_last_by_tag", "_logged", "server")
 
-    def __init__(self) -> None:
+    def __init__(self, server: Reachability | None = None) -> None:
+        self.server = Reachability() if server is None else server
+        """Whether the server of the connections replies."""
         self._counted: dict[str, float] = {}
         self._last: float | None = None
         self._last_by_tag: dict[str, float] = {}
@@ -284,7 +301,8 @@ class Interruptions:
         if now - started < _LOG_AFTER_S or (self._logged is not None and now - self._logged < _LOG_EVERY_S):
             return
         self._logged = now
-        _log.warning("%s: retrying call %s for %.1f s (%s)", failure.text, function, now - started, cause)
+        level = logging.DEBUG if self.server.is_gone else logging.WARNING
+        _log.log(level, "%s: retrying call %s for %.1f s (%s)", failure.text, function, now - started, cause)
 
     def age_s(self, tag: str) -> float:
         """Return the seconds since the last interruption of the queue with this hash tag; infinity if none."""

@@ -85,6 +85,10 @@ class Library:
         """Return the source location of line ``line`` (1-based) of the assembled code."""
         return self._origins[line - 1] if 0 < line <= len(self._origins) else None
 
+    def only_reads(self, name: str) -> bool:
+        """Return whether the exported function ``name`` writes nothing."""
+        return f"G.export('{name}', {{ 'no-writes' }}" in self.code
+
     def locate_error(self, message: str) -> SourceLocation | None:
         """Return the source location of the server's script error ``message``, or None if it names no line."""
         found = _ERROR_LINE.search(message)

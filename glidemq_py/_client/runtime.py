@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.forks import new_event, new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
@@ -374,6 +375,9 @@ class PeriodicTask(BackgroundTask):
         at_once: make the first call immediately, instead of after one interval.
     """
 
+    _link: Any = None
+    """The queue (QueueLink); subclasses set it."""
+
     def __init__(
         self, name: str, *, queue: str, what: str, every: float, at_once: bool = True, label: str | None = None
     ) -> None:
@@ -398,7 +402,8 @@ class PeriodicTask(BackgroundTask):
             except GlideMQError as error:
                 pause = self._jittered()
                 log = get_logger(type(self).__module__)
-                log.warning("queue %s: could not %s: %s; retried in %.1f s", self._label, self._what, error, pause)
+                level = repeated_level(getattr(self._link, "transport", None), error)
+                log.log(level, "queue %s: could not %s: %s; retried in %.1f s", self._label, self._what, error, pause)
             except Exception as error:
                 # A bug of ours must not end the task.
                 pause = self._jittered()

@@ -81,3 +81,8 @@ def _whole_ms(value: timedelta) -> int:
 
 def _duration(minimum: int, maximum: int) -> str:
     return f"must be an integer (milliseconds) or a timedelta, from {minimum:,} to {maximum:,} ms"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration for a log line: seconds up to two minutes, then minutes."""
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

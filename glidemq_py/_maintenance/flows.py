@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import PeriodicTask
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.logs import get_logger
@@ -256,7 +257,8 @@ class WaitingParentsTask(PeriodicTask):
             try:
                 await self._read_outcomes(base, ids, ends)
             except GlideMQError as error:  # its shard may be down; the children of other queues are delivered
-                _log.warning("queue %s: reading the children in %s failed: %s", self._link.label, base, error)
+                level = repeated_level(self._link.transport, error)
+                _log.log(level, "queue %s: reading the children in %s failed: %s", self._link.label, base, error)
         return ends
 
     async def _read_outcomes(self, base: str, ids: Sequence[str], ends: list[ChildOutcome]) -> None:

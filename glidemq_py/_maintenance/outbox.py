@@ -14,6 +14,7 @@ import contextlib
 import logging
 from typing import Final
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.outbox import Outbox
@@ -64,7 +65,7 @@ class OutboxTask(BackgroundTask):
                 failures = 0
             except GlideMQError as error:
                 failures += 1
-                level = logging.WARNING if failures == 1 else logging.DEBUG
+                level = repeated_level(self._link.transport, error) if failures == 1 else logging.DEBUG
                 _log.log(level, "queue %s: outbox delivery failed: %s", self._link.label, error)
             except Exception as error:
                 # A bug of ours must not end the deliveries.

@@ -15,6 +15,7 @@ from glidemq_py._api.partition_tasks import PartitionTasks
 from glidemq_py._api.partitioned_writes import present_layout
 from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
@@ -199,7 +200,8 @@ class _QueueTask(BackgroundTask):
             except GlideMQError as error:
                 self._failures += 1
                 pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
-                _log.warning("queue %s: maintenance failed: %s; retried in %.0f s", self._link.label, error, pause)
+                level = repeated_level(self._link.transport, error)
+                _log.log(level, "queue %s: maintenance failed: %s; retried in %.0f s", self._link.label, error, pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()

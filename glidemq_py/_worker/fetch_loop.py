@@ -12,6 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.logs import get_logger
@@ -407,9 +408,11 @@ class FetchLoop:
             _log.error("queue %s: %s failed", self._link.label, type(call).__name__.lower(), exc_info=error)
             self._listeners.emit("error", ScriptError(repr(error)))
         elif engine.is_step(call):
-            _log.warning("queue %s: reconnecting failed: %s", self._link.label, error)
+            level = repeated_level(self._link.transport, error)
+            _log.log(level, "queue %s: reconnecting failed: %s", self._link.label, error)
         else:
-            _log.warning("queue %s: exchange failed: %s", self._link.label, error)
+            level = repeated_level(self._link.transport, error)
+            _log.log(level, "queue %s: exchange failed: %s", self._link.label, error)
             self._listeners.emit("error", error)
         self._set_timer()
         self._pump()
@@ -462,7 +465,8 @@ class FetchLoop:
         # A call that was not executed has fetched no jobs: nothing to recover.
         if isinstance(error, Exception) and not isinstance(error, ServerNotReadyError) and not closing:
             if isinstance(error, GlideMQError):
-                _log.warning("queue %s: exchange failed: %s", self._link.label, error)
+                level = repeated_level(self._link.transport, error)
+                _log.log(level, "queue %s: exchange failed: %s", self._link.label, error)
             else:  # a bug of ours, such as a reply that cannot be decoded
                 _log.error("queue %s: exchange failed", self._link.label, exc_info=error)
                 error = ScriptError(repr(error))

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime, run_immediately
 from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core import json_text as json
@@ -159,7 +160,8 @@ class Heartbeat:
                 self._call_in_loop(self._unsupported, error)
                 self._stopping = True
             except GlideMQError as error:
-                _log.warning("worker %s: heartbeat failed: %s", self._consumer, error)
+                level = repeated_level(self._transport, error)
+                _log.log(level, "worker %s: heartbeat failed: %s", self._consumer, error)
                 if isinstance(error, GlideMQConnectionError):
                     pause = _PAUSE_AFTER_FAILURE_S
             except Exception:

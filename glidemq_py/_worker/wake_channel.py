@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from glidemq_py._client.channels import Subscription, subscribe
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
@@ -158,7 +159,8 @@ class WakeChannels:
                 await transport.command("PUBLISH", f"{self._prefix}0", "")
             self._subscription = await subscribe(transport, self._prefix, self._on_message)
         except GlideMQError as error:
-            _log.warning("subscribing to wake-up channels failed; queues are polled instead: %s", error)
+            level = repeated_level(transport, error)
+            _log.log(level, "subscribing to wake-up channels failed; queues are polled instead: %s", error)
             return
         if self._subscription is None or not hasattr(transport, "config"):
             self._is_heard = self._subscription is not None
@@ -172,7 +174,8 @@ class WakeChannels:
                     await asyncio.sleep(0.01)
             self._is_heard = True
         except (GlideMQError, TimeoutError) as error:
-            _log.warning(
+            _log.log(
+                repeated_level(transport, error),
                 "no message arrives on wake-up channels %s*; queues are polled instead: %r (permissions: +publish, "
                 "+psubscribe and the channel pattern &glidemq_py:wake:*)", self._prefix, error,
             )  # fmt: skip
@@ -216,7 +219,7 @@ class WakeChannels:
                 if any(each.number not in self._sleepers for each in sleepers):
                     continue  # a worker was closed meanwhile, perhaps with the connection of this poll
                 _log.log(
-                    logging.DEBUG if failing else logging.WARNING,
+                    logging.DEBUG if failing else repeated_level(sleepers[0].transport, error),
                     "polling %d queues (%s) failed; until it succeeds again, jobs that arrive without a wake-up "
                     "message are not found, nor stalled jobs of idle queues: %s",
                     len(sleepers), _shown(sleepers), error,

@@ -32,7 +32,13 @@ class GlideMQConnectionError(GlideMQError, ConnectionError):
 
 
 class AmbiguousResultError(GlideMQConnectionError):
-    """The call was sent and its reply was lost; the server may have executed it."""
+    """The call was sent and its reply was lost; the server may have executed it.
+
+    Attributes:
+        timed_out: Whether there was no reply within the request timeout; False if the connection was lost earlier.
+    """
+
+    timed_out: bool = False
 
 
 class DurabilityError(AmbiguousResultError):

@@ -357,7 +357,7 @@ async def _add_specially(
         try:
             added = await queue.add_bulk(jobs, durable=durable)
         except BulkAddError as error:
-            if not any(isinstance(each, AmbiguousResultError) for each in error.results):
+            if not any(isinstance(each, AmbiguousResultError) and not each.timed_out for each in error.results):
                 raise
             added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.events import Event, News, WireEvents
@@ -116,7 +117,8 @@ class EventStream:
                 if name not in self._readers and len(self._readers) < MOST_QUEUES:
                     await self._follow(name, is_new=True)
         except GlideMQError as error:
-            _log.warning("gateway: /events: listing the queues failed: %s", error)
+            level = repeated_level(self._state.transport, error)
+            _log.log(level, "gateway: /events: listing the queues failed: %s", error)
 
     async def _follow(self, name: str, *, is_new: bool) -> None:
         await self._state.follow(name, self._news)  # notified from here on
@@ -170,7 +172,8 @@ class EventStream:
             try:
                 events = await reader.page(_PAGE)
             except GlideMQError as error:
-                _log.warning("gateway: queue %r: reading events failed: %s", name, error)
+                level = repeated_level(self._state.transport, error)
+                _log.log(level, "gateway: queue %r: reading events failed: %s", name, error)
                 self._news.add(name)
                 await asyncio.sleep(_PAUSE_S)
                 return

@@ -138,7 +138,8 @@ class HttpApi:
             return
         figures = self._figures.get(f"{method} {path}")
         if figures is not None:
-            await self._answer(send, headers, 200, await figures(request, dict(_query_of(scope))))
+            work = figures(request, dict(_query_of(scope)))
+            await self._answer(send, headers, 200, await self._state.deadlines.bounded(work))
             return
         found = find_route(method, path)
         if found is None:
@@ -317,7 +318,7 @@ class HttpApi:
                     **{state: counts[state] for state in ("prioritized", "active", "completed", "failed", "delayed")},
                 },
             }
-            for name, counts in (await request.state.counts.get()).items()
+            for name, counts in (await request.state.deadlines.bounded(request.state.counts.get())).items()
         ]  # fmt: skip
         await self._answer(send, headers, 200, queues)
 

@@ -36,7 +36,7 @@ class HttpSession(Session):
         try:
             return await fetching
         except asyncio.CancelledError:
-            if not self._is_ending:
+            if not self._is_ending or self.state.deadlines.has_ended(task):
                 raise
             return None
         finally:

@@ -42,10 +42,11 @@ from glidemq_py._features.leases.tokens import LeaseFacts
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.wake_channel import WakeChannels
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQConnectionError, GlideMQError
+from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched, fetched_of
 
-__all__ = ["FIRST_LOOKS", "MOST_FETCHED", "STALE_S", "Hub"]
+__all__ = ["FIRST_LOOKS", "MOST_FETCHED", "NO_REPLY", "STALE_S", "Hub"]
 
 _log = get_logger(__name__)
 
@@ -76,6 +77,10 @@ _RETRY_S: Final = 0.5
 """How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 _FORGOTTEN_S: Final = 60.0
 """The hub stops listening if no client has polled for so long."""
+
+
+NO_REPLY: Final = "no reply of the server within the timeout of the command; jobs that it fetches are released"
+"""Error of a fetch that waits."""
 
 
 def _check_texts(row: Finished) -> None:
@@ -238,6 +243,11 @@ class Hub:
     def polled_at(self) -> float:
         """When a client has last fetched, by the clock of the event loop."""
         return self._polled_at
+
+    @property
+    def problem(self) -> str:
+        """See `Reachability.problem`."""
+        return self.transport.interruptions.server.problem
 
     def join(self, on_ready: Callable[[], None]) -> None:
         """Be the hub of a partition from now on: fetches that wait for a job end, and no others come.
@@ -585,9 +595,14 @@ class Hub:
         if fetch.failure is not None:
             self._sleeping.pop(fetch, None)
             fetch.fail(fetch.failure)
-        elif not fetch.is_sent:  # else it gets what its call fetches
+        elif not fetch.is_sent:
             self._sleeping.pop(fetch, None)
-            fetch.end([])
+            if problem := self.problem:
+                fetch.fail(GlideMQConnectionError(problem))
+            else:
+                fetch.end([])
+        else:  # it gets what its call fetches, unless the server does not reply
+            self._loop.call_later(WAIT_MARGIN_S, fetch.fail, AmbiguousResultError(NO_REPLY))
 
     def _listen(self) -> None:
         self._is_listening = True

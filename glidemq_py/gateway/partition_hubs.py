@@ -13,9 +13,10 @@ from itertools import islice
 from typing import Final
 
 from glidemq_py._features.partitions.share_trading import ShareTrading
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQConnectionError, GlideMQError
+from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched
-from glidemq_py.gateway.hub import Hub
+from glidemq_py.gateway.hub import NO_REPLY, Hub
 
 __all__ = ["PartitionHubs"]
 
@@ -88,7 +89,7 @@ class PartitionHubs:
         until = self._loop.time() + wait
         while True:
             changes = self._changes
-            found, failure = await self._fetch_once(count, lock_ms, waits=wait > 0)
+            found, failure = await self._fetch_once(count, lock_ms, until if wait > 0 else None)
             left = until - self._loop.time()
             if found:
                 self._wake(_MORE)  # there may be jobs for others
@@ -97,6 +98,9 @@ class PartitionHubs:
             if failure is not None and (left <= 0 or not isinstance(failure, GlideMQConnectionError)):
                 raise failure
             if left <= 0:
+                problem = self._hubs[0].problem if wait > 0 else ""
+                if problem:
+                    raise GlideMQConnectionError(problem)
                 return []
             if failure is not None:
                 self._paused_until = self._loop.time() + _RETRY_S
@@ -105,9 +109,9 @@ class PartitionHubs:
                 await self._sleep(left)
 
     async def _fetch_once(
-        self, count: int, lock_ms: int, *, waits: bool
+        self, count: int, lock_ms: int, until: float | None
     ) -> tuple[list[Fetched], GlideMQError | None]:  # fmt: skip
-        """Ask the partitions; also return the error of one."""
+        """Ask the partitions; also return the error of one. A fetch that waits ends soon after ``until``."""
         taken: list[tuple[Hub, list[Fetched]]] = []
         asked: dict[asyncio.Task[list[Fetched]], Hub] = {}
         failure: GlideMQError | None = None
@@ -127,7 +131,7 @@ class PartitionHubs:
 
         try:
             for hub in self._in_turn():
-                if hub in self._late or hub.is_known_empty(waits=waits):
+                if hub in self._late or hub.is_known_empty(waits=until is not None):
                     continue
                 task = self._loop.create_task(hub.fetch(missing, lock_ms, 0))
                 asked[task] = hub
@@ -139,9 +143,13 @@ class PartitionHubs:
                 if missing <= 0:
                     break
             while asked and not taken:
-                for task in (await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED))[0]:
+                left = None if until is None else max(0.0, until + WAIT_MARGIN_S - self._loop.time())
+                replied = (await asyncio.wait(asked, timeout=left, return_when=asyncio.FIRST_COMPLETED))[0]
+                if not replied:
+                    raise AmbiguousResultError(NO_REPLY)
+                for task in replied:
                     take(task)
-        except BaseException:  # the client has left
+        except BaseException:  # the client has left, or the time is over
             for hub, jobs in taken:
                 hub.release(jobs)
             for task in asked:

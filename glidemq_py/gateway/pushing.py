@@ -133,7 +133,7 @@ def chosen_id(given: Mapping[str, Any]) -> str | None:
 
 
 async def again(add: Callable[[], Awaitable[T]], added: Callable[[], Awaitable[T | None]] | None = None) -> T:
-    """Add jobs, again if the reply was lost: their ids make it safe.
+    """Add jobs, again if the reply was lost: their ids make it safe. After the request timeout, the time is over.
 
     Args:
         add: Adds them.
@@ -142,7 +142,9 @@ async def again(add: Callable[[], Awaitable[T]], added: Callable[[], Awaitable[T
     """
     try:
         return await add()
-    except AmbiguousResultError:
+    except AmbiguousResultError as lost:
+        if lost.timed_out:
+            raise
         try:
             return await add()
         except LayoutChangedError:

@@ -187,7 +187,7 @@ class RoutedBulk:
         results: list[Any] = []
         if specs:
             results = await _results(part, list(specs.values()), durability)
-            if any(isinstance(each, AmbiguousResultError) for each in results):
+            if any(isinstance(each, AmbiguousResultError) and not each.timed_out for each in results):
                 results = await _results(part, list(specs.values()), durability)  # the ids make it safe
             self._added(part.name)
         found: dict[int, Any] = dict(zip(specs, results, strict=True))

@@ -22,6 +22,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.repeated_warnings import RepeatedWarnings
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
@@ -36,7 +37,9 @@ from glidemq_py.gateway.backups import BackupFigures, Backups
 from glidemq_py.gateway.commands.cron import read_schedulers
 from glidemq_py.gateway.commands.monitoring import read_counts
 from glidemq_py.gateway.commands.workers import forget_workers
+from glidemq_py.gateway.deadlines import Deadlines
 from glidemq_py.gateway.events import EventFeed, News
+from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.hub import Hub
@@ -121,6 +124,7 @@ class Gateway:
         self._http: GatewayHttpServer | None = None
         self._connection = connection
         self.held = HeldJobs()
+        self.deadlines = Deadlines()
         self.figures = Figures()
         self.backup_figures = BackupFigures()
         self.warnings = RepeatedWarnings(_log)
@@ -188,6 +192,7 @@ class Gateway:
             asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()),
             asyncio.create_task(self._repair_numbers()),
             asyncio.create_task(self._webhooks.run()), asyncio.create_task(self._watch_partitions()),
+            asyncio.create_task(self.deadlines.watch(self._transport)),
         )  # fmt: skip
         if self._backups is not None:
             self._duties += (asyncio.create_task(self._backups.run(self._transport)),)
@@ -418,6 +423,12 @@ class Gateway:
         )  # fmt: skip
         return hub
 
+    def release(self, queue: str, jobs: Sequence[Fetched]) -> None:
+        """Release jobs of a queue or partition that no client gets."""
+        hub = self._hubs.get(queue)
+        if hub is not None:
+            hub.release(jobs)
+
     def adding(self, name: str) -> None:
         """Let the hub of a queue or partition send the polls that wait right behind the call that adds a job."""
         hub = self._hubs.get(name)
@@ -547,7 +558,8 @@ class Gateway:
             await maintained.start()
         except GlideMQError as error:
             name = maintained.queue.name
-            _log.warning("gateway: queue %r: its maintenance did not start: %s", name, error)
+            level = repeated_level(self._transport, error)
+            _log.log(level, "gateway: queue %r: its maintenance did not start: %s", name, error)
             if self._maintained.get(name) is maintained:
                 del self._maintained[name]
 

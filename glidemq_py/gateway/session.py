@@ -22,7 +22,9 @@ from glidemq_py.errors import GlideMQError, PayloadTooLargeError, UnsupportedOpt
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.commands import COMMANDS
+from glidemq_py.gateway.deadlines import Deadlines
 from glidemq_py.gateway.events import News
+from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
 from glidemq_py.gateway.held import HeldJobs
@@ -58,6 +60,8 @@ _AUTH_S: Final = 10.0
 """Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
+_READING: Final = ("query", "monitoring")
+"""Groups of commands that only read."""
 _INVALID_FORMAT: Final = "Invalid command format"
 _NOT_DURABLE: Final = "durable: the server has no append-only file; set its option appendonly to yes"
 _DATA_TOO_LARGE: Final = "Job data too large (max 10MB)"
@@ -80,6 +84,7 @@ class GatewayState(Protocol):
     options: GatewayOptions
     version: str
     held: HeldJobs
+    deadlines: Deadlines
     figures: Figures
     backup_figures: BackupFigures
     warnings: RepeatedWarnings
@@ -159,6 +164,10 @@ class GatewayState(Protocol):
 
     async def forget_parts(self, queue: Queue[Any, Any]) -> None:
         """Close what uses the queue or its partitions; the next command opens it again."""
+        ...
+
+    def release(self, queue: str, jobs: Sequence[Fetched]) -> None:
+        """Release jobs of a queue or partition that no client gets."""
         ...
 
     def adding(self, name: str) -> None:
@@ -346,7 +355,7 @@ class Session(asyncio.Protocol):
         try:
             return await fetching
         except asyncio.CancelledError:
-            if self._transport is None or self._transport.is_closing():
+            if self._transport is None or self._transport.is_closing() or self.state.deadlines.has_ended(task):
                 raise
             return None  # draining: the client is answered that there is no job
         finally:
@@ -486,6 +495,14 @@ class Session(asyncio.Protocol):
             return _failure(_NOT_DURABLE if error.option == "durable" else str(error))
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))
+        except asyncio.CancelledError:
+            command = COMMANDS.get(name)
+            # Jobs that a PULL fetches nevertheless are released.
+            changes_nothing = name in ("PULL", "PULLB") or (command is not None and command.group in _READING)
+            late = self.state.deadlines.error_of(name, changes_nothing=changes_nothing)
+            if late is None:
+                raise
+            return _failure(str(late))
         except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can express and a key cannot
             return _failure(f"{show_value(error.object)} must not contain a lone surrogate")
         except Exception:
@@ -501,7 +518,8 @@ class Session(asyncio.Protocol):
             raise CommandError(f"Unknown command: {name}")
         if fields is None:
             fields = check_fields(command, given)
-        start = time.perf_counter()
+        start, running, task = time.perf_counter(), self.state.deadlines.running, asyncio.current_task()
+        running[task] = start, name, fields
         try:
             answer = await command.handler(self, fields)
             self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
@@ -509,6 +527,7 @@ class Session(asyncio.Protocol):
                 return LargeAnswer(ok=True, **answer)
             return {"ok": True, **answer}
         finally:
+            running.pop(task, None)
             if name not in _NOTHING_READY:
                 self.state.changed(fields)
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.broadcast.message import Message
 from glidemq_py._features.broadcast.worker import BroadcastWorker
@@ -113,7 +114,8 @@ class EventHub:
                 except ClosedError:
                     return
                 except GlideMQError as error:
-                    _log.warning("queue %r: reading events failed: %s", self.name, error)
+                    level = repeated_level(self._link.transport, error)
+                    _log.log(level, "queue %r: reading events failed: %s", self.name, error)
                     await asyncio.sleep(_PAUSE_S)
         except GlideMQError as error:
             _log.warning("queue %r: watching events failed: %s", self.name, error)

@@ -26,6 +26,7 @@ from glide_shared.protobuf.command_request_pb2 import RequestType
 
 from glidemq_py._client.async_client import glide
 from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.library_source import assemble
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.memory.transport import Waiter, _Read
@@ -351,15 +352,15 @@ class SimulatedTransport(AsyncTransport):
         client: Any = SimulatedClient(network)
         super().__init__(
             client, network.config, owned=False, library=assemble(),
-            interruptions=interruptions,
+            interruptions=Interruptions() if interruptions is None else interruptions,
         )  # fmt: skip
         self._full_names = {name: self._names[name] for name in self._names}
 
-    async def _run(self, call: Call[Any]) -> Any:
+    async def _run(self, call: Call[Any], timeout_s: float | None = None) -> Any:
         keys = [_bytes(key) for key in call.keys]
         args = [arg if type(arg) is bytes else _bytes(arg) for arg in call.args]
         command = [b"FCALL", self._full_names[call.function], b"%d" % len(keys), *keys, *args]
-        (reply,) = await self._client.send([command], call.repeatable, REQUEST_TIMEOUT_MS / 1000)
+        (reply,) = await self._client.send([command], call.repeatable, timeout_s or REQUEST_TIMEOUT_MS / 1000)
         self._answered += 1
         if isinstance(reply, GlideError):
             raise reply

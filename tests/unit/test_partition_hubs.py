@@ -22,6 +22,7 @@ class FakeHub:
         self.released: list[int] = []
         self.failure: GlideMQError | None = None
         self.empty_until = 0.0
+        self.problem = ""
         self.on_ready: Callable[[], None] | None = None
         self.gate: asyncio.Event | None = None
 

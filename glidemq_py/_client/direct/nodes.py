@@ -15,6 +15,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.direct.connection import DirectConnection, open_connection, tls_context
 from glidemq_py._client.direct.slots import Slots
+from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.replies import PollChoice
 from glidemq_py._core.logs import get_logger
 
@@ -51,6 +52,7 @@ class DirectNodes:
         self._not_before = 0.0
         self._tried: set[Address | None] = set()
         self._closed = False
+        self._reachability = reachability_of((each.host, each.port) for each in options.addresses)
 
     @property
     def is_open(self) -> bool:
@@ -122,6 +124,8 @@ class DirectNodes:
                 await self._open_primary(None, self._options.addresses)
         except (OSError, GlideError, ValueError) as error:  # TimeoutError is an OSError
             _log.debug("no direct connection to %s: %r", node or self._options, error)
+            if isinstance(error, ConnectionRefusedError) and not self._options.cluster:
+                self._reachability.refuse()
             self._wait_longer()
             self._slots.forget()
             self._context = None  # certificates may be replaced meanwhile

@@ -101,7 +101,7 @@ class DirectTransport:
         if connection is None:
             return await (await self._client()).command(*args)
         block = int(args[args.index(_WAIT) + 1]) / 1000 if _WAIT in args else 0.0
-        reply = await self._reply(connection, connection.send(args, self._timeout_s + block), str(args[0]))
+        reply = await self._reply(connection, connection.send(args, self._timeout_s + block), str(args[0]), reads=True)
         if isinstance(reply, GlideError):
             raise translate(reply, self._source.library) from reply
         return _entries(reply) if args[0] in _READS else reply
@@ -129,15 +129,20 @@ class DirectTransport:
         self._check_open()
         return self._nodes.find(key) or await self._nodes.ready(key)
 
-    async def _reply(self, connection: DirectConnection, future: asyncio.Future[Any], key: str) -> Any:
+    async def _reply(
+        self, connection: DirectConnection, future: asyncio.Future[Any], key: str, *, reads: bool = False
+    ) -> Any:
         try:
             reply = await future
         except GlideError as error:
             if self._closed:
                 raise ClosedError("the connection was closed") from error
+            self._source._note_error(error)
             if isinstance(error, GlideTimeoutError):
                 self._source.doubt_direct()
-            raise translate(error, self._source.library) from error
+            raise self._source._translated(error, reads=reads) from error
+        if self.interruptions.server.is_doubted:
+            self.interruptions.server.replied()
         if isinstance(reply, GlideError) and must_leave(reply):
             self._nodes.retire(connection)
             self.interruptions.record(hash_tag(key) if self.is_cluster else None)

@@ -7,6 +7,7 @@ import contextlib
 import math
 from typing import Final
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.failures.calls import run_failure_policy
@@ -118,7 +119,8 @@ class FailurePolicyTask(BackgroundTask):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.warning(
+                _log.log(
+                    repeated_level(self._link.transport, error),
                     "queue %s: could not execute the failure policy: %s; retried in %.1f s",
                     self._link.label, error, _RETRY_S,
                 )  # fmt: skip

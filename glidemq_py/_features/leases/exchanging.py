@@ -327,7 +327,7 @@ async def exchange_rows(
     Jobs of flows with a budget need `within_budgets`. If the caller is cancelled, the fetched jobs are released.
 
     Raises:
-        AmbiguousResultError: If the reply was lost twice.
+        AmbiguousResultError: If the reply was lost twice, or did not arrive within the request timeout.
     """
     limits = [report.limit for report in reports]
     want, owner, lock, expiry = (0, "", 0, Expiry.STALL) if fetch is None else (
@@ -342,8 +342,8 @@ async def exchange_rows(
     sent = False
     try:
         reply = await link.transport.call(call)
-    except AmbiguousResultError:
-        if not reports:
+    except AmbiguousResultError as lost:
+        if not reports or lost.timed_out:
             raise
         sent = True  # the fencing tokens make a second report harmless
         reply = await link.transport.call(call)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
@@ -25,6 +26,7 @@ from glidemq_py._core.calls.working import SCHEDULER_REVISION
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
+from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.client_workers import has_worker as _has_worker
@@ -278,6 +280,7 @@ class SchedulerTask(BackgroundTask):
         self._revision = 0
         self._leads = True
         self._changed = asyncio.Event()
+        self._failures = RepeatedFailure(_log, f"queue {link.label}: firing schedulers")
 
     def on_revision(self, revision: int) -> None:
         """Wake up if the schedulers have changed; ``revision`` counts the changes and comes with each exchange."""
@@ -291,11 +294,12 @@ class SchedulerTask(BackgroundTask):
             self._changed.clear()
             try:
                 wait = await self.fire() / 1000
+                self._failures.succeeded()
                 pause = _FIRST_PAUSE_S
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.warning("queue %s: firing schedulers failed: %s", self._link.label, error)
+                self._failures.failed(error, repeated_level(self._link.transport, error))
                 self._on_error(error)
                 wait = pause * random.uniform(0.5, 1.5)
                 pause = min(pause * 2, _LAST_PAUSE_S)

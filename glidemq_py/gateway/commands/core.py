@@ -194,7 +194,14 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     partitions = queue._partitions
     for job in fetched:
         name, token = queue.name if partitions is None else job.queue_name, job.token
-        job_id = ids.known_on_wire(name, job.id) or await ids.on_wire(name, job.id)
+        try:
+            job_id = ids.known_on_wire(name, job.id) or await ids.on_wire(name, job.id)
+        except BaseException:  # nobody gets the jobs
+            for _, earlier_id, earlier in known:
+                held.ended(earlier_id, earlier)
+            for each in fetched:
+                session.state.release(queue.name if partitions is None else each.queue_name, (each,))
+            raise
         known.append((job, job_id, token))
         size += job.size + JOB_CHARS
         held.add(

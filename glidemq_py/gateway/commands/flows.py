@@ -113,6 +113,8 @@ async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) 
     except (UnfinishedFlowError, DurabilityError) as error:
         return _accept(error, durable)
     except AmbiguousResultError as ambiguous:
+        if ambiguous.timed_out:
+            raise
         # The ids make it safe to add the flow again: a part of it cannot exist.
         try:
             await flows._add_graph(await _planned(session, jobs), None, durable)

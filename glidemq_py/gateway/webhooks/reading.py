@@ -19,6 +19,7 @@ from typing import Any, Final
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import Connection
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.logs import get_logger
@@ -186,7 +187,8 @@ class EventReading:
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.warning("gateway: queue %r: webhooks are delayed: %s", self._queue.name, error)
+                level = repeated_level(self._transport, error)
+                _log.log(level, "gateway: queue %r: webhooks are delayed: %s", self._queue.name, error)
             except Exception:
                 _log.exception("gateway: queue %r: webhooks are delayed", self._queue.name)
             await asyncio.sleep(pause * (0.5 + random.random()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
@@ -87,7 +88,7 @@ class Webhooks:
             try:
                 pause = await self._look()
             except GlideMQError as error:
-                _log.warning("gateway: webhooks are delayed: %s", error)
+                _log.log(repeated_level(self._transport, error), "gateway: webhooks are delayed: %s", error)
                 pause = _BUSY_S
             except Exception:
                 _log.exception("gateway: webhooks are delayed")

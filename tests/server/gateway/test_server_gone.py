@@ -1,7 +1,10 @@
 """The server of the queues is killed and started again while clients use a gateway."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -10,6 +13,8 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
+
+T = TypeVar("T")
 
 
 async def ready_status(http: httpx.AsyncClient) -> int:
@@ -154,3 +159,133 @@ async def test_errors_of_a_full_server(private_server: Callable[..., ServerProce
         ):  # fmt: skip
             error = await failure(wire, cmd, **{"queue": queue_name, **fields})
             assert error.startswith("the server is at its maxmemory; the call changed nothing")
+
+
+async def took(work: Awaitable[T]) -> tuple[float, T]:
+    start = asyncio.get_running_loop().time()
+    result = await work
+    return asyncio.get_running_loop().time() - start, result
+
+
+REQUEST_S = 1.0
+"""The request timeout of the following tests."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+async def test_commands_take_the_request_timeout_at_most(
+    restartable_server: Callable[..., ServerProcess], queue_name: str, is_killed: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    server = restartable_server()
+    url = f"{server.url}?request_timeout={REQUEST_S * 1_000:.0f}"
+    async with Gateway(url, port=0, http_port=0) as gateway, AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(Wire(gateway)) for _ in range(10)]
+        await good(wires[0], "Cron", queue=queue_name, name=queue_name, data=1, repeatEvery=500)
+        await good(wires.pop(), "SubscribeEvents", queue=queue_name)
+        for _ in range(3):
+            await good(wires[0], "PUSH", queue=f"{queue_name}-2", data=1)
+        first, second, third = [
+            await good(wires[0], "PULL", queue=f"{queue_name}-2", owner="w", lockTtl=600_000) for _ in range(3)
+        ]
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=60)
+        )
+        if is_killed:
+            server.kill()
+        else:
+            server.pause()
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("PUSH", {"queue": queue_name, "data": 3}), ("PUSHB", {"queue": queue_name, "jobs": [{"data": 1}] * 5}),
+            ("ACK", {"id": first["job"]["id"], "token": first["token"]}),
+            ("ACKB", {"ids": [second["job"]["id"]], "tokens": [second["token"]]}),
+            ("FAIL", {"id": third["job"]["id"], "token": third["token"], "error": "x"}),
+            ("GetJob", {"id": first["job"]["id"]}), ("GetJobCounts", {"queue": queue_name}),
+            ("PULL", {"queue": queue_name, "owner": "w"}), ("StorageStatus", {}),
+        ]  # fmt: skip
+        try:
+            answered = asyncio.gather(
+                *(took(wire.call(cmd, **fields)) for wire, (cmd, fields) in zip(wires, calls, strict=True))
+            )
+            responses = await asyncio.gather(took(http.get("/stats")), took(http.get("/queues/summary")))
+            for (cmd, _), (seconds, answer) in zip(calls, await answered, strict=True):
+                assert seconds < REQUEST_S + 0.8, (cmd, answer)
+                assert answer["ok"] is False, (cmd, answer)
+                if cmd in ("GetJob", "GetJobCounts", "StorageStatus"):
+                    assert "executed" not in answer["error"]
+                if is_killed and seconds > REQUEST_S / 2:
+                    port = server.url.rpartition(":")[2]
+                    assert answer["error"].startswith(f"server 127.0.0.1:{port} cannot be reached"), (cmd, answer)
+            for seconds, response in responses:
+                assert seconds < REQUEST_S + 0.8
+                assert response.status_code == 503
+            seconds, answer = await took(wires[0].call("PULL", queue=queue_name, owner="w", timeout=200))
+            assert seconds < 0.2 + 0.8, answer
+            assert answer["ok"] is False
+            seconds, answer = await took(wires[1].call("WaitJob", id=first["job"]["id"], timeout=200))
+            assert seconds < 0.2 + 0.8, answer
+            while "cannot be reached since" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        finally:
+            if is_killed:
+                server.start()
+            else:
+                server.resume()
+        async with asyncio.timeout(60):
+            while not (await wires[0].call("PUSH", queue=queue_name, data=1))["ok"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        for fetched in (first, third):  # the reports had no effect, or are repeated
+            await wires[0].call("ACK", id=fetched["job"]["id"], token=fetched["token"])
+            assert await state_of(wires[0], fetched["job"]["id"]) != "active"
+    written = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    outage = [line for line in written if line.startswith("server ")]
+    assert len(outage) == 2, written
+    assert "cannot be reached since" in outage[0]
+    assert "reachable again after" in outage[1]
+    assert not [line for line in written if "failed" in line and "stalled" not in line], written
+    assert not [line for line in written if "delayed" in line], written
+
+
+async def test_full_server_is_logged_once_by_a_queue_with_cron_jobs(
+    private_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, name = private_server(maxmemory_policy="noeviction"), "glidemq_py._features.schedulers.firing"
+    caplog.set_level(logging.DEBUG, name)
+
+    def lines(level: int) -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.name == name and each.levelno == level]
+
+    async with Gateway(server.url, port=0) as gateway, Wire(gateway) as wire:
+        with server.client() as client:
+            await good(wire, "Cron", queue=queue_name, name=queue_name, data=1, repeatEvery=50)
+            client.execute("CONFIG", "SET", "maxmemory", "1mb")
+            async with asyncio.timeout(20):
+                while len(lines(logging.DEBUG)) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            (line,) = lines(logging.WARNING)
+            assert line.startswith(f"queue {queue_name!r}: firing schedulers failed: the server is at its maxmemory")
+            client.execute("CONFIG", "SET", "maxmemory", "0")
+        async with asyncio.timeout(20):
+            while len(lines(logging.WARNING)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert lines(logging.WARNING)[1].startswith(f"queue {queue_name!r}: firing schedulers works again, after ")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_jobs_of_a_fetch_whose_reply_came_too_late_are_released(
+    private_server: Callable[..., ServerProcess], queue_name: str, partitions: int
+) -> None:
+    server = private_server()
+    async with (
+        Queue(queue_name, server.url, partitions=partitions), Gateway(server.url, port=0) as gateway,
+        Wire(gateway) as wire, Wire(gateway) as other,
+    ):  # fmt: skip
+        await good(wire, "PULL", queue=queue_name, owner="w")
+        job_id = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+        server.pause()
+        seconds, answer = await took(wire.call("PULL", queue=queue_name, owner="w", timeout=100))
+        assert seconds < 0.1 + 1.0  # of 30 s
+        assert answer["ok"] is False
+        server.resume()
+        pulled = await good(other, "PULL", queue=queue_name, owner="o", timeout=10_000)
+        assert pulled["job"]["id"] == job_id

@@ -1,0 +1,120 @@
+"""One log line when the server of a process is gone, and one when it is back."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from glidemq_py._client import reachability
+from glidemq_py._client.reachability import REFUSED, Reachability, reachability_of, repeated_level
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.repeated_failures import RepeatedFailure
+from glidemq_py.errors import AmbiguousResultError, GlideMQError
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachability, "_CHECK_AFTER_S", 0.01)
+
+
+def refuses() -> str | None:
+    return REFUSED
+
+
+async def checked(server: Reachability) -> None:
+    assert server._checking is not None
+    await server._checking
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    server, lost = Reachability("db:6379"), AmbiguousResultError("lost")
+    assert server.level(lost) == logging.WARNING
+    server.failed(0.0, 30.0, refuses)
+    assert server.level(lost) == logging.DEBUG, "the check may find that it is gone"
+    assert server.level(GlideMQError("other")) == logging.WARNING
+    await checked(server)
+    for _ in range(100):
+        server.failed(30.0, 30.0, refuses)
+    assert server.is_gone
+    assert server.refused == "server db:6379 cannot be reached (connection refused)"
+    server.replied()
+    assert not server.is_gone
+    assert not server.refused
+    gone, back = lines(caplog)
+    assert gone.startswith("server db:6379: cannot be reached since ")
+    assert gone.endswith("(connection refused); calls wait for it up to the request timeout (30 s), then fail")
+    assert back.startswith("server db:6379: reachable again after 0.")
+
+
+async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    server = Reachability("db:6379")
+    server.failed(0.0, 30.0, refuses)
+    server.replied()
+    await checked(server)
+    assert not server.is_gone
+    assert lines(caplog) == []
+
+
+async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.LogCaptureFixture) -> None:
+    """For example one node of a cluster is gone, or one call takes too long."""
+    server = Reachability("db:6379")
+    server.failed(0.0, 30.0, lambda: None)
+    await checked(server)
+    assert not server.is_doubted
+    server.failed(0.0, 30.0, lambda: None)
+    assert server.level(AmbiguousResultError("lost")) == logging.WARNING, "failures are not hidden for long"
+    await checked(server)
+    assert lines(caplog) == []
+
+
+async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Reachability("db:6379")
+    server.failed(0.0, 30.0, refuses)
+    await checked(server)
+    server._logged_at -= 60.0
+    server._doubted_at -= 180.0
+    server.failed(0.0, 30.0, refuses)
+    server.failed(0.0, 30.0, refuses)
+    assert lines(caplog)[1:] == ["server db:6379: still cannot be reached, for 3.0 min"]
+
+
+async def test_connections_to_the_same_addresses_share_it() -> None:
+    server = reachability_of([("::1", 6379), ("db", 6380)])
+    assert server is reachability_of([("::1", 6379), ("db", 6380)])
+    assert server is not reachability_of([("db", 6380)])
+    assert server.where == "[::1]:6379, db:6380"
+
+
+def test_without_an_event_loop_a_failure_is_not_checked() -> None:
+    server = Reachability("db:6379")
+    server.failed(0.0, 30.0, refuses)
+    assert not server.is_gone
+    assert server._checking is None
+
+
+def test_level_of_a_connection_without_a_server() -> None:
+    memory: Any = object()
+    assert repeated_level(memory, AmbiguousResultError("lost")) == logging.WARNING
+
+
+def test_repeated_failure_is_logged_once_per_minute_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    failure = RepeatedFailure(get_logger("glidemq_py.test"), "queue 'q': firing schedulers")
+    failure.succeeded()
+    for _ in range(50):
+        failure.failed(GlideMQError("full"))
+    assert lines(caplog) == ["queue 'q': firing schedulers failed: full"]
+    failure._logged_at -= 60.0
+    failure.failed(GlideMQError("full"))
+    failure.failed(GlideMQError("full"))
+    failure.succeeded()
+    failure.succeeded()
+    assert lines(caplog)[1] == "queue 'q': firing schedulers failed: full"
+    assert lines(caplog)[2].startswith("queue 'q': firing schedulers works again, after ")
+    assert len(lines(caplog)) == 3
+    failure.failed(GlideMQError("gone"), logging.DEBUG)
+    failure.succeeded()
+    assert len(lines(caplog)) == 3, "an outage is logged once for all"
