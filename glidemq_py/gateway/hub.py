@@ -601,7 +601,7 @@ class Hub:
                 fetch.fail(GlideMQConnectionError(problem))
             else:
                 fetch.end([])
-        else:  # it gets what its call fetches, unless the server does not reply
+        else:  # it gets the jobs of its call, unless the server does not reply
             self._loop.call_later(WAIT_MARGIN_S, fetch.fail, AmbiguousResultError(NO_REPLY))
 
     def _listen(self) -> None:

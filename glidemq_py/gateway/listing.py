@@ -65,7 +65,7 @@ class _Place(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A place with what it is sorted by."""
+    """A place with its sort key."""
 
     key: tuple[int, int, str, int]
     """Time of addition, id and partition of the job, or of one before it that is later."""

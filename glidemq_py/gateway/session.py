@@ -643,7 +643,7 @@ class Session(asyncio.Protocol):
 
 
 def _decoded(payload: bytes) -> _Decoded:
-    """Return the value of a frame; or what is known of it, and the error of its answer."""
+    """Return the value of a frame; or its known part, and the error of its answer."""
     try:
         return value_of(payload), None
     except ValueLimitError as error:

@@ -161,7 +161,7 @@ def test_stalled_attempt_of_a_discarded_job_is_its_last(q: OwnQueue) -> None:
     job_id = q.add_job(opts=json.dumps({"attempts": 100}))
     job = lease(q, expiry=working.Expiry.STALLED_ATTEMPT)
     q.redis("HSET", f"job:{job_id}", "discarded", "1")
-    assert extend(q, job, LOCK)[0] == [S.OK]  # it keeps what the expiry is
+    assert extend(q, job, LOCK)[0] == [S.OK]  # it keeps the kind of expiry
     q.advance(LOCK)
     assert end(q) == ([], [job_id])
 

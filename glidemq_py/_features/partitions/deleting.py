@@ -145,7 +145,7 @@ def jobs_active_error(name: str, active: int) -> JobStateError:
 
 
 async def remove_remains(transport: JobTransport, keys: QueueKeys, names: Iterable[str]) -> int:
-    """Delete what a deleted queue has left in partitions, before they get another layout.
+    """Delete the remains of a deleted queue in partitions, before they get another layout.
 
     Its deletion was interrupted, or a call of a client that still knew the layout came later.
 
