@@ -366,7 +366,7 @@ _PAGE = 100
 async def is_drained(link: QueueLink) -> bool:
     """Return True if no job is waiting, active, delayed or prioritized, or parked in a rate limited group."""
     counts = await link.transport.call(reading.counts(link.keys.meta))
-    waiting, active, delayed, prioritized, *_, parked, _band = counts
+    waiting, active, delayed, prioritized, *_, parked, _band, _below_normal = counts
     if waiting or active or delayed or prioritized:
         return False
     # Parked jobs of a group that is not rate limited wait for a job in another state, such as suspended.

@@ -36,6 +36,9 @@ _PAUSE_S: Final = 0.002
 """Pause after a read that has found events, and the longest time by which jobs on their way to a worker go first."""
 _LONG_PAUSE_S: Final = 0.016
 """The same while workers of this process are served: to read and send each event alone would cost as much as that."""
+_LEAST_STEP_S: Final = 0.001
+_STEPS: Final = 4
+"""How often it looks, during such a pause, whether workers are still served."""
 _PLAIN: Final[Mapping[str, str]] = {
     "added": "pushed", "active": "pulled", "deduplicated": "duplicated", "stalled": "stalled",
     "waiting-children": "waiting-children", "removed": "removed",
@@ -362,8 +365,9 @@ class _PartFeed:
 
     async def _pause_while_serving(self, seconds: float) -> None:
         until, feed, name = time.monotonic() + seconds, self._feed, self._queue.name
+        step = max(_LEAST_STEP_S, seconds / _STEPS)
         while feed.is_serving(name) and time.monotonic() < until:  # noqa: ASYNC110 - each call would have to set it
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(step)
 
     async def _frames(self, entries: Sequence[EventEntry]) -> bytes:
         frames: list[bytes] = []

@@ -56,6 +56,7 @@ def test_counts(q: OwnQueue) -> None:
     assert q.counts() == {
         "waiting": 5, "active": 2, "delayed": 2, "prioritized": 1, "completed": 10, "failed": 10, "paused": 1,
         "suspended": 0, "waiting_children": 0, "group_waiting": 0, "band": 0,
+        "below_normal": 0,
     }  # fmt: skip
 
 

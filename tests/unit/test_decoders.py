@@ -171,7 +171,7 @@ def decode_options(place: str, streaming: bool) -> tuple[str, Decoder]:
 
 def scheduler(text: str) -> object:
     entry = of("_features.schedulers.entry:Entry")(text)
-    return entry.next_run, entry.waits, entry.last_job_id, entry.schedule, entry.template()
+    return entry.next_run, entry.waits, entry.last_job_id, entry.schedule, entry.template
 
 
 DECODERS = dict(
