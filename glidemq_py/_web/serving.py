@@ -12,11 +12,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from glidemq_py._client.repeated_warnings import RepeatedWarnings, address_of
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._web.checks import LOOPBACK_HOSTS
+from glidemq_py._web.repeated_warnings import RepeatedWarnings, address_of
 
 __all__ = ["HttpServer", "accepted_hosts", "public_name", "server_config"]
 

@@ -23,13 +23,13 @@ from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.repeated_warnings import RepeatedWarnings
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.partitions.share_trading import ShareTrading
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.queues import Maintenance
+from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.errors.base import show_value

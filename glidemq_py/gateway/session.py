@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.repeated_warnings import RepeatedWarnings, address_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._web.repeated_warnings import RepeatedWarnings, address_of
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, UnsupportedOptionError
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from glidemq_py._client.repeated_warnings import RepeatedWarnings
 from glidemq_py._core.logs import get_logger
+from glidemq_py._web.repeated_warnings import RepeatedWarnings
 
 _log = get_logger("glidemq_py.test_repeated_warnings")
 
@@ -48,7 +48,7 @@ def test_without_an_event_loop_the_count_is_in_the_next_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("glidemq_py._client.repeated_warnings.time.monotonic", lambda: now)
+    monkeypatch.setattr("glidemq_py._web.repeated_warnings.time.monotonic", lambda: now)
     warnings = RepeatedWarnings(_log)
     for _ in range(3):
         warnings.warn("a", "text %s")

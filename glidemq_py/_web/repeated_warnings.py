@@ -1,4 +1,4 @@
-"""Warnings about what other machines do: whoever repeats it must not fill the log."""
+"""Warnings that other machines cause, limited so that a client cannot fill the log."""
 
 from __future__ import annotations
 
