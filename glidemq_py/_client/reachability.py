@@ -105,7 +105,7 @@ class Reachability:
             if not self.is_gone:
                 self._start_check(check)
         if is_reminder:
-            _log.warning("server %s: still cannot be reached, for %s", self.where, duration_text(self.doubted_s))
+            _log.warning("server %s: still unreachable after %s", self.where, duration_text(self.doubted_s))
 
     def _start_check(self, check: Check) -> None:
         loop, before = asyncio._get_running_loop(), self._checking

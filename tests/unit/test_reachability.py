@@ -79,7 +79,7 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkey
     server._doubted_at -= 180.0
     server.failed(0.0, 30.0, refuses)
     server.failed(0.0, 30.0, refuses)
-    assert lines(caplog)[1:] == ["server db:6379: still cannot be reached, for 3.0 min"]
+    assert lines(caplog)[1:] == ["server db:6379: still unreachable after 3.0 min"]
 
 
 async def test_connections_to_the_same_addresses_share_it() -> None:
