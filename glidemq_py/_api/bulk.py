@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from glidemq_py._core.calls import Call
@@ -86,6 +87,7 @@ class AddCoalescer:
 
     __slots__ = (
         "_add_call",
+        "_begin",
         "_gather",
         "_idle",
         "_in_flight",
@@ -105,7 +107,8 @@ class AddCoalescer:
         self._quiet = quiet
         self._add_call = add_call
         self._gather = gather
-        self.loop: object = asyncio.get_running_loop()
+        self._begin: Callable[..., bool] | None = getattr(transport, "begin", None)
+        self.loop = asyncio.get_running_loop()
         self._in_flight = False
         self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -117,49 +120,76 @@ class AddCoalescer:
         return self._in_flight
 
     async def add(self, row: Row) -> Added:
-        """Add one row; see `add_together`."""
-        now, (result,) = await self.add_together((row,))
+        """Add one row; see `start`."""
+        now, (result,) = await self.start((row,))
         return now, result
 
-    async def add_together(self, rows: Sequence[Row]) -> tuple[int, list[Any]]:
-        """Add rows in one call: all, or none; raises the errors of `Transport.call`.
+    def start(self, rows: Sequence[Row]) -> asyncio.Future[tuple[int, list[Any]]]:
+        """Add rows in one call: all, or none.
 
-        Cancelling one caller does not affect others; its rows are not sent if they are still pending.
+        If the future is cancelled, its rows are not sent if they are still pending; others are not affected.
 
         Returns:
-            Server time of the add in epoch ms, and the result of each row.
-
-        Raises:
-            AmbiguousResultError: If the reply was lost. The rows may have been added.
+            A future of the server time of the add in epoch ms, and the result of each row. It raises the errors of
+            `Transport.call`, such as AmbiguousResultError if the reply was lost: the rows may have been added.
         """
+        future: asyncio.Future[tuple[int, list[Any]]] = self.loop.create_future()
         if self._in_flight:
-            future: asyncio.Future[tuple[int, list[Any]]] = asyncio.get_running_loop().create_future()
             self._waiting.append((rows, future))
-            return await future
-        self._in_flight = True
-        try:
-            reply = await self._transport.call(self._add_call(self._meta, rows, self._quiet))
-        finally:
-            if self._waiting:
-                self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
-                self._sender.add_done_callback(self._sender_ended)
-            else:
-                self._in_flight = False
-                if self._idle is not None:
-                    self._rest()
-        return reply.now, reply.results
+        else:
+            self._in_flight = True
+            self._send([(rows, future)])
+        return future
 
-    async def _send_waiting(self) -> None:
+    def _send(self, batch: list[_Waiting]) -> None:
+        sent = batch[0][0] if len(batch) == 1 else [row for rows, _ in batch for row in rows]
+        call = self._add_call(self._meta, sent, self._quiet)
+        if self._begin is not None and self._begin(call, partial(self._replied, batch)):
+            return
+        self._sender = asyncio.create_task(self._call(call, batch), name="glidemq-adds")
+        self._sender.add_done_callback(self._sender_ended)
+
+    async def _call(self, call: Call[AddReply], batch: list[_Waiting]) -> None:
         try:
-            while self._waiting:
-                await self._send(self._next_batch())
-                if self._gather:
-                    await asyncio.sleep(0)  # the callers resume first, and add their next rows
-        finally:
+            reply = await self._transport.call(call)
+        except Exception as error:
+            self._replied(batch, None, error)
+        except BaseException:
+            lost = AmbiguousResultError("cancelled before the reply arrived; the job may have been added")
+            self._replied(batch, None, lost, is_last=True)
+            raise
+        else:
+            self._replied(batch, reply, None)
+
+    def _replied(
+        self, batch: list[_Waiting], reply: AddReply | None, error: Exception | None, *, is_last: bool = False
+    ) -> None:  # fmt: skip
+        """Pass the results of a call on, and send the rows that wait."""
+        if not self._waiting:
+            self._rest()
+        elif self._gather:
+            self.loop.call_soon(self._send_waiting)  # the callers resume first, and add their next rows
+        elif not is_last:
+            self._send_waiting()
+        done = 0
+        for rows, future in batch:
+            if future.done():
+                pass
+            elif reply is None:
+                future.set_exception(error or ClosedError("the connection was closed"))
+            else:
+                future.set_result((reply.now, reply.results[done : done + len(rows)]))
+            done += len(rows)
+
+    def _send_waiting(self) -> None:
+        batch = self._next_batch()
+        if batch:
+            self._send(batch)
+        else:
             self._rest()
 
     def _sender_ended(self, sender: asyncio.Task[None]) -> None:
-        # A task cancelled before its first step does not run its `finally`.
+        # A task cancelled before its first step does not run its `except`.
         if not sender.cancelled() and sender.exception() is None:
             return
         while self._waiting:
@@ -187,26 +217,6 @@ class AddCoalescer:
                 for row in rows:
                     chars += len(row[DATA])  # type: ignore[arg-type]
         return batch
-
-    async def _send(self, batch: list[_Waiting]) -> None:
-        if not batch:
-            return
-        sent = [row for rows, _ in batch for row in rows]
-        try:
-            reply = await self._transport.call(self._add_call(self._meta, sent, self._quiet))
-        except BaseException as error:
-            for _, future in batch:
-                if not future.done():
-                    lost = AmbiguousResultError("cancelled before the reply arrived; the job may have been added")
-                    future.set_exception(error if isinstance(error, Exception) else lost)
-            if not isinstance(error, Exception):
-                raise
-            return
-        done = 0
-        for rows, future in batch:
-            if not future.done():
-                future.set_result((reply.now, reply.results[done : done + len(rows)]))
-            done += len(rows)
 
     async def close(self) -> None:
         """Wait until all pending adds have been answered."""

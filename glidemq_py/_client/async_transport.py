@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
@@ -51,14 +51,59 @@ from glidemq_py._client.transport import BlockingTransport, ConnectionSource, Tr
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import AmbiguousResultError, ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.direct.connection import DirectConnection
 
 __all__ = ["AsyncTransport", "SharedClient"]
 
 T = TypeVar("T")
+
+
+class _Begun(Generic[T]):
+    """Receives the reply to a call that `AsyncTransport.begin` has sent."""
+
+    __slots__ = ("answered", "call", "connection", "loads", "started", "then", "transport")
+
+    def __init__(
+        self, transport: AsyncTransport, call: Call[T], connection: DirectConnection,
+        then: Callable[[T | None, Exception | None], None],
+    ) -> None:  # fmt: skip
+        self.transport, self.call, self.connection, self.then = transport, call, connection, then
+        self.started, self.answered, self.loads = time.monotonic(), transport._answered, transport._loads.number
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, reply: Any) -> None:
+        transport, call = self.transport, self.call
+        if isinstance(reply, GlideError):
+            if transport._direct is not None and must_leave(reply):
+                transport._direct.retire(self.connection)
+            self.set_exception(reply)
+            return
+        if transport._reachability.is_doubted:
+            transport._reachability.replied()
+        try:
+            result = call.decode(reply)
+        except GlideMQError as error:
+            self.then(None, error)
+        except Exception as error:
+            self.then(None, call.malformed(error))
+        else:
+            self.then(result, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        assert isinstance(error, GlideError), "connections fail with errors of GLIDE"
+        task = asyncio.ensure_future(self.transport._end_begun(self, error))
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""Calls that are repeated, or whose error is translated."""
 
 
 class AsyncTransport:
@@ -89,7 +134,8 @@ class AsyncTransport:
         self._owned = owned
         self.library = library or assemble()
         self._names = self.library.full_names
-        self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
+        self._is_cluster = isinstance(client, glide.GlideClusterClient)  # not each time: its class is a slow protocol
+        self._new_batch: Any = glide.ClusterBatch if self._is_cluster else glide.Batch
         self._loads = Loads()
         self._under_way = 0
         self._options = options
@@ -131,7 +177,7 @@ class AsyncTransport:
     @property
     def is_cluster(self) -> bool:
         """Whether the client is a cluster client."""
-        return isinstance(self._client, glide.GlideClusterClient)
+        return self._is_cluster
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
@@ -144,8 +190,7 @@ class AsyncTransport:
         try:
             reply = await self._run(call)
         except GlideError as error:
-            self._check_client(error, answered, call.key)
-            reply = await self._recover(call, error, started, loads)
+            return await self._end_call(call, error, started, answered, loads)
         if self._reachability.is_doubted:
             self._reachability.replied()
         try:
@@ -154,6 +199,47 @@ class AsyncTransport:
             raise
         except Exception as error:
             raise call.malformed(error) from error
+
+    def begin(self, call: Call[T], then: Callable[[T | None, Exception | None], None]) -> bool:
+        """Send a call at once, as `Transport.call` does, and pass its result or error on, without a task.
+
+        Args:
+            call: the call.
+            then: gets the result and None, or None and the error of `Transport.call`; before or after this returns.
+
+        Returns:
+            False if there is no direct connection that could take it now: nothing was sent.
+        """
+        direct = self._direct
+        if direct is None or self._loads.under_way is not None or self._loop is not _current_loop():
+            return False
+        connection = direct.by_key.get(call.key)
+        if connection is None:
+            return False
+        words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
+        connection.send_for(_Begun(self, call, connection, then), words, self._timeout_s)
+        return True
+
+    async def _end_begun(self, begun: _Begun[Any], error: GlideError) -> None:
+        """Pass on the result of a call whose first reply was an error."""
+        try:
+            result = await self._end_call(begun.call, error, begun.started, begun.answered, begun.loads)
+        except Exception as failure:
+            begun.then(None, failure)
+        except BaseException:
+            begun.then(None, AmbiguousResultError("cancelled before the reply arrived; the call may have run"))
+            raise
+        else:
+            begun.then(result, None)
+
+    async def _end_call(
+        self, call: Call[T], error: GlideError, started: float, answered: int, loads: int
+    ) -> T:  # fmt: skip
+        self._check_client(error, answered, call.key)
+        reply = await self._recover(call, error, started, loads)
+        if self._reachability.is_doubted:
+            self._reachability.replied()
+        return call.read(reply)
 
     async def _run(self, call: Call[Any], timeout_s: float | None = None) -> Any:
         """Run a call once; it waits for its reply for ``timeout_s``, by default the request timeout."""

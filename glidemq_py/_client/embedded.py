@@ -63,6 +63,11 @@ read -r end || { kill -KILL "$pid" 2>/dev/null; end=remove; }
 if [ "$end" = remove ] && [ -n "$1" ]; then rm -rf -- "$1"; fi
 """
 
+# The server of the wheel allocates with glibc, not with jemalloc as the usual packages of Valkey do. With larger caches
+# of free chunks, its share of the server's time falls from a third to a quarter.
+_MALLOC_VARIABLE: Final = "GLIBC_TUNABLES"
+_MALLOC_SETTINGS: Final = "glibc.malloc.tcache_count=20000:glibc.malloc.mxfast=0"
+
 # Below Linux's ephemeral port range: a client that keeps reconnecting to a stopped server may be assigned the server's
 # own port as its local port, connect to itself, and prevent the server from restarting.
 _PORTS: Final = (20_000, 32_768)
@@ -307,6 +312,7 @@ def _spawn(arguments: list[str], cwd: Path, log: IO[bytes]) -> subprocess.Popen[
         return subprocess.Popen(
             arguments,
             cwd=cwd,
+            env={_MALLOC_VARIABLE: _MALLOC_SETTINGS, **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Container, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from glidemq_py._api.bulk import added_job
+from glidemq_py._api.bulk import AddCoalescer, added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
 from glidemq_py._core.calls.adding import DATA, Row, request
@@ -43,6 +43,7 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of
 from glidemq_py.gateway.routed_bulk import RoutedBulk, check_layout
 from glidemq_py.gateway.rows import ID, added_rows, remember_usual, row_of, usual_row
@@ -50,7 +51,10 @@ from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.gateway.taking_back import take_back
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "add_usual", "push_many", "usual_rows"]
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "add_usual", "begin_usual", "push_many", "usual_rows"]
 
 _log = get_logger(__name__)
 
@@ -255,11 +259,16 @@ async def usual_rows(
     Raises:
         GlideMQValidationError: If data is too large.
     """
-    if len(given) > ROWS_AT_ONCE or TELEMETRY.on:
-        return None
     try:
         link = await queue._connected()
     except PartitionedQueueError:
+        return None
+    rows = _usual_rows(ids, queue, link, given)
+    return None if rows is None else (link, rows)
+
+
+def _usual_rows(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Sequence[Any]) -> list[Row] | None:
+    if len(given) > ROWS_AT_ONCE or TELEMETRY.on:
         return None
     rows, chars = list[Row](), 0
     for number, each in enumerate(given):
@@ -268,11 +277,63 @@ async def usual_rows(
             return None
         rows.append(made[0])
         chars += len(_data(made[0]))
-    return (link, rows) if chars <= _CHARS_AT_ONCE else None
+    return rows if chars <= _CHARS_AT_ONCE else None
+
+
+_Added = tuple[int, list[Any]]
+_Ids = list[str]
+_Finish = Callable[["asyncio.Future[_Added]"], "_Ids | Coroutine[Any, Any, _Ids]"]
+
+
+def begin_usual(
+    session: Session, name: str, given: Sequence[Any]
+) -> tuple[asyncio.Future[_Added], _Finish] | None:  # fmt: skip
+    """Send the jobs of a command at once if `add_usual` can add them, and none of earlier commands wait.
+
+    Args:
+        session: The connection of the client.
+        name: Name of the queue.
+        given: The fields of the jobs, unchecked.
+
+    Returns:
+        A future of the reply, and a function that returns the ids on the wire when it is done. The function returns a
+        coroutine with the results and errors of `add_usual` instead if the reply is not the usual one. None if nothing
+        was sent.
+    """
+    state = session.state
+    queue = None if session.unplaced else state.known_queue(name)
+    if queue is None or queue._closed:
+        return None
+    link, adder = queue._link, queue._adder
+    if link is None or not link.is_listed or not isinstance(adder, AddCoalescer):
+        return None
+    try:
+        rows = _usual_rows(state.ids, queue, link, given)
+    except GlideMQError:
+        return None  # the handler answers with the error
+    place = None if rows is None else session.push_order.enter_now(name, Way.TOGETHER)
+    if rows is None or place is None:
+        return None
+    state.maintain(queue)
+    state.adding(name)
+    added = adder.start(rows)
+
+    def finish(added: asyncio.Future[_Added]) -> list[str] | Coroutine[Any, Any, list[str]]:
+        place.leave()
+        if not added.cancelled() and added.exception() is None:
+            made = [row[ID] for row in rows]
+            if added.result()[1] == made:
+                return cast("list[str]", made)
+        elif added.cancelled():
+            raise asyncio.CancelledError
+        return add_usual(state.ids, queue, adder, link, rows, added)
+
+    return added, finish
 
 
 async def add_usual(
-    ids: JobIds, queue: Queue[Any, Any], adder: Any, link: QueueLink, rows: list[Row]
+    ids: JobIds, queue: Queue[Any, Any], adder: AddCoalescer, link: QueueLink, rows: list[Row],
+    first: asyncio.Future[_Added] | None = None,
 ) -> list[str]:  # fmt: skip
     """Add the jobs of `usual_rows`, all or none; return their ids on the wire.
 
@@ -282,13 +343,17 @@ async def add_usual(
         adder: Sends the rows, together with those of other commands.
         link: Connection of the queue.
         rows: The rows.
+        first: The call that has sent them, if there was one.
 
     Raises:
         CommandError: If a job was refused. Nothing was added.
         LayoutChangedError: If the queue has got partitions meanwhile. Nothing was added.
         GlideMQError: If the call failed.
     """
-    now, results = await again(lambda: adder.add_together(rows), lambda: added_rows(link, rows))
+    attempts = [adder.start(rows)] if first is None else [first]
+    now, results = await again(
+        lambda: attempts.pop() if attempts else adder.start(rows), lambda: added_rows(link, rows)
+    )  # fmt: skip
     if not link.is_listed:
         await register(link)
     made = [cast("str", row[ID]) for row in rows]

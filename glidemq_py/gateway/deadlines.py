@@ -36,13 +36,14 @@ class Deadlines:
     """The running commands of all connections.
 
     Attributes:
-        running: Start by ``time.perf_counter``, name and fields of each command, by its task.
+        running: Start by ``time.perf_counter``, name and fields of each command, by its task, or by the future of its
+            call if it has no task.
     """
 
     def __init__(self) -> None:
-        self.running: dict[asyncio.Task[Any] | None, _Running] = {}
-        self._ended: dict[asyncio.Task[Any], float] = {}
-        """Tasks that were cancelled, and when."""
+        self.running: dict[asyncio.Future[Any] | None, _Running] = {}
+        self._ended: dict[asyncio.Future[Any], float] = {}
+        """Tasks and futures that were cancelled, and when."""
         self._message = ""
 
     async def watch(self, transport: Transport) -> None:
@@ -67,7 +68,7 @@ class Deadlines:
                 self._ended[task] = now
                 task.cancel()
 
-    def has_ended(self, task: asyncio.Task[Any] | None) -> bool:
+    def has_ended(self, task: asyncio.Future[Any] | None) -> bool:
         """Return whether the command of a task was ended."""
         return task in self._ended
 
@@ -81,6 +82,15 @@ class Deadlines:
             return None
         while task.uncancel():
             pass
+        return self._error(name, changes_nothing=changes_nothing)
+
+    def error_of_call(self, future: asyncio.Future[Any], name: str, *, changes_nothing: bool) -> CommandError | None:
+        """Return the error of the command without a task whose call was cancelled if it was ended; else None."""
+        if self._ended.pop(future, None) is None:
+            return None
+        return self._error(name, changes_nothing=changes_nothing)
+
+    def _error(self, name: str, *, changes_nothing: bool) -> CommandError:
         return CommandError(f"{self._message}{'' if changes_nothing else f'; {name} may have been executed'}")
 
     async def bounded(self, work: Awaitable[T]) -> T:

@@ -10,7 +10,10 @@ from typing import Final
 from glidemq_py._features.leases.tokens import LeaseFacts
 from glidemq_py.gateway.fetched import Fetched
 
-__all__ = ["FRESH_S", "Held", "HeldJobs"]
+__all__ = ["DEFAULT_LOCK_MS", "FRESH_S", "Held", "HeldJobs"]
+
+DEFAULT_LOCK_MS: Final = 30_000
+"""Duration of the lock of a job whose client has not chosen one."""
 
 FRESH_S: Final = 1.0
 """How long after a fetch a renewal of its lock is answered from memory, unless the lock is short."""

@@ -18,23 +18,29 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import working
+from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.ending import end_expired
 from glidemq_py._features.leases.exchanging import (
     ROWS_PER_CALL,
+    BegunExchange,
     FetchOptions,
     LeaseOutcome,
     Report,
     completed_row,
+    exchange_call,
     exchange_rows,
     failed_rows,
+    is_complete,
+    outcomes_of,
+    release_unclaimed,
     within_budgets,
 )
 from glidemq_py._features.leases.lease import Lease
@@ -46,7 +52,7 @@ from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQConnecti
 from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched, fetched_of
 
-__all__ = ["FIRST_LOOKS", "MOST_FETCHED", "NO_REPLY", "STALE_S", "Hub"]
+__all__ = ["FIRST_LOOKS", "MOST_FETCHED", "NO_REPLY", "STALE_S", "Fetching", "Hub"]
 
 _log = get_logger(__name__)
 
@@ -94,8 +100,17 @@ def _check_texts(row: Finished) -> None:
             value.encode()
 
 
-class _Fetch:
-    """A fetch of a client."""
+def _chars(report: Report) -> int:
+    """Return the length of its result."""
+    return len(report.row.returnvalue) if isinstance(report.row, working.Completed) else 0
+
+
+class Fetching:
+    """A fetch of a client.
+
+    Attributes:
+        future: Its jobs.
+    """
 
     __slots__ = ("count", "failure", "future", "is_sent", "lock_ms", "timer")
 
@@ -110,12 +125,14 @@ class _Fetch:
         """Why its last call failed, while it waits for the server to come back."""
 
     def end(self, jobs: list[Fetched]) -> None:
+        """Return these jobs."""
         if self.timer is not None:
             self.timer.cancel()
         if not self.future.done():
             self.future.set_result(jobs)
 
     def fail(self, error: Exception) -> None:
+        """Raise this error."""
         if self.timer is not None:
             self.timer.cancel()
         if not self.future.done():
@@ -123,6 +140,20 @@ class _Fetch:
 
 
 _Reported = tuple[Sequence[Report], asyncio.Future[list[LeaseOutcome]]]
+
+
+class _Exchange(NamedTuple):
+    """What one call reports and fetches."""
+
+    reported: list[_Reported]
+    fetches: list[Fetching]
+    is_ahead: bool
+    """Whether reports of the same turn follow it."""
+    reports: list[Report]
+    options: FetchOptions | None
+    channel: WakeChannel | None
+    messages: int
+    """Number of messages that had arrived before it."""
 
 
 class Hub:
@@ -148,9 +179,10 @@ class Hub:
         self._max_completed = max_completed
         self._loop = asyncio.get_running_loop()
         self._reports: deque[_Reported] = deque()
-        self._fetches: deque[_Fetch] = deque()
-        self._sleeping: dict[_Fetch, None] = {}
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._fetches: deque[Fetching] = deque()
+        self._sleeping: dict[Fetching, None] = {}
+        self._in_flight: dict[asyncio.Future[None], _Exchange] = {}
+        """Exchanges by their tasks, or by futures if they have none."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_scheduled = False
         self._is_listening = False
@@ -195,14 +227,29 @@ class Hub:
             GlideMQError: If the call failed. A fetch that waits tries again while the server is gone, until its time
                 is over.
         """
+        fetching = self.begin_fetch(count, lock_ms, wait)
+        if fetching is None:
+            return []
+        try:
+            return await fetching.future
+        except asyncio.CancelledError:
+            self.withdraw(fetching)
+            raise
+
+    def begin_fetch(self, count: int, lock_ms: int, wait: float) -> Fetching | None:
+        """Begin what `fetch` does; None if it returns no job at once. If the future is cancelled, call `withdraw`.
+
+        Raises:
+            ClosedError: If the hub is closed.
+        """
         self._check_open()
         self._polled_at = self._loop.time()
         if not self._is_listening:
             self._listen()
         is_empty = self._polled_at < self._empty_until
         if is_empty and wait <= 0 and self._empty_looks >= FIRST_LOOKS:
-            return []
-        fetch = _Fetch(count, lock_ms, self._loop.create_future())
+            return None
+        fetch = Fetching(count, lock_ms, self._loop.create_future())
         if wait > 0:
             fetch.timer = self._loop.call_later(wait, self._give_up, fetch)
         if is_empty and wait > 0:
@@ -210,15 +257,15 @@ class Hub:
         else:
             self._fetches.append(fetch)
             self._schedule()
-        try:
-            return await fetch.future
-        except asyncio.CancelledError:
-            if fetch.timer is not None:
-                fetch.timer.cancel()
-            self._sleeping.pop(fetch, None)
-            if fetch.future.done() and not fetch.future.cancelled() and fetch.future.exception() is None:
-                self.release(fetch.future.result())
-            raise
+        return fetch
+
+    def withdraw(self, fetch: Fetching) -> None:
+        """End a fetch whose client has left; its jobs are released."""
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        self._sleeping.pop(fetch, None)
+        if fetch.future.done() and not fetch.future.cancelled() and fetch.future.exception() is None:
+            self.release(fetch.future.result())
 
     def is_empty(self) -> bool:
         """Return whether a fetch that does not wait is answered from memory: the queue is known to be empty."""
@@ -287,18 +334,33 @@ class Hub:
             PayloadTooLargeError: If a serialized result is too large. Nothing was sent.
             GlideMQError: If the call failed.
         """
-        serializer, limit = self._link.serializer, self._link.payload_limit
         reports: list[Report] = []
         outcomes: list[LeaseOutcome] = []
         size = 0
         for facts, result in results:
-            row = completed_row(serializer, facts, result, limit=limit)
-            size += len(row.returnvalue)
+            report = self.completion(facts, result)
+            size += _chars(report)
             if size > _MOST_CHARS and reports:
                 outcomes += await self._report(reports)
-                reports, size = [], len(row.returnvalue)
-            reports.append(Report(row, facts.limit, None))
+                reports, size = [], _chars(report)
+            reports.append(report)
         return [*outcomes, *await self._report(reports)]
+
+    def begin_complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> asyncio.Future[list[LeaseOutcome]] | None:
+        """Begin what `complete` does with at least one lease; None if it needs several calls.
+
+        Raises:
+            GlideMQError: As `complete`. Nothing was sent.
+        """
+        reports = [self.completion(facts, result) for facts, result in results]
+        if sum(map(_chars, reports)) > _MOST_CHARS:
+            return None
+        return self.begin_report(reports)
+
+    def completion(self, facts: LeaseFacts, result: Any) -> Report:
+        """Return the report of a completed lease. Raises the errors of `completed_row`."""
+        row = completed_row(self._link.serializer, facts, result, limit=self._link.payload_limit)
+        return Report(row, facts.limit, None)
 
     async def fail(
         self, lease: Lease[Any, Any], error: Exception, *, retry: bool, remove: bool = False
@@ -315,9 +377,15 @@ class Hub:
         return outcome
 
     async def _report(self, reports: Sequence[Report]) -> list[LeaseOutcome]:
+        return await self.begin_report(reports) if reports else []
+
+    def begin_report(self, reports: Sequence[Report]) -> asyncio.Future[list[LeaseOutcome]]:
+        """Report leases, at least one; return a future of the outcome of each, which raises GlideMQError.
+
+        Raises:
+            ClosedError: If the hub is closed.
+        """
         self._check_open()
-        if not reports:
-            return []
         for report in reports:
             row = report.row
             if not isinstance(row, working.Completed) or not (row.id + row.entry + row.returnvalue).isascii():
@@ -325,7 +393,7 @@ class Hub:
         future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
         self._reports.append((reports, future))
         self._schedule()
-        return await future
+        return future
 
     # -- calls -----------------------------------------------------------------------------------------------
 
@@ -343,13 +411,67 @@ class Hub:
         while len(self._in_flight) < MOST_CALLS and (self._reports or self._fetches):
             self._start_exchange(self._next_reports(), self._next_fetches())
 
-    def _start_exchange(self, reported: list[_Reported], fetches: list[_Fetch], *, is_ahead: bool = False) -> None:
-        task = self._loop.create_task(self._exchange(reported, fetches, is_ahead))
-        self._in_flight.add(task)
+    def _start_exchange(self, reported: list[_Reported], fetches: list[Fetching], *, is_ahead: bool = False) -> None:
+        if not reported and not fetches:
+            return
+        options = channel = None
+        if fetches:
+            wanted = sum([fetch.count for fetch in fetches])
+            options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
+            if self._channels.hears:
+                channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
+        reports = [report for some, _ in reported for report in some]
+        if self._max_completed is not None:
+            self._limit_completed(reports, self._max_completed)
+        exchange = _Exchange(reported, fetches, is_ahead, reports, options, channel, self._messages)
+        if not self._begin(exchange):
+            self._run(exchange, None)
+
+    def _begin(self, exchange: _Exchange) -> bool:
+        """Send an exchange without a task; return False if that is not possible now."""
+        if self._glide is None or len(exchange.reports) > ROWS_PER_CALL:
+            return False
+        call = exchange_call(self._queue, self._link, exchange.reports, exchange.options, exchange.channel)
+        begun: asyncio.Future[None] = self._loop.create_future()
+        self._in_flight[begun] = exchange
+        is_sent = self._glide.begin(call, partial(self._replied, exchange, call, begun))
+        if not is_sent:
+            del self._in_flight[begun]
+        return is_sent
+
+    def _replied(
+        self, exchange: _Exchange, call: Call[ExchangeReply], begun: asyncio.Future[None], reply: ExchangeReply | None,
+        error: Exception | None,
+    ) -> None:  # fmt: skip
+        if self._in_flight.pop(begun, None) is None:  # aborted
+            if reply is not None:
+                release_unclaimed(self._queue, self._link, reply)
+            return
+        begun.set_result(None)
+        if reply is not None and is_complete(reply):
+            try:
+                jobs = self._fetched(reply, exchange.options)
+            except Exception as failure:
+                self._fail(exchange, failure)
+            else:
+                self._receive(exchange, reply, outcomes_of(self._link, exchange.reports, reply), jobs)
+            self._called_at = self._loop.time()
+            self._schedule()
+            return
+        replied: asyncio.Future[ExchangeReply] = self._loop.create_future()
+        if reply is not None:
+            replied.set_result(reply)
+        else:
+            replied.set_exception(error or ClosedError("the gateway is closing"))
+        self._run(exchange, BegunExchange(call, replied))
+
+    def _run(self, exchange: _Exchange, begun: BegunExchange | None) -> None:
+        task = self._loop.create_task(self._exchange(exchange, begun))
+        self._in_flight[task] = exchange
         task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
+        self._in_flight.pop(task, None)
         self._called_at = self._loop.time()
         self._schedule()
 
@@ -359,15 +481,15 @@ class Hub:
         while self._reports:
             reports = self._reports[0][0]
             rows += len(reports)
-            size += sum(len(report.row.returnvalue) for report in reports if isinstance(report.row, working.Completed))
+            size += sum(map(_chars, reports))
             if some and (rows > MOST_FETCHED or size > _MOST_CHARS):
                 break
             some.append(self._reports.popleft())
         return some
 
-    def _next_fetches(self) -> list[_Fetch]:
+    def _next_fetches(self) -> list[Fetching]:
         """Return the next fetches with equal locks."""
-        some: list[_Fetch] = []
+        some: list[Fetching] = []
         jobs = 0
         while self._fetches:
             fetch = self._fetches[0]
@@ -380,43 +502,39 @@ class Hub:
                 jobs += fetch.count
         return some
 
-    async def _exchange(self, reported: list[_Reported], fetches: list[_Fetch], is_ahead: bool) -> None:
-        if not reported and not fetches:
-            return
-        options = channel = None
-        if fetches:
-            wanted = sum(fetch.count for fetch in fetches)
-            options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
-            if self._channels.hears:
-                channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
-        reports = [report for some, _ in reported for report in some]
-        if self._max_completed is not None:
-            self._limit_completed(reports, self._max_completed)
-        messages = self._messages
+    async def _exchange(self, exchange: _Exchange, begun: BegunExchange | None) -> None:
         try:
-            reply, outcomes, jobs = await self._call(reports, options, channel)
+            reply, outcomes, jobs = await self._call(exchange, begun)
         except BaseException as error:
-            failure = error if isinstance(error, Exception) else ClosedError("the gateway is closing")
-            for _, future in reported:
-                if not future.done():
-                    future.set_exception(failure)
-            for fetch in fetches:
-                if isinstance(failure, GlideMQConnectionError) and fetch.timer is not None and not self._is_closed:
-                    self._try_again(fetch, failure)
-                else:
-                    fetch.fail(failure)
+            self._fail(exchange, error if isinstance(error, Exception) else ClosedError("the gateway is closing"))
             if not isinstance(error, Exception):
                 raise
             return
+        self._receive(exchange, reply, outcomes, jobs)
+
+    def _fail(self, exchange: _Exchange, failure: Exception) -> None:
+        for _, future in exchange.reported:
+            if not future.done():
+                future.set_exception(failure)
+        for fetch in exchange.fetches:
+            if isinstance(failure, GlideMQConnectionError) and fetch.timer is not None and not self._is_closed:
+                self._try_again(fetch, failure)
+            else:
+                fetch.fail(failure)
+
+    def _receive(
+        self, exchange: _Exchange, reply: ExchangeReply, outcomes: list[LeaseOutcome], jobs: list[Fetched]
+    ) -> None:  # fmt: skip
         if jobs:
             self.expect_end((min([job.expires_at for job in jobs]) - reply.now) / 1_000)
         done = 0
-        for some, future in reported:
+        for some, future in exchange.reported:
             if not future.done():
                 future.set_result(outcomes[done : done + len(some)])
             done += len(some)
-        self._note(reply, bool(outcomes), bool(jobs), bool(fetches), messages == self._messages)
-        self._distribute(fetches, jobs, is_ahead)
+        is_silent = exchange.messages == self._messages
+        self._note(reply, bool(outcomes), bool(jobs), bool(exchange.fetches), is_silent)
+        self._distribute(exchange.fetches, jobs, exchange.is_ahead)
 
     @staticmethod
     def _limit_completed(reports: list[Report], count: int) -> None:
@@ -428,22 +546,26 @@ class Hub:
                 return
 
     async def _call(
-        self, reports: Sequence[Report], options: FetchOptions | None, channel: WakeChannel | None
+        self, exchange: _Exchange, begun: BegunExchange | None
     ) -> tuple[ExchangeReply, list[LeaseOutcome], list[Fetched]]:
         """Report, and fetch with the last call; more than `ROWS_PER_CALL` reports need several calls."""
         queue, link, outcomes = self._queue, self._link, list[LeaseOutcome]()
+        reports, options, channel = exchange.reports, exchange.options, exchange.channel
         while len(reports) > ROWS_PER_CALL:
             outcomes += (await exchange_rows(queue, link, reports[:ROWS_PER_CALL], None, None))[1]
             reports = reports[ROWS_PER_CALL:]
-        reply, last = await exchange_rows(queue, link, reports, options, channel)
+        reply, last = await exchange_rows(queue, link, reports, options, channel, begun)
         outcomes = [*outcomes, *last] if outcomes else last
-        if options is None or not reply.jobs:
-            return reply, outcomes, []
-        if reply.budgets is not None:
-            runs = [Run(link, row, reply.now, None) for row in reply.jobs]
-            allowed = await within_budgets(queue, link, runs, reply.budgets)
-            return reply, outcomes, [Fetched.of_run(queue, run, options) for run in allowed]
-        return reply, outcomes, [fetched_of(queue, link, row, reply.now, options) for row in reply.jobs]
+        if options is None or reply.budgets is None:
+            return reply, outcomes, self._fetched(reply, options)
+        runs = [Run(link, row, reply.now, None) for row in reply.jobs]
+        allowed = await within_budgets(queue, link, runs, reply.budgets)
+        return reply, outcomes, [Fetched.of_run(queue, run, options) for run in allowed]
+
+    def _fetched(self, reply: ExchangeReply, options: FetchOptions | None) -> list[Fetched]:
+        if options is None:
+            return []
+        return [fetched_of(self._queue, self._link, row, reply.now, options) for row in reply.jobs]
 
     def _note(self, reply: ExchangeReply, reported: bool, found: bool, fetched: bool, is_silent: bool) -> None:
         """Note whether the queue is empty.
@@ -478,7 +600,7 @@ class Hub:
         if self._sleeping:
             self._set_timer()
 
-    def _distribute(self, fetches: Sequence[_Fetch], jobs: list[Fetched], is_ahead: bool) -> None:
+    def _distribute(self, fetches: Sequence[Fetching], jobs: list[Fetched], is_ahead: bool) -> None:
         start = 0
         for fetch in fetches:
             if fetch.future.done():
@@ -542,7 +664,7 @@ class Hub:
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def _sleep(self, fetch: _Fetch) -> None:
+    def _sleep(self, fetch: Fetching) -> None:
         if self._on_ready is not None:
             fetch.end([])
             return
@@ -582,7 +704,7 @@ class Hub:
             self._sleeping.clear()
             self._schedule()
 
-    def _try_again(self, fetch: _Fetch, failure: Exception) -> None:
+    def _try_again(self, fetch: Fetching, failure: Exception) -> None:
         """Let a fetch that may still wait look again soon: the server may be back."""
         if fetch.future.done():
             return
@@ -590,7 +712,7 @@ class Hub:
         self._sleeping[fetch] = None
         self._loop.call_later(_RETRY_S, self._look)
 
-    def _give_up(self, fetch: _Fetch) -> None:
+    def _give_up(self, fetch: Fetching) -> None:
         fetch.timer = None
         if fetch.failure is not None:
             self._sleeping.pop(fetch, None)
@@ -672,7 +794,12 @@ class Hub:
 
     def abort(self) -> None:
         """Cancel the calls in flight."""
-        for task in (*self._in_flight, *self._tasks):
+        for call, exchange in tuple(self._in_flight.items()):
+            call.cancel()
+            if not isinstance(call, asyncio.Task):
+                del self._in_flight[call]
+                self._fail(exchange, ClosedError("the gateway is closing"))
+        for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:

@@ -59,6 +59,16 @@ class PushOrder:
     def __init__(self) -> None:
         self._queues: dict[str, _Passing] = {}
 
+    def enter_now(self, queue: str, way: Way) -> Place | None:
+        """Return the place of a job that can be sent at once; None if it must wait."""
+        found = self._queues.get(queue)
+        if found is None:
+            found = self._queues[queue] = _Passing(way)
+        elif found.way is not way or found.is_empty is not None:
+            return None
+        found.count += 1
+        return Place(self, queue)
+
     async def enter(self, queue: str, way: Way) -> Place:
         """Wait until a job can be sent."""
         found = self._queues.get(queue)

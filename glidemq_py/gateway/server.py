@@ -303,12 +303,18 @@ class Gateway:
         """Number of open connections of clients."""
         return len(self._sessions)
 
-    async def queue(self, name: str) -> Queue[Any, Any]:
-        """Return the queue of this name (that of this package, not the one of the protocol)."""
+    def known_queue(self, name: str) -> Queue[Any, Any] | None:
+        """Return the queue of this name if it is open."""
         self._used_at[name] = time.monotonic()
         found = self._queues.get(name)
         if found is not None:
             self._queues.move_to_end(name)
+        return found
+
+    async def queue(self, name: str) -> Queue[Any, Any]:
+        """Return the queue of this name (that of this package, not the one of the protocol)."""
+        found = self.known_queue(name)
+        if found is not None:
             return found
         if self._client is None or self._is_closed:
             raise ClosedError("the gateway is closed")
@@ -413,6 +419,13 @@ class Gateway:
             part = await self.part(name)
             link = await part._connected()
         return self._hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
+
+    def known_reporting_hub(self, name: str) -> Hub | None:
+        """Return the hub of the queue or partition of this name, if there is one."""
+        found = self._hubs.get(name)
+        if found is None or self.known_queue(queue_of_part(name)) is None:
+            return None
+        return found
 
     def _new_hub(self, part: Queue[Any, Any], link: QueueLink) -> Hub:
         home = queue_of_part(part.name)
@@ -613,7 +626,7 @@ class Gateway:
         self._sessions.add(session)
         return True
 
-    def closed(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
+    def closed(self, session: Session, running: Sequence[asyncio.Future[Any]]) -> None:
         """Forget a session, and release its jobs after its running commands have ended."""
         self._sessions.discard(session)
         self.unsubscribe(session)
@@ -661,7 +674,7 @@ class Gateway:
             raise
         return task.result()
 
-    async def _release(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
+    async def _release(self, session: Session, running: Sequence[asyncio.Future[Any]]) -> None:
         """Release the jobs of a lost connection, except those whose locks were renewed, and forget its workers."""
         if running:
             await asyncio.wait(running)

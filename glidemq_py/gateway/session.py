@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
@@ -37,12 +37,14 @@ from glidemq_py.gateway.push_order import PushOrder
 from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts, large_content
-from glidemq_py.gateway.table import Answer, CommandError, check_fields
+from glidemq_py.gateway.table import Answer, Begun, CommandError, check_fields
 from glidemq_py.gateway.values import (
     InvalidValueError,
     LargeAnswer,
+    PortableMap,
     ValueLimitError,
     frame_of,
+    portable,
     request_id_of,
     value_of,
 )
@@ -60,6 +62,7 @@ _AUTH_S: Final = 10.0
 """Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
+_FETCHING: Final = ("PULL", "PULLB")
 _READING: Final = ("query", "monitoring")
 """Groups of commands that only read."""
 _INVALID_FORMAT: Final = "Invalid command format"
@@ -130,6 +133,10 @@ class GatewayState(Protocol):
         """Return the open queue of this name."""
         ...
 
+    def known_queue(self, name: str) -> Queue[Any, Any] | None:
+        """Return the queue of this name if it is open already."""
+        ...
+
     async def subscribe(self, session: Session, queue: str) -> None:
         """Send the events of a queue to a session, instead of those of another one."""
         ...
@@ -160,6 +167,10 @@ class GatewayState(Protocol):
 
     async def hub(self, name: str) -> Hub:
         """Return the hub of the queue or partition of this name, through which jobs are reported."""
+        ...
+
+    def known_reporting_hub(self, name: str) -> Hub | None:
+        """Return the same if there is one already."""
         ...
 
     async def forget_parts(self, queue: Queue[Any, Any]) -> None:
@@ -201,7 +212,7 @@ class GatewayState(Protocol):
         """Register a session; return False if there are too many."""
         ...
 
-    def closed(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
+    def closed(self, session: Session, running: Sequence[asyncio.Future[Any]]) -> None:
         """Forget a session, and release its jobs after its running commands have ended."""
         ...
 
@@ -235,14 +246,17 @@ class Session(asyncio.Protocol):
         self._reader = FrameReader(MAX_FRAME if self._is_authenticated else MAX_UNAUTHENTICATED_FRAME)
         self._transport: asyncio.Transport | None = None
         self._unstarted: deque[bytes] = deque()
-        self._running: set[asyncio.Task[None]] = set()
-        self._polls: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
+        """Tasks of commands, and the calls of those without a task."""
+        self._polls: set[asyncio.Future[Any]] = set()
+        """Fetches that may wait, by task or call."""
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection if its incomplete frame does not end in time."""
         self._remaining: float | None = None
         """Time that the incomplete frame has left, s, while the connection is not read."""
         self._auth_timer: asyncio.TimerHandle | None = None
         """Closes the connection if it is not authenticated in time."""
+        self._is_reading = True
         self._is_write_paused = False
         self._is_ending = False
         self._is_continuing = False
@@ -258,6 +272,8 @@ class Session(asyncio.Protocol):
         self._room_changed.set()
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
+        self.unplaced: set[asyncio.Task[None]] = set()
+        """Commands that add jobs and have not got their place yet: later ones must not overtake them."""
         self.push_order = PushOrder()
         """The jobs that have got their place, and are not added yet."""
         self.subscription: str | None = None
@@ -303,22 +319,22 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Run the commands of the frames that are complete."""
-        if self._is_ending:
-            return
-        self._take_frames(data)
+        if not self._is_ending:
+            self._take_frames(data)
 
     def _take_frames(self, data: bytes) -> None:
         frames = self._reader.feed(data)
         if frames:
             self._unstarted.extend(frames)
-            self._stop_timer()  # of a frame that is complete now
+            if self._timer is not None or self._remaining is not None:
+                self._stop_timer()  # of a frame that is complete now
         self._start()
-        if self._reader.oversized and not self._is_authenticated and self._running:
-            pass  # an Auth before the frame may permit it
-        elif self._reader.oversized:
-            limit, size = self._reader.limit, self._reader.oversized
-            self._answer(None, _failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
-            self._end()  # once the commands before it are answered
+        if self._reader.oversized:
+            if self._is_authenticated or not self._running:
+                limit, size = self._reader.limit, self._reader.oversized
+                self._answer(None, _failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
+                self._end()  # once the commands before it are answered
+            # else an Auth before the frame may permit it
         elif self._timer is None and self._remaining is None and self._reader.has_partial:
             self._start_timer(self.state.options.frame_timeout / 1_000)
         self._update_reading()
@@ -360,6 +376,16 @@ class Session(asyncio.Protocol):
             return None  # draining: the client is answered that there is no job
         finally:
             self._polls.discard(task)
+
+    def poll(self, fetching: asyncio.Future[Any]) -> None:
+        """Let a fetch that may wait, and has no task, end when the gateway closes."""
+        self._polls.add(fetching)
+        fetching.add_done_callback(self._polls.discard)
+
+    def ends_poll(self, fetching: asyncio.Future[Any]) -> bool:
+        """Return whether a cancelled fetch without a task is answered that there is no job: the gateway closes."""
+        is_lost = self._transport is None or self._transport.is_closing()
+        return not is_lost and not self.state.deadlines.has_ended(fetching)
 
     @contextlib.asynccontextmanager
     async def room(self) -> AsyncGenerator[None]:
@@ -405,7 +431,7 @@ class Session(asyncio.Protocol):
             if len(payload) > _LARGE_FRAME:
                 self._start_large(payload)
                 return
-            answered += not self._start_one(payload)
+            answered += not self._start_decoded(_decoded(payload))
 
     def _start_large(self, payload: bytes) -> None:
         """Decode a large frame in a thread, so that other connections are served; the frames behind it wait."""
@@ -428,10 +454,6 @@ class Session(asyncio.Protocol):
         self._is_continuing = False
         self._start_next()
 
-    def _start_one(self, payload: bytes) -> bool:
-        """Start the command of a frame; return False if it is answered already."""
-        return self._start_decoded(_decoded(payload))
-
     def _start_decoded(self, decoded: _Decoded) -> bool:
         """Start the command of a decoded frame; return False if it is answered already."""
         is_allowed = self._limit is None or self._limit.allows()
@@ -439,7 +461,7 @@ class Session(asyncio.Protocol):
         if error is not None:
             self._answer(value, _failure(error))
             return False
-        if not _is_map(value):
+        if value.__class__ is not dict:
             self._answer(None, _failure(_INVALID_FORMAT if value is None else "Invalid command"))
             return False
         given, name = value, value.get("cmd")
@@ -449,46 +471,79 @@ class Session(asyncio.Protocol):
         if not isinstance(name, str) or not name:
             self._answer(given, _failure(_INVALID_FORMAT if _has_bytes_key(given) else "Invalid command"))
             return False
-        answer, fields = self._at_once(name, given)
-        if answer is not None:
-            self._answer(given, answer)
-            return False
-        task = asyncio.get_running_loop().create_task(self._run(name, given, fields))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
+        command, fields = COMMANDS.get(name), None
+        if command is not None and self._is_authenticated and (command.quick or command.begin):
+            try:
+                fields = check_fields(command, given)
+                answer = None if command.quick is None else command.quick(self, fields)
+            except CommandError as error:
+                self._answer(given, _failure(str(error)))
+                return False
+            if answer is not None:
+                self.state.figures.executed(name, fields, answer, 0.0)
+                self._answer(given, {"ok": True, **answer})
+                return False
+            if command.begin is not None and (begun := command.begin(self, fields)) is not None:
+                self._follow(begun, name, given, fields)
+                return True
+        task = self._start_task(self._run(name, given, fields))
+        if command is not None and command.adds:
+            self.unplaced.add(task)
         return True
 
-    def _at_once(self, name: str, given: Mapping[Any, Any]) -> tuple[Answer | None, dict[str, Any] | None]:
-        """Return the answer to a command that needs no call to the server; None for others.
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
-        Also return the values of its fields, if they were checked.
-        """
-        command = COMMANDS.get(name)
-        if command is None or command.quick is None or not self._is_authenticated:
-            return None, None
-        try:
-            fields = check_fields(command, given)
-            answer = command.quick(self, fields)
-        except CommandError as error:
-            return _failure(str(error)), None
-        if answer is None:
-            return None, fields
-        self.state.figures.executed(name, fields, answer, 0.0)
-        return {"ok": True, **answer}, fields
+    def _follow(self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any]) -> None:
+        """Answer a command without a task when its call has ended."""
+        start, future = time.perf_counter(), begun.future
+        self._running.add(future)
+        self.state.deadlines.running[future] = start, name, fields
 
-    async def _run(self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None) -> None:
-        self._answer(given, await self.execute(name, given, fields))
+        def answer(future: asyncio.Future[Any]) -> None:
+            self.state.deadlines.running.pop(future, None)
+            try:
+                found = begun.finish(future)
+            except asyncio.CancelledError:
+                late = self.state.deadlines.error_of_call(future, name, changes_nothing=name in _FETCHING)
+                if late is not None:
+                    self._answer(given, _failure(str(late)))
+            else:
+                if isinstance(found, dict):
+                    self._answer(given, self._succeeded(name, fields, found, start))
+                else:
+                    task = self._start_task(self._run(name, given, fields, found))
+                    if COMMANDS[name].adds:
+                        self.unplaced.add(task)
+            if name not in _NOTHING_READY:
+                self.state.changed(fields)
+            self._ended(future)
 
-    async def execute(self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None = None) -> Answer:
+        future.add_done_callback(answer)
+
+    async def _run(
+        self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None,
+        rest: Coroutine[Any, Any, Answer] | None = None,
+    ) -> None:  # fmt: skip
+        self._answer(given, await self.execute(name, given, fields, rest))
+
+    async def execute(
+        self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None = None,
+        rest: Coroutine[Any, Any, Answer] | None = None,
+    ) -> Answer:  # fmt: skip
         """Execute a command and return its answer, which has `ok`.
 
         Args:
             name: Name of the command.
             given: The value that was sent.
             fields: The values of its fields, if they were checked.
+            rest: The rest of a command that has begun without a task.
         """
         try:
-            return await self._execute(name, given, fields)
+            return await self._execute(name, given, fields, rest)
         except PayloadTooLargeError as error:
             return _failure(_too_large(error))
         except UnsupportedOptionError as error:
@@ -498,7 +553,7 @@ class Session(asyncio.Protocol):
         except asyncio.CancelledError:
             command = COMMANDS.get(name)
             # Jobs that a PULL fetches nevertheless are released.
-            changes_nothing = name in ("PULL", "PULLB") or (command is not None and command.group in _READING)
+            changes_nothing = name in _FETCHING or (command is not None and command.group in _READING)
             late = self.state.deadlines.error_of(name, changes_nothing=changes_nothing)
             if late is None:
                 raise
@@ -509,7 +564,10 @@ class Session(asyncio.Protocol):
             _log.exception("gateway: command %s failed", name)
             return _failure("Internal error")
 
-    async def _execute(self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None) -> Answer:
+    async def _execute(
+        self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None,
+        rest: Coroutine[Any, Any, Answer] | None,
+    ) -> Answer:  # fmt: skip
         command = COMMANDS.get(name)
         # Tasks start in the order of their frames, so that an Auth counts for the frames right behind it.
         if not self._is_authenticated and (command is None or not command.is_public):
@@ -521,18 +579,23 @@ class Session(asyncio.Protocol):
         start, running, task = time.perf_counter(), self.state.deadlines.running, asyncio.current_task()
         running[task] = start, name, fields
         try:
-            answer = await command.handler(self, fields)
-            self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
-            if answer.__class__ is LargeAnswer:
-                return LargeAnswer(ok=True, **answer)
-            return {"ok": True, **answer}
+            answer = await (command.handler(self, fields) if rest is None else rest)
+            return self._succeeded(name, fields, answer, start)
         finally:
             running.pop(task, None)
             if name not in _NOTHING_READY:
                 self.state.changed(fields)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _succeeded(self, name: str, fields: Mapping[str, Any], answer: Answer, start: float) -> Answer:
+        self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
+        if answer.__class__ is PortableMap or answer.__class__ is LargeAnswer:
+            return answer.__class__(ok=True, **answer)
+        return {"ok": True, **answer}
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
         self._running.discard(task)
+        if self.unplaced:
+            self.unplaced.discard(cast("asyncio.Task[None]", task))
         self._start_next()
 
     def _start_next(self) -> None:
@@ -546,7 +609,8 @@ class Session(asyncio.Protocol):
 
     def _answer(self, given: Mapping[Any, Any] | None, answer: Answer) -> None:
         if given is not None and "reqId" in given:
-            answer["reqId"] = given["reqId"]
+            request = given["reqId"]
+            answer["reqId"] = request if request.__class__ is str else portable(request)
         if answer.__class__ is LargeAnswer:
             pieces = large_content(answer, self.parts)
             self.notify(b"".join((sum(map(len, pieces)).to_bytes(4, "big"), *pieces)))
@@ -589,11 +653,13 @@ class Session(asyncio.Protocol):
     # -- flow control ----------------------------------------------------------------------------------------
 
     def _update_reading(self) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
         is_full = len(self._unstarted) > _MAX_UNSTARTED or self._reader.oversized
-        if self._is_write_paused or self._is_ending or is_full:
+        is_reading = not (self._is_write_paused or self._is_ending or is_full)
+        transport = self._transport
+        if is_reading is self._is_reading or transport is None or transport.is_closing():
+            return
+        self._is_reading = is_reading
+        if not is_reading:
             transport.pause_reading()
             if self._timer is not None:  # the client cannot complete its frame now
                 remaining = self._timer.when() - asyncio.get_running_loop().time()
@@ -654,10 +720,6 @@ def _decoded(payload: bytes) -> _Decoded:
 
 def _has_bytes_key(given: Mapping[Any, Any]) -> bool:
     return any(isinstance(key, bytes) for key in given)
-
-
-def _is_map(value: object) -> TypeGuard[dict[Any, Any]]:
-    return isinstance(value, dict)
 
 
 def _too_large(error: PayloadTooLargeError) -> str:

@@ -5,11 +5,12 @@ Dispatch, validation, the table in the documentation and the fuzzer of the tests
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, cast
 
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Begun",
     "Command",
     "CommandError",
     "Field",
@@ -34,6 +36,22 @@ Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
 Handler = Callable[["Session", Mapping[str, Any]], Awaitable[Answer]]
 QuickHandler = Callable[["Session", Mapping[str, Any]], Answer | None]
+
+
+class Begun(NamedTuple):
+    """A command whose call is under way, without a task.
+
+    Attributes:
+        future: The result of the call. Cancelling it ends the command.
+        finish: Called once with the future when it is done. Returns the answer, or a coroutine that returns it if the
+            result is not the usual one; raises CancelledError if the future was cancelled.
+    """
+
+    future: asyncio.Future[Any]
+    finish: Callable[[asyncio.Future[Any]], Answer | Coroutine[Any, Any, Answer]]
+
+
+Beginning = Callable[["Session", Mapping[str, Any]], Begun | None]
 
 
 class CommandError(Exception):
@@ -96,6 +114,9 @@ class Command:
         checks_job: True if only the first field is checked before the handler runs. It gets this field, and as ``job``
             the whole command, whose other fields it checks itself.
         quick: Returns the answer if it needs no call to the server, else None; then the handler runs.
+        begin: Begins a usual command at once, which costs less than a task; returns None for others, whose handler
+            runs.
+        adds: Whether the command adds jobs, in the order of the frames.
     """
 
     name: str
@@ -106,6 +127,8 @@ class Command:
     is_public: bool = False
     checks_job: bool = False
     quick: QuickHandler | None = None
+    begin: Beginning | None = None
+    adds: bool = False
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
@@ -119,12 +142,12 @@ def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
 class _Plan:
     """The fields of a command by name, so that only those given are checked."""
 
-    __slots__ = ("by_name", "defaults", "fields", "needed")
+    __slots__ = ("defaults", "fields", "needed", "others")
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self.fields = fields
-        self.by_name = {field.name: field for field in fields}
         self.needed = [field for field in fields if field.required or field.kind in _QUEUES]
+        self.others = {field.name: field for field in fields if field not in self.needed}
         self.defaults = {field.name: field.default for field in fields}
 
 
@@ -145,12 +168,12 @@ def check_all(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, 
     plan = _plans.get(id(fields))
     if plan is None:
         plan = _plans[id(fields)] = _Plan(fields)
-    by_name = plan.by_name
+    others = plan.others
     values = plan.defaults.copy()
     for field in plan.needed:
         values[field.name] = check_field(field, given.get(field.name))
     for name, value in given.items():
-        known = by_name.get(name)
+        known = others.get(name)
         if known is not None and value is not None:
             values[name] = check_field(known, value)
     return values

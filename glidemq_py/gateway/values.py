@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import math
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, cast
 
 import msgpack
@@ -85,7 +84,7 @@ class LargeAnswer(dict[str, Any]):
 
 
 class PortableMap(dict[str, Any]):
-    """A map of an answer that `portable` need not convert: its times are floats, because they exceed 32 bits."""
+    """A map of an answer, or an answer, that `portable` need not convert: numbers that exceed 32 bits are floats."""
 
 
 class _Counter:
@@ -122,6 +121,18 @@ class _Counter:
             raise ValueLimitError(_MANY)
 
 
+_HEADERS: Final = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
+"""First bytes of lists and maps."""
+
+
+class _ExtensionError(Exception):
+    """The value contains an extension, such as `undefined`."""
+
+
+def _reject_extension(code: int, data: bytes) -> Any:
+    raise _ExtensionError
+
+
 def value_of(payload: bytes) -> Any:
     """Return the value of a frame.
 
@@ -129,6 +140,23 @@ def value_of(payload: bytes) -> Any:
         ValueLimitError: If the value exceeds `MAX_DEPTH` or `MAX_ELEMENTS`.
         InvalidValueError: If the bytes are not one MessagePack value.
     """
+    # A usual value has so few lists and maps that it cannot be too deep, fewer bytes than the elements that are
+    # allowed, and no extension: then nothing needs to be counted or replaced. (A text may contain the bytes, too.)
+    size = len(payload)
+    if size <= MAX_ELEMENTS and size - len(payload.translate(None, _HEADERS)) <= MAX_DEPTH:
+        try:
+            return _msgpack.unpackb(
+                payload, raw=False, strict_map_key=False, timestamp=3, ext_hook=_reject_extension, max_array_len=size,
+                max_map_len=size,
+            )  # fmt: skip
+        except _ExtensionError:
+            pass
+        except (ValueError, TypeError, OverflowError, _msgpack.UnpackException) as error:
+            raise InvalidValueError(str(error)) from None
+    return _counted_value(payload)
+
+
+def _counted_value(payload: bytes) -> Any:
     counter = _Counter()
     longest = min(MAX_ELEMENTS, len(payload))  # no list of a complete value has more elements than the value bytes
     try:
@@ -187,7 +215,8 @@ def is_too_deep(value: Any) -> bool:
     return True
 
 
-_pack: Final[Any] = partial(_msgpack.packb, datetime=True, unicode_errors="replace")
+# One packer, as a new one takes longer than most values; it may be used only by the thread of the event loop.
+_pack: Final[Any] = _msgpack.Packer(datetime=True, unicode_errors="replace").pack
 
 
 def packed_value(value: Any) -> bytes:
@@ -204,7 +233,8 @@ def packed_portable(value: Any) -> bytes:
 
 def frame_of(value: Any) -> bytes:
     """Return the frame of an answer."""
-    return framed(packed_value(value))
+    packed: bytes = _pack(value if value.__class__ is PortableMap else portable(value))
+    return len(packed).to_bytes(4, "big") + packed
 
 
 def framed(packed: bytes) -> bytes:

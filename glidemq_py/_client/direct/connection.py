@@ -9,7 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import hiredis
 from glide_shared.exceptions import ClosingError, GlideError, RequestError
@@ -21,11 +21,27 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.replies import LONGEST, PollChoice
 
-__all__ = ["DirectConnection", "Handshake", "handshake_of", "open_connection", "sign_in", "tls_context"]
+__all__ = ["DirectConnection", "Handshake", "Receiver", "handshake_of", "open_connection", "sign_in", "tls_context"]
 
 _INCOMPLETE: Final = object()
 """Result of the parser while a reply is incomplete."""
 _pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
+
+
+class Receiver(Protocol):
+    """Gets the reply to a command; a future, or an object that processes it at once."""
+
+    def done(self) -> bool:
+        """Return whether the reply is not wanted any more."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """Take the reply. Must not raise."""
+        ...
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Take the error of the connection. Must not raise."""
+        ...
 
 
 class DirectConnection(asyncio.Protocol):
@@ -53,7 +69,7 @@ class DirectConnection(asyncio.Protocol):
         self._ends = select.poll()
         """Tells whether the server has closed the connection while the event loop was busy."""
         self._reader: Any = hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
-        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._pending: deque[tuple[Receiver, float]] = deque()
         self._unsent: list[bytes] = []
         self._transport: Any = None
         self._watch: asyncio.TimerHandle | None = None
@@ -82,8 +98,13 @@ class DirectConnection(asyncio.Protocol):
         is lost, and ClosingError if it was closed on this side: the command may have been executed. It raises
         NotSentError if the command was certainly not sent.
         """
-        packed = _pack(words)
         future: asyncio.Future[Any] = self._loop.create_future()
+        self.send_for(future, words, timeout)
+        return future
+
+    def send_for(self, receiver: Receiver, words: tuple[Any, ...], timeout: float) -> None:
+        """Send a command as `send` does, for another receiver of its reply; it may get an error before this returns."""
+        packed = _pack(words)
         now = self._loop.time()
         if self._pending:
             self._began = None
@@ -92,9 +113,9 @@ class DirectConnection(asyncio.Protocol):
             self._unsent.append(packed)
         else:
             if self._ends.poll(0):
-                future.set_exception(NotSentError("the server has closed the connection"))
                 self.retire()
-                return future
+                receiver.set_exception(NotSentError("the server has closed the connection"))
+                return
             self._transport.write(packed)
             if now + timeout < self._watch_at:
                 self._check_at(now + timeout)
@@ -107,8 +128,7 @@ class DirectConnection(asyncio.Protocol):
             if self._choice.polls and not self._spinning:
                 self._spinning = True
                 self._loop.call_soon(self._spin)
-        self._pending.append((future, now + timeout))
-        return future
+        self._pending.append((receiver, now + timeout))
 
     def _spin(self) -> None:
         """Keep the event loop from blocking until the reply to a lone call has arrived."""

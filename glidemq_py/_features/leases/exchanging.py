@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from glidemq_py._core.calls import reading, working
+from glidemq_py._core.calls import Call, reading, working
 from glidemq_py._core.calls.working import (
     AttemptStatus,
     BudgetVerdicts,
@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.middleware.middleware import Middleware
 
-__all__ = ["ROWS_PER_CALL", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row",
-           "deliver", "exchange", "exchange_rows", "facts_of", "failed_rows", "log_attempt", "released_row",
+__all__ = ["ROWS_PER_CALL", "BegunExchange", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report",
+           "completed_row", "deliver", "exchange", "exchange_call", "exchange_rows", "facts_of", "failed_rows",
+           "is_complete", "log_attempt", "outcomes_of", "release_unclaimed", "released_row",
            "within_budgets"]  # fmt: skip
 
 _log = get_logger(__name__)
@@ -134,7 +135,7 @@ class LeasingQueue(ConnectedQueue, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes as long to create as several other steps of a fetch
 class FetchOptions:
     """Validated arguments of a fetch."""
 
@@ -313,14 +314,52 @@ async def _call(
     runs = _runs_of(link, reply)
     if reply.budgets is not None:
         within = within_budgets(queue, link, runs, reply.budgets)
-        runs = await link.runtime.uncancelled(within, lambda late: _release_unclaimed(queue, late))
+        runs = await link.runtime.uncancelled(within, lambda late: _release_runs(queue, late))
     has_fewer = bool(reply.flags & _FEWER)
     return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
 
 
-async def exchange_rows(
+class BegunExchange(NamedTuple):
+    """An exchange that was sent already."""
+
+    call: Call[ExchangeReply]
+    reply: asyncio.Future[ExchangeReply]
+    """Raises the errors of `Transport.call`."""
+
+
+def exchange_call(
     queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
     channel: WakeChannel | None,
+) -> Call[ExchangeReply]:  # fmt: skip
+    """Return the call that reports at most `ROWS_PER_CALL` leases and fetches others."""
+    limits = [report.limit for report in reports]
+    want, owner, lock, expiry = (0, "", 0, Expiry.STALL) if fetch is None else (
+        fetch.count, fetch.owner, fetch.lock_duration, fetch.expiry
+    )  # fmt: skip
+    return working.exchange(
+        link.keys.meta, CONSUMER, want, [report.row for report in reports], not queue.options.events, False,
+        charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, expiry, limits if any(limits) else ()),
+        channel=channel if want else None,
+    )  # fmt: skip
+
+
+def is_complete(reply: ExchangeReply) -> bool:
+    """Return whether nothing needs to be done about a reply but what `outcomes_of` does."""
+    return not reply.flags & _OUTBOX_PENDING and reply.budgets is None
+
+
+def outcomes_of(
+    link: QueueLink, reports: Sequence[Report], reply: ExchangeReply, *, is_repeated: bool = False
+) -> list[LeaseOutcome]:
+    """Return the outcome of each report. ``is_repeated``: the reply of an earlier call with them was lost."""
+    if reply.flags & _LACKS_SHARE and link.lacks_share is not None:
+        link.lacks_share()
+    return [_outcome(link, *pair, is_repeated) for pair in zip(reports, reply.statuses, strict=True)]
+
+
+async def exchange_rows(
+    queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
+    channel: WakeChannel | None, begun: BegunExchange | None = None,
 ) -> tuple[ExchangeReply, list[LeaseOutcome]]:  # fmt: skip
     """Report at most `ROWS_PER_CALL` leases and fetch others in one call; return its reply and one outcome per report.
 
@@ -329,29 +368,19 @@ async def exchange_rows(
     Raises:
         AmbiguousResultError: If the reply was lost twice, or did not arrive within the request timeout.
     """
-    limits = [report.limit for report in reports]
-    want, owner, lock, expiry = (0, "", 0, Expiry.STALL) if fetch is None else (
-        fetch.count, fetch.owner, fetch.lock_duration, fetch.expiry
-    )  # fmt: skip
-    call = working.exchange(
-        link.keys.meta, CONSUMER, want, [report.row for report in reports], not queue.options.events, False,
-        charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, expiry, limits if any(limits) else ()),
-        channel=channel if want else None,
-    )  # fmt: skip
-    call.unclaimed = lambda reply: _release_unclaimed(queue, _runs_of(link, call.read(reply)))
+    call = exchange_call(queue, link, reports, fetch, channel) if begun is None else begun.call
+    call.unclaimed = lambda reply: release_unclaimed(queue, link, call.read(reply))
     sent = False
     try:
-        reply = await link.transport.call(call)
+        reply = await (link.transport.call(call) if begun is None else begun.reply)
     except AmbiguousResultError as lost:
         if not reports or lost.timed_out:
             raise
         sent = True  # the fencing tokens make a second report harmless
         reply = await link.transport.call(call)
-    outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
-    if reply.flags & _LACKS_SHARE and link.lacks_share is not None:
-        link.lacks_share()
+    outcomes = outcomes_of(link, reports, reply, is_repeated=sent)
     if reply.flags & _OUTBOX_PENDING:
-        await link.runtime.uncancelled(deliver(link), lambda _: _release_unclaimed(queue, _runs_of(link, reply)))
+        await link.runtime.uncancelled(deliver(link), lambda _: release_unclaimed(queue, link, reply))
     return reply, outcomes
 
 
@@ -470,8 +499,12 @@ def _runs_of(link: QueueLink, reply: ExchangeReply) -> list[Run]:
     return [Run(link, job, reply.now, None) for job in reply.jobs]
 
 
-def _release_unclaimed(queue: LeasingQueue, runs: list[Run]) -> None:
+def release_unclaimed(queue: LeasingQueue, link: QueueLink, reply: ExchangeReply) -> None:
     """Release the jobs of a fetch that was cancelled."""
+    _release_runs(queue, _runs_of(link, reply))
+
+
+def _release_runs(queue: LeasingQueue, runs: list[Run]) -> None:
     if runs:
         task = asyncio.ensure_future(_release(queue, runs))
         _releasing.add(task)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from glidemq_py.gateway.commands import (
+    adding,
     connection,
     control,
-    core,
     cron,
     dead_letters,
     deduplication,
     events,
+    fetching,
     flows,
     groups,
     jobs,
@@ -20,6 +21,7 @@ from glidemq_py.gateway.commands import (
     locks,
     logs,
     monitoring,
+    reporting,
     webhooks,
     workers,
 )
@@ -28,8 +30,8 @@ from glidemq_py.gateway.table import Command
 __all__ = ["COMMANDS", "PROTOCOL"]
 
 _GROUPS: Final = (
-    connection, core, flows, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs, events,
-    workers, webhooks, monitoring,
+    connection, adding, fetching, reporting, flows, jobs, control, dead_letters, cron, locks, limits, groups,
+    deduplication, logs, events, workers, webhooks, monitoring,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.ranks import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
-from glidemq_py.gateway.commands.core import ClientError, end_attempt, leased_job
 from glidemq_py.gateway.commands.flows import family_of
+from glidemq_py.gateway.commands.reporting import ClientError, end_attempt, leased_job
 from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object
 from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
 from glidemq_py.gateway.listing import due_times_of, size_of

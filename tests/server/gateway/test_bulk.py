@@ -41,16 +41,17 @@ async def test_jobs_are_added_in_their_order(wire: Wire, queue: Queue) -> None:
 async def test_small_bulks_in_flight_leave_together_in_their_order(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await good(wire, "PUSHB", queue=queue.name, jobs=many(2))
     calls: list[int] = []
-    send: Any = AsyncTransport.call
+    begin: Any = AsyncTransport.begin
 
-    async def counted(self: Any, call: Any) -> Any:
+    def counted(self: Any, call: Any, then: Any) -> Any:
         if call.function == "add":
             calls.append(1)
-        return await send(self, call)
+        return begin(self, call, then)
 
-    monkeypatch.setattr(AsyncTransport, "call", counted)
+    monkeypatch.setattr(AsyncTransport, "begin", counted)
+    await good(wire, "PUSHB", queue=queue.name, jobs=many(2))
+    calls.clear()
     pushes = [{"cmd": "PUSH", "queue": queue.name, **many(1)[0]}, {"cmd": "PUSHB", "queue": queue.name}]
     for number in range(20):
         jobs = [{**job, "data": [number, job["data"]]} for job in many(3)]

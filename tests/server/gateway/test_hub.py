@@ -22,13 +22,14 @@ def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return (reports, wanted jobs) of each exchange. An empty queue stays known as empty until a message arrives."""
     sent: list[tuple[int, int]] = []
-    exchange: Any = exchanging.exchange_rows
+    exchange: Any = exchanging.exchange_call
 
-    async def counted(queue: Any, link: Any, reports: Any, fetch: Any, *others: Any) -> Any:
+    def counted(queue: Any, link: Any, reports: Any, fetch: Any, channel: Any) -> Any:
         sent.append((len(reports), 0 if fetch is None else fetch.count))
-        return await exchange(queue, link, reports, fetch, *others)
+        return exchange(queue, link, reports, fetch, channel)
 
-    monkeypatch.setattr(hub, "exchange_rows", counted)
+    monkeypatch.setattr(hub, "exchange_call", counted)
+    monkeypatch.setattr(exchanging, "exchange_call", counted)
     monkeypatch.setattr(hub, "STALE_S", 1_000.0)
     return sent
 

@@ -585,18 +585,19 @@ async def test_a_push_is_added_once_if_its_reply_is_lost_while_the_partitions_ch
         served = await gateways[0].queue(queue_name)
         adders = {type(await part._adder_here()) for part in served._parts}
         kind: Any = adders.pop()
-        add: Callable[..., Any] = kind.add_together
+        start: Callable[..., Any] = kind.start
         lost: list[Any] = []
 
-        async def lose_one(self: Any, rows: Any) -> Any:
-            reply = await add(self, rows)
-            if lost:
-                return reply
-            lost.append(reply)
+        async def lose(adding: Any) -> Any:
+            lost.append(await adding)
             await queue.set_partitions(8)
             raise AmbiguousResultError("the reply was lost")
 
-        monkeypatch.setattr(kind, "add_together", lose_one)
+        def lose_one(self: Any, rows: Any) -> Any:
+            adding = start(self, rows)
+            return adding if lost else asyncio.ensure_future(lose(adding))
+
+        monkeypatch.setattr(kind, "start", lose_one)
         ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"name": "n", "data": "once"}] * count))["ids"]
         assert lost
         assert [await state_of(wire, each) for each in ids] == ["waiting"] * count

@@ -1,0 +1,158 @@
+"""Commands that add jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from glidemq_py._api.bulk import AddCoalescer
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py.errors import PartitionedQueueError, PayloadTooLargeError
+from glidemq_py.gateway.bulk import add_usual, begin_usual, push_many, usual_rows
+from glidemq_py.gateway.plain_job import PlainJob
+from glidemq_py.gateway.push_order import Way
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError
+from glidemq_py.gateway.repeating import repeated
+from glidemq_py.gateway.routed import RoutedJob
+from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Handler, Kind, is_map
+from glidemq_py.gateway.values import PortableMap
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS"]
+
+_QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
+
+
+async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"id": await _add(session, given["queue"], given["job"])}
+
+
+async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
+    """Add the job with these fields, which are not checked yet; return its id on the wire."""
+    if given.get("repeat"):
+        queue = await session.state.queue(name_of_queue)
+        async with repeated(session.state.ids, queue, [given]):
+            job_id = await _add(session, name_of_queue, {**given, "repeat": None})
+        session.state.maintain(queue, now=True)
+        return job_id
+    async with session.pushing:
+        queue = await session.state.queue(name_of_queue)
+        session.state.maintain(queue)
+        job = await _checked(session, queue, given)
+        if isinstance(job, str):
+            return job
+        place = await session.push_order.enter(queue.name, job.way)
+        if job.way is Way.ALONE:
+            with place:
+                return await job.add()
+    _placed(session)
+    with place:
+        try:
+            return await job.add(added=place.leave)
+        except LayoutChangedError:
+            if queue._partitions is not None:
+                raise
+            job = await _checked(session, queue, given)  # the queue was deleted, with its partitions
+            return job if isinstance(job, str) else await job.add(added=place.leave)
+
+
+def _placed(session: Session) -> None:
+    """Let later commands add their jobs: that of the current task comes first, as it is sent in this turn."""
+    session.unplaced.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+
+async def _checked(session: Session, queue: Queue[Any, Any], given: Mapping[str, Any]) -> PlainJob | RoutedJob | str:
+    """Return a job to add; or its id, if it is that of an unfinished job."""
+    try:
+        link = await queue._connected()
+    except PartitionedQueueError:
+        return await RoutedJob.checked(session.state, queue, given)
+    return await PlainJob.checked(session.state, queue, link, given)
+
+
+async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
+    jobs = given["jobs"]
+    if not jobs:
+        return {"ids": []}
+    if len(jobs) == 1 and is_map(jobs[0]):  # the client's usual add; it leaves together with others
+        try:
+            return {"ids": [await _add(session, given["queue"], jobs[0])]}
+        except GroupFullError:
+            raise
+        except PayloadTooLargeError as error:
+            raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
+        except CommandError as error:
+            raise CommandError(f"jobs[0]: {error}") from None
+    ids = session.state.ids
+    async with session.pushing:
+        queue = await session.state.queue(given["queue"])
+        usual = await usual_rows(ids, queue, jobs)
+        if usual is None:
+            with await session.push_order.enter(queue.name, Way.ALONE):
+                return {"ids": await _push_all(session, queue, jobs)}
+        adder = cast("AddCoalescer", await queue._adder_here())
+        place = await session.push_order.enter(queue.name, Way.TOGETHER)
+    _placed(session)
+    with place:
+        session.state.maintain(queue)
+        session.state.adding(queue.name)
+        try:
+            return {"ids": await add_usual(ids, queue, adder, *usual)}
+        except LayoutChangedError:
+            return {"ids": await _push_all(session, queue, jobs)}
+
+
+def _begin_push(session: Session, given: Mapping[str, Any]) -> Begun | None:
+    return _begin(session, given, (given["job"],), _push, lambda ids: PortableMap(id=ids[0]))
+
+
+def _begin_push_many(session: Session, given: Mapping[str, Any]) -> Begun | None:
+    return _begin(session, given, given["jobs"], _push_many, lambda ids: PortableMap(ids=ids))
+
+
+def _begin(
+    session: Session, given: Mapping[str, Any], jobs: Sequence[Any], handler: Handler,
+    answer: Callable[[list[str]], Answer],
+) -> Begun | None:  # fmt: skip
+    begun = begin_usual(session, given["queue"], jobs) if jobs else None
+    if begun is None:
+        return None
+    added, finish = begun
+
+    def end(added: asyncio.Future[Any]) -> Answer | Coroutine[Any, Any, Answer]:
+        ids = finish(added)
+        return answer(ids) if isinstance(ids, list) else rest(ids)
+
+    async def rest(adding: Coroutine[Any, Any, list[str]]) -> Answer:
+        try:
+            return answer(await adding)
+        except LayoutChangedError:
+            return await handler(session, given)  # nothing was added
+
+    return Begun(added, end)
+
+
+async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
+    # A client that leaves must not stop it halfway: all jobs are added, or none.
+    return await session.state.finished(_push_repeated(session, queue, jobs))
+
+
+async def _push_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
+    async with repeated(session.state.ids, queue, jobs) as repeats:
+        session.state.maintain(queue, now=repeats)
+        return await push_many(session.state.ids, queue, jobs, session.state.added)
+
+
+COMMANDS: Final = (
+    Command(
+        "PUSH", "core", _push, "Add a job.", (_QUEUE, *JOB_FIELDS), checks_job=True, begin=_begin_push, adds=True,
+    ),
+    Command(
+        "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
+        (_QUEUE, Field("jobs", Kind.LIST, required=True)), begin=_begin_push_many, adds=True,
+    ),
+)  # fmt: skip
