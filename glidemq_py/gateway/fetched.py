@@ -10,6 +10,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import FetchedJob as FetchedRow
 from glidemq_py._core.calls.working import Keep
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
@@ -70,16 +71,21 @@ class Fetched:
     """A fetched job.
 
     Attributes:
+        number: The number of its queue in its id; None if it is not known.
         facts: What identifies its lease.
         lock_ms: Duration of its lock.
         expires_at: When its lock expires, epoch ms of the server's clock.
     """
 
-    __slots__ = ("_lease", "_link", "_now", "_options", "_queue", "_row", "_shape", "expires_at", "facts", "lock_ms")
+    __slots__ = (
+        "_lease", "_link", "_now", "_options", "_queue", "_row", "_shape", "expires_at", "facts", "lock_ms", "number",
+    )  # fmt: skip
 
     def __init__(
-        self, queue: Queue[Any, Any], link: QueueLink, row: FetchedRow, now: int, options: FetchOptions, shape: _Shape
-    ) -> None:
+        self, queue: Queue[Any, Any], link: QueueLink, row: FetchedRow, now: int, options: FetchOptions, shape: _Shape,
+        number: int | None,
+    ) -> None:  # fmt: skip
+        self.number = number
         self._queue, self._link, self._row, self._now, self._options = queue, link, row, now, options
         self._shape: _Shape | None = shape
         self._lease: Lease[Any, Any] | None = None
@@ -93,7 +99,7 @@ class Fetched:
     def of_run(cls, queue: Queue[Any, Any], run: Run, options: FetchOptions) -> Fetched:
         """Return a job that has run before, or is not usual in another way."""
         found = object.__new__(cls)
-        found._queue, found._shape = queue, None
+        found._queue, found._shape, found.number = queue, None, None
         found.facts = facts_of(run)
         found._lease = Lease(queue, found.facts, options, run)
         own = run.options.lock_duration
@@ -157,11 +163,12 @@ class Fetched:
         if shape is None:
             return None
         text, serializer = self._row[_DATA], self._link.serializer
+        is_json = serializer is JSON_SERIALIZER and not text.startswith(_MARKS)
         try:
-            data = decode_data(text, serializer)
+            data = json.loads(text) if is_json else decode_data(text, serializer)
         except SerializationError:
             return None  # reading the job raises the error
-        if serializer is not JSON_SERIALIZER or text.startswith(_MARKS) or _LONG_NUMBER.search(text):
+        if not is_json or _LONG_NUMBER.search(text):
             data = portable(data)
         added, now = float(self._row[_ADDED]), float(self._now)
         run_at = max(added, min(added + shape.delay, now)) if shape.delay else added  # or it was promoted
@@ -176,9 +183,10 @@ def fetched_of(
 ) -> Fetched:  # fmt: skip
     """Return the fetched job of a row of a reply."""
     job_id, opts = row[_ID], row[_OPTS]
+    number = queue_number(job_id)
     is_usual = (
         len(row) in _LENGTHS and row[_ATTEMPTS:_PRIORITY] in ([], _NEVER_RUN) and not any(row[_PRIORITY + 1 :])
-        and queue_number(job_id) is not None and isinstance(row[_ADDED], str) and row[_ADDED].isdecimal()
+        and number is not None and isinstance(row[_ADDED], str) and row[_ADDED].isdecimal()
         and not opts.startswith(CONTEXT_START)
     )  # fmt: skip
     if not is_usual:
@@ -191,7 +199,7 @@ def fetched_of(
             if len(_shapes) >= _KEPT:
                 _shapes.clear()
             _shapes[key] = shape
-    return Fetched(queue, link, row, now, options, shape)
+    return Fetched(queue, link, row, now, options, shape, number)
 
 
 def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:

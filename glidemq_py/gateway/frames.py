@@ -19,22 +19,19 @@ class FrameReader:
 
     Attributes:
         limit: Largest value, in bytes.
+        has_partial: Whether a frame has begun and is incomplete.
         oversized: Length of the first value above the limit, or 0. No frame is read after it, unless `limit` grows:
             then the next `feed` continues with it.
     """
 
-    __slots__ = ("_buffer", "_needed", "limit", "oversized")
+    __slots__ = ("_buffer", "_needed", "has_partial", "limit", "oversized")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self._buffer = bytearray()
         self._needed = _HEADER
         self.limit = limit
+        self.has_partial = False
         self.oversized = 0
-
-    @property
-    def has_partial(self) -> bool:
-        """Return True if a frame has begun and is incomplete."""
-        return bool(self._buffer) and not self.oversized
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add received bytes; return the values of the frames that are complete."""
@@ -47,6 +44,7 @@ class FrameReader:
                 return []
             self.oversized = 0
         if len(buffer) < self._needed:
+            self.has_partial = bool(buffer)
             return []
         found: list[bytes] = []
         start, end = 0, len(buffer)
@@ -67,4 +65,5 @@ class FrameReader:
             found.append(bytes(buffer[start + _HEADER : after]))
             start = after
         del buffer[:start]
+        self.has_partial = start < end and not self.oversized
         return found

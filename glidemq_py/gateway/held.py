@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,17 +76,26 @@ class HeldJobs:
         self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, is_owned: bool, is_kept: bool
     ) -> None:  # fmt: skip
         """Remember a job."""
-        now, jobs, lock_s = time.monotonic(), self._jobs, job.lock_ms / 1_000
+        self.add_all(((job_id, job, token),), connection, queue=queue, is_owned=is_owned, is_kept=is_kept)
+
+    def add_all(
+        self, fetched: Iterable[tuple[str, Fetched, str]], connection: object, *, queue: str, is_owned: bool,
+        is_kept: bool,
+    ) -> None:  # fmt: skip
+        """Remember jobs, given their ids, themselves and their tokens."""
+        now, jobs = time.monotonic(), self._jobs
         while jobs:
             oldest = next(iter(jobs))
             if jobs[oldest].forget_at > now:
                 break
             del jobs[oldest]
-        jobs.pop(job_id, None)
-        jobs[job_id] = Held(
-            connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept,
-            now + min(FRESH_S, lock_s * _FRESH_PART), now + lock_s + _MARGIN_S,
-        )  # fmt: skip
+        for job_id, job, token in fetched:
+            lock_s = job.lock_ms / 1_000
+            jobs.pop(job_id, None)
+            jobs[job_id] = Held(
+                connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept,
+                now + min(FRESH_S, lock_s * _FRESH_PART), now + lock_s + _MARGIN_S,
+            )  # fmt: skip
 
     def find(self, job_id: str) -> Held | None:
         """Return the job with this id, or None."""
@@ -124,12 +134,18 @@ class HeldJobs:
 
     def ended(self, job_id: str, token: str) -> None:
         """Forget a job that was reported."""
-        self._ended[job_id] = token
-        if len(self._ended) > _ENDED_KEPT:
-            self._ended.popitem(last=False)
-        held = self._jobs.get(job_id)
-        if held is not None and held.token == token:
-            del self._jobs[job_id]
+        self.all_ended((job_id,), (token,))
+
+    def all_ended(self, job_ids: Sequence[str], tokens: Sequence[str]) -> None:
+        """Forget jobs that were reported."""
+        jobs, ended = self._jobs, self._ended
+        for job_id, token in zip(job_ids, tokens, strict=True):
+            ended[job_id] = token
+            held = jobs.get(job_id)
+            if held is not None and held.token == token:
+                del jobs[job_id]
+        while len(ended) > _ENDED_KEPT:
+            ended.popitem(last=False)
 
     def take(self, connection: object) -> list[Held]:
         """Forget the jobs of a lost connection, and return those to release."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -100,11 +100,6 @@ def _check_texts(row: Finished) -> None:
             value.encode()
 
 
-def _chars(report: Report) -> int:
-    """Return the length of its result."""
-    return len(report.row.returnvalue) if isinstance(report.row, working.Completed) else 0
-
-
 class Fetching:
     """A fetch of a client.
 
@@ -139,7 +134,8 @@ class Fetching:
             self.future.set_exception(error)
 
 
-_Reported = tuple[Sequence[Report], asyncio.Future[list[LeaseOutcome]]]
+_Reported = tuple[Sequence[Report], asyncio.Future[list[LeaseOutcome]], int]
+"""Reports, their outcomes, and the length of the results."""
 
 
 class _Exchange(NamedTuple):
@@ -337,14 +333,13 @@ class Hub:
         reports: list[Report] = []
         outcomes: list[LeaseOutcome] = []
         size = 0
-        for facts, result in results:
-            report = self.completion(facts, result)
-            size += _chars(report)
+        for report, chars in self._completions(results):
+            size += chars
             if size > _MOST_CHARS and reports:
-                outcomes += await self._report(reports)
-                reports, size = [], _chars(report)
+                outcomes += await self._report(reports, size - chars)
+                reports, size = [], chars
             reports.append(report)
-        return [*outcomes, *await self._report(reports)]
+        return [*outcomes, *await self._report(reports, size)]
 
     def begin_complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> asyncio.Future[list[LeaseOutcome]] | None:
         """Begin what `complete` does with at least one lease; None if it needs several calls.
@@ -352,15 +347,20 @@ class Hub:
         Raises:
             GlideMQError: As `complete`. Nothing was sent.
         """
-        reports = [self.completion(facts, result) for facts, result in results]
-        if sum(map(_chars, reports)) > _MOST_CHARS:
-            return None
-        return self.begin_report(reports)
+        reports, size = list[Report](), 0
+        for report, chars in self._completions(results):
+            reports.append(report)
+            size += chars
+        return None if size > _MOST_CHARS else self._begin_report(reports, size)
 
-    def completion(self, facts: LeaseFacts, result: Any) -> Report:
-        """Return the report of a completed lease. Raises the errors of `completed_row`."""
-        row = completed_row(self._link.serializer, facts, result, limit=self._link.payload_limit)
-        return Report(row, facts.limit, None)
+    def _completions(self, results: Sequence[tuple[LeaseFacts, Any]]) -> Iterator[tuple[Report, int]]:
+        """Yield the report of each completed lease, and the length of its result. Raises those of `completed_row`."""
+        serializer, limit = self._link.serializer, self._link.payload_limit
+        for facts, result in results:
+            row = completed_row(serializer, facts, result, limit=limit)
+            if not (row.id + row.entry + row.returnvalue).isascii():
+                _check_texts(row)
+            yield Report(row, facts.limit, None), len(row.returnvalue)
 
     async def fail(
         self, lease: Lease[Any, Any], error: Exception, *, retry: bool, remove: bool = False
@@ -373,25 +373,23 @@ class Hub:
         rows = await failed_rows(self._link, [(lease, error)], retry)
         if remove:
             rows = [row._replace(keep=1) if isinstance(row, Failed) else row for row in rows]
-        (outcome,) = await self._report([Report(row, lease._facts.limit, None, error) for row in rows])
+        for row in rows:
+            _check_texts(row)
+        (outcome,) = await self._report([Report(row, lease._facts.limit, None, error) for row in rows], 0)
         return outcome
 
-    async def _report(self, reports: Sequence[Report]) -> list[LeaseOutcome]:
-        return await self.begin_report(reports) if reports else []
+    async def _report(self, reports: Sequence[Report], chars: int) -> list[LeaseOutcome]:
+        return await self._begin_report(reports, chars) if reports else []
 
-    def begin_report(self, reports: Sequence[Report]) -> asyncio.Future[list[LeaseOutcome]]:
+    def _begin_report(self, reports: Sequence[Report], chars: int) -> asyncio.Future[list[LeaseOutcome]]:
         """Report leases, at least one; return a future of the outcome of each, which raises GlideMQError.
 
         Raises:
             ClosedError: If the hub is closed.
         """
         self._check_open()
-        for report in reports:
-            row = report.row
-            if not isinstance(row, working.Completed) or not (row.id + row.entry + row.returnvalue).isascii():
-                _check_texts(row)
         future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
-        self._reports.append((reports, future))
+        self._reports.append((reports, future, chars))
         self._schedule()
         return future
 
@@ -420,7 +418,7 @@ class Hub:
             options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
             if self._channels.hears:
                 channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
-        reports = [report for some, _ in reported for report in some]
+        reports = [report for some, _, _ in reported for report in some]
         if self._max_completed is not None:
             self._limit_completed(reports, self._max_completed)
         exchange = _Exchange(reported, fetches, is_ahead, reports, options, channel, self._messages)
@@ -455,8 +453,7 @@ class Hub:
                 self._fail(exchange, failure)
             else:
                 self._receive(exchange, reply, outcomes_of(self._link, exchange.reports, reply), jobs)
-            self._called_at = self._loop.time()
-            self._schedule()
+            self._after_call()
             return
         replied: asyncio.Future[ExchangeReply] = self._loop.create_future()
         if reply is not None:
@@ -472,16 +469,20 @@ class Hub:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._in_flight.pop(task, None)
+        self._after_call()
+
+    def _after_call(self) -> None:
         self._called_at = self._loop.time()
-        self._schedule()
+        if self._reports or self._fetches:
+            self._schedule()
 
     def _next_reports(self) -> list[_Reported]:
         some: list[_Reported] = []
         rows = size = 0
         while self._reports:
-            reports = self._reports[0][0]
+            reports, _, chars = self._reports[0]
             rows += len(reports)
-            size += sum(map(_chars, reports))
+            size += chars
             if some and (rows > MOST_FETCHED or size > _MOST_CHARS):
                 break
             some.append(self._reports.popleft())
@@ -513,7 +514,7 @@ class Hub:
         self._receive(exchange, reply, outcomes, jobs)
 
     def _fail(self, exchange: _Exchange, failure: Exception) -> None:
-        for _, future in exchange.reported:
+        for _, future, _ in exchange.reported:
             if not future.done():
                 future.set_exception(failure)
         for fetch in exchange.fetches:
@@ -528,7 +529,7 @@ class Hub:
         if jobs:
             self.expect_end((min([job.expires_at for job in jobs]) - reply.now) / 1_000)
         done = 0
-        for some, future in exchange.reported:
+        for some, future, _ in exchange.reported:
             if not future.done():
                 future.set_result(outcomes[done : done + len(some)])
             done += len(some)

@@ -150,6 +150,10 @@ class JobIds:
         found = _in_its_queue(job_id)
         return self.chosen.known_queue(job_id) or (None if found is None else found[0])
 
+    def known_number(self, queue: str) -> int | None:
+        """Return the number of a queue or partition if this process knows it."""
+        return self._numbers.get(queue)
+
     def known_on_wire(self, queue: str, job_id: str) -> str | None:
         """Return the id on the wire of a job that a gateway added, if this process knows the number of the queue."""
         number = self._numbers.get(queue)

@@ -319,10 +319,8 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Run the commands of the frames that are complete."""
-        if not self._is_ending:
-            self._take_frames(data)
-
-    def _take_frames(self, data: bytes) -> None:
+        if self._is_ending:
+            return
         frames = self._reader.feed(data)
         if frames:
             self._unstarted.extend(frames)
@@ -601,7 +599,7 @@ class Session(asyncio.Protocol):
     def _start_next(self) -> None:
         self._start()
         if self._reader.oversized and not self._is_ending and (self._is_authenticated or not self._running):
-            self._take_frames(b"")
+            self.data_received(b"")
         elif self._is_ending:
             self._end()
         else:

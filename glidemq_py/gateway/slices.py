@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from glidemq_py.gateway.table import Answer, CommandError
-from glidemq_py.gateway.values import UNDEFINED, Encoded, PortableMap, packed_portable, packed_value, plain
+from glidemq_py.gateway.values import UNDEFINED, Encoded, PackedList, PortableMap, packed_portable, packed_value, plain
 
 __all__ = ["JOB_CHARS", "JSON_PARTS", "LARGE_CHARS", "VALUE_PARTS", "Parts", "Slices", "large_content", "too_deep"]
 
@@ -184,7 +184,10 @@ def _value_content(answer: Answer) -> list[bytes]:
     for key, value in answer.items():
         packed_key = _packed_keys.get(key)
         pieces.append(packed_value(key) if packed_key is None else packed_key)
-        if value.__class__ is Encoded:
+        if value.__class__ is PackedList:
+            pieces.append(VALUE_PARTS.begin(value))
+            pieces += value
+        elif value.__class__ is Encoded:
             pieces.append(value.content)
         elif value.__class__ is list and value and value[0].__class__ is Encoded:
             pieces.append(VALUE_PARTS.begin(value))

@@ -76,6 +76,7 @@ class Kind(StrEnum):
     """Absent, or a value without effect."""
 
 
+_TEXT_ONLY: Final = frozenset((str,))
 _QUEUES: Final = (Kind.QUEUE, Kind.STRICT_QUEUE)
 
 
@@ -286,6 +287,8 @@ def _list(field: Field, value: Any) -> list[Any]:
 
 
 def _texts(field: Field, value: Any) -> list[str]:
+    if value.__class__ is list and _TEXT_ONLY.issuperset(map(type, value)):
+        return cast("list[str]", value)
     for number, each in enumerate(_list(field, value)):
         if not isinstance(each, str):
             raise CommandError(f"{field.name}[{number}] must be a string")

@@ -20,6 +20,7 @@ __all__ = [
     "Encoded",
     "InvalidValueError",
     "LargeAnswer",
+    "PackedList",
     "PortableMap",
     "ValueLimitError",
     "frame_of",
@@ -79,8 +80,12 @@ class Encoded:
         self.content, self.job_id = content, job_id
 
 
+class PackedList(list[bytes]):
+    """A list of an answer whose elements are MessagePack already."""
+
+
 class LargeAnswer(dict[str, Any]):
-    """An answer in which values, or all elements of lists, are `Encoded`."""
+    """An answer in which values, or all elements of lists, are `Encoded`; or that contains a `PackedList`."""
 
 
 class PortableMap(dict[str, Any]):

@@ -65,6 +65,7 @@ ROWS_PER_CALL: Final = 500
 _MESSAGE_CHARS: Final = 300
 _BUDGET_PAUSE_MS: Final = 86_400_000
 _UNKNOWN_BUDGET_MS: Final = 1_000
+_OK: Final = int(AttemptStatus.OK)
 _FEWER: Final = int(ExchangeFlags.FEWER)
 _OUTBOX_PENDING: Final = int(ExchangeFlags.OUTBOX_PENDING)
 _LACKS_SHARE: Final = int(ExchangeFlags.LACKS_SHARE)
@@ -354,7 +355,10 @@ def outcomes_of(
     """Return the outcome of each report. ``is_repeated``: the reply of an earlier call with them was lost."""
     if reply.flags & _LACKS_SHARE and link.lacks_share is not None:
         link.lacks_share()
-    return [_outcome(link, *pair, is_repeated) for pair in zip(reports, reply.statuses, strict=True)]
+    statuses = reply.statuses
+    if not TELEMETRY.on and len(statuses) == len(reports) == statuses.count(_OK):
+        return [LeaseOutcome.COMPLETED] * len(reports)  # the usual case, at no cost
+    return [_outcome(link, *pair, is_repeated) for pair in zip(reports, statuses, strict=True)]
 
 
 async def exchange_rows(
@@ -385,8 +389,6 @@ async def exchange_rows(
 
 
 def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseOutcome:
-    if status == AttemptStatus.OK and not TELEMETRY.on:
-        return LeaseOutcome.COMPLETED  # the usual case, at no cost
     if sent or status == AttemptStatus.ALREADY:
         status = working.status_after_lost_reply(report.row, report.attempts_made, status)
     outcome = _OUTCOMES.get(status, LeaseOutcome.LOST)

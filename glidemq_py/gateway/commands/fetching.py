@@ -17,7 +17,7 @@ from glidemq_py.gateway.held import DEFAULT_LOCK_MS
 from glidemq_py.gateway.hub import MOST_FETCHED, Hub
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
 from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Kind
-from glidemq_py.gateway.values import Encoded, LargeAnswer
+from glidemq_py.gateway.values import Encoded, LargeAnswer, PackedList
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
@@ -41,6 +41,8 @@ async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
 def _pulled(given: Mapping[str, Any], found: _Fetched) -> Answer:
     jobs, tokens, is_encoded = found
     job = jobs[0] if jobs else None
+    if jobs.__class__ is PackedList and job is not None:
+        job = Encoded(job)
     answer: Answer = LargeAnswer(job=job) if is_encoded else {"job": job}
     if given["owner"] is not None:
         answer["token"] = tokens[0] if tokens else None
@@ -141,25 +143,23 @@ def _hand_over_now(
     session: Session, given: Mapping[str, Any], queue: Queue[Any, Any], fetched: Sequence[Fetched]
 ) -> _Fetched | None:
     """Do what `_hand_over` does if it needs neither a call nor much time; else return None."""
-    ids, jobs = session.state.ids, list[Any]()
+    ids, jobs, known = session.state.ids, PackedList(), list[tuple[str, Fetched, str]]()
     size = sum([job.size for job in fetched]) + JOB_CHARS * len(fetched)
     if session.parts is not VALUE_PARTS or size > LARGE_CHARS:
         return None
+    number = ids.known_number(queue.name)
     for job in fetched:
-        job_id = ids.known_on_wire(queue.name, job.id)
+        job_id = job.id if job.number is not None and job.number == number else ids.known_on_wire(queue.name, job.id)
         if job_id is None:
             return None
         try:
-            jobs.append(Encoded(job.packed(job_id), job_id))
+            jobs.append(job.packed(job_id))
         except (JobDataError, RecursionError, ValueError):
             return None
-    held, is_owned, is_kept = session.state.held, given["owner"] is not None, given["detach"]
-    tokens: list[str] = []
-    for job, each in zip(fetched, jobs, strict=True):
-        token = job.token
-        tokens.append(token)
-        held.add(each.job_id, job, token, session, queue=queue.name, is_owned=is_owned, is_kept=is_kept)
-    return jobs, tokens, True
+        known.append((job_id, job, job.token))
+    is_owned, is_kept = given["owner"] is not None, given["detach"]
+    session.state.held.add_all(known, session, queue=queue.name, is_owned=is_owned, is_kept=is_kept)
+    return jobs, [token for _, _, token in known], True
 
 
 def _begin_pull(session: Session, given: Mapping[str, Any]) -> Begun | None:

@@ -28,7 +28,6 @@ __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
 
 _MOST_ACKS: Final = 500
 """Jobs of an `ACKB` that are reported without a task."""
-_TOKEN_TYPES: Final[frozenset[Any]] = frozenset((str, type(None)))
 
 _ALL_COMPLETED: Final = {LeaseOutcome.COMPLETED}
 
@@ -251,9 +250,9 @@ def _begin_acks(
     held, known, results = session.state.held, list[Held](), list[tuple[LeaseFacts, Any]]()
     for job_id, token, result, remove in rows:
         found = held.find(job_id)
-        if found is None or token.__class__ not in _TOKEN_TYPES or not found.is_of(token):
+        if found is None or (token != found.token and (token is not None or found.is_owned)):
             return None
-        value = stored_value(result)
+        value = None if result is None else stored_value(result)
         if value.__class__ is PackedValue or (known and found.queue != known[0].queue):
             return None
         known.append(found)
@@ -268,8 +267,7 @@ def _begin_acks(
 
     def finish(reporting: asyncio.Future[list[LeaseOutcome]]) -> Answer | Coroutine[Any, Any, Answer]:
         if not reporting.cancelled() and reporting.exception() is None:
-            for job_id, each in zip(ids, known, strict=True):
-                held.ended(job_id, each.token)
+            held.all_ended(ids, [each.token for each in known])
             if set(reporting.result()) == _ALL_COMPLETED:
                 return PortableMap(id=UNDEFINED)
         elif reporting.cancelled():
