@@ -44,7 +44,8 @@ G.sources.stream = function(q, fetching, free)
     local limit = math.min(free, G.STREAM_PAGE)
     local entries = G.read_stream(q, fetching.consumer, limit)
     for i = 1, #entries do
-      if activate_entry(q, fetching, entries[i][ENTRY], entries[i][FIELDS]) then free = free - 1 end
+      local entry = entries[i]
+      if activate_entry(q, fetching, entry[ENTRY], entry[FIELDS]) then free = free - 1 end
       budget = budget - 1
     end
     if #entries < limit then return true end
