@@ -23,13 +23,9 @@ local JOB = G.rows.fetched_job
 local ID, ENTRY, JOB_FENCE, NAME = JOB.id, JOB.entry, JOB.fence, JOB.name
 local JOB_DATA, JOB_OPTS, TIMESTAMP = JOB.data, JOB.opts, JOB.timestamp
 
+-- Write the activation of a job that becomes a lease.
 local function write_leased(fetching, key, id, entry, opts)
-  local leases, lease, deadline = G.leases
-  if leases.may_have_times(opts) then
-    lease, deadline = leases.start(fetching, id, entry, 1, opts)
-  else
-    lease, deadline = leases.start_plain(fetching, id, entry)
-  end
+  local lease, deadline = G.leases.start_plain(fetching, id, entry, opts)
   fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', deadline, 'fence', '1',
     'lease', lease)
 end

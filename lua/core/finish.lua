@@ -50,9 +50,11 @@ local function batch(q, fetching, quiet)
 end
 
 local function leave_source(b, row)
-  local entry = row[ENTRY]
-  local list = entry == '' and b.list_jobs or b.entries
-  list[#list + 1] = entry == '' and row[ID] or entry
+  if row[ENTRY] == '' then
+    b.list_jobs[#b.list_jobs + 1] = row[ID]
+  else
+    b.entries[#b.entries + 1] = row[ENTRY]
+  end
 end
 
 -- Check the token of a reported attempt. Return the status to reply, nil if the attempt is current, and the requested
@@ -104,6 +106,14 @@ local function leave_group(b, id, group, final)
   G.add_ready_group(b.fetching, group)
 end
 
+-- Return the text of the time when the attempt was fetched: all jobs of a fetch have the same.
+local function started_text(b, row)
+  local started = row[PROCESSED_ON]
+  if b.started ~= started then b.started, b.started_text = started, G.time_text(started) end
+  return b.started_text
+end
+
+-- before: the timeline in the job's record.
 local function write_completed(b, key, id, result, before)
   local timeline = b.timeline and G.timeline(b.q, id, before, 'completed', b.now, G.REPORTER)
   if timeline then
@@ -113,29 +123,22 @@ local function write_completed(b, key, id, result, before)
   end
 end
 
--- Return the text of the time when the attempt was fetched: all jobs of a fetch have the same.
-local function started_text(b, row)
-  local started = row[PROCESSED_ON]
-  if b.started ~= started then b.started, b.started_text = started, G.time_text(started) end
-  return b.started_text
-end
-
+-- One trim of the events per call is enough, and not every call needs one.
 local function emit_completed(b, id, result)
   if #result > EVENT_RESULT_MAX then
     G.emit(b.events, 'completed', id)
   elseif b.trims then
     G.emit(b.events, 'completed', id, 'returnvalue', result)
   else
-    -- One trim of the events per call is enough, and not every call needs one.
     local reply = b.pcall('XADD', b.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result)
     if reply.err then G.raise_denied(reply) end
   end
 end
 
--- Write the completion of a job whose attempt is current. links: the fields of the record of a job that may have a group,
--- a scheduler or parents; nil = it has none. Hot.
-local function finish_completed(b, key, row, timeline, links)
-  local id, result, keep, members = row[ID], row[RESULT], row[KEEP], b.completed
+-- Write the completion of a job whose attempt is current. before: the timeline in its record. links: the fields of the
+-- record of a job that may have a group, a scheduler or parents; nil = it has none. Hot: few calls of others.
+local function finish_completed(b, key, row, before, links)
+  local id, result, keep, members, entry = row[ID], row[RESULT], row[KEEP], b.completed, row[ENTRY]
   if not members.seen or keep and keep ~= 0 then
     index(b, b.q.completed, members, id, keep, 'keep_completed')
   else
@@ -143,11 +146,11 @@ local function finish_completed(b, key, row, timeline, links)
     members[n + 1], members[n + 2] = b.now_text, id
   end
   if links and (links[PARENT] or links[PARENTS]) then G.flows.child_ended(b.q, id, G.flows.COMPLETED, result, b.now) end
-  if not DELETED[keep] then write_completed(b, key, id, result, timeline) end
+  if not DELETED[keep] then write_completed(b, key, id, result, before) end
   if b.results then G.results.append(b.q, b.results, id, G.results.COMPLETED, b.now_text, not DELETED[keep]) end
-  leave_source(b, row)
+  if entry == '' then leave_source(b, row) else b.entries[#b.entries + 1] = entry end
   if links then
-    leave_group(b, id, links[GROUP], true)
+    if links[GROUP] then leave_group(b, id, links[GROUP], true) end
     if links[SCHEDULER] then G.scheduler_job_ended(b.q, links[SCHEDULER], id, b.now) end
   end
   b.completed_n = b.completed_n + 1

@@ -218,8 +218,8 @@ end
 
 local function expiry_of(number) return number == 1 and FAILS or number == 2 and STALLS or '0' end
 
--- leasing: the row of the request. Return the state of the leases of this call. deadline, head and tail: see `start_plain`;
--- named here so that the table need not grow.
+-- leasing: the row of the request. Return the state of the leases of this call. deadline, head and tail: see
+-- `start_without_times`; named here so that the table need not grow.
 L.settings = function(leasing)
   return { owner = leasing[LEASING.owner], lock = leasing[LEASING.lock], expiry = expiry_of(leasing[LEASING.expiry]),
     limits = leasing[LEASING.limits] or {}, started = {}, deadline = false, head = false, tail = false }
@@ -255,15 +255,16 @@ L.reported = function(q, fetching, finished, statuses, want)
   if #over > 0 then recover(q, run_of(fetching), over) end
 end
 
--- Return whether the options may contain a `timeout` or a `lockDuration`. Hot: a search looks at each place of the text's
--- first letter, so it is for the end of the name that begins with a rare one.
-L.may_have_times = function(opts)
-  return opts ~= '{}' and (string.find(opts, 'meout"', 1, true) or string.find(opts, 'kDuration"', 1, true)) ~= nil
+-- Return whether the options may contain a `timeout` or a `lockDuration`. Hot: a search stops at each place of the first
+-- letter, so it is for the end of the name that begins with a rare one.
+local function may_have_times(opts)
+  local find = string.find
+  return opts ~= '{}' and (find(opts, 'meout"', 1, true) or find(opts, 'kDuration"', 1, true)) ~= nil
 end
 
 -- Return the job's `timeout` and its `lockDuration`, ms; 0 = none.
 local function own_times(opts)
-  if not L.may_have_times(opts) then return 0, 0 end
+  if not may_have_times(opts) then return 0, 0 end
   local own = decoded(opts)
   local lock = whole(own.lockDuration, G.DAY_MS)
   return whole(own.timeout, G.DAY_MS * 3650), lock >= SHORTEST_LOCK_MS and lock or 0
@@ -272,10 +273,25 @@ end
 -- Return the duration of a lock: that of the caller, at most that of the job.
 local function shorter(lock, own_lock) return own_lock > 0 and math.min(lock, own_lock) or lock end
 
+-- As L.start, of the first attempt of a job without a timeout and a lock duration: but for the entry the same for all of
+-- a call. Hot.
+local function start_without_times(fetching, id, entry)
+  local settings = fetching.lease
+  local deadline, started = settings.deadline, settings.started
+  if not deadline then
+    deadline = G.time_text(fetching.now + settings.lock)
+    settings.deadline, settings.tail = deadline, '|' .. settings.owner
+    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. settings.expiry .. '|'
+  end
+  local n = #started
+  started[n + 1], started[n + 2] = deadline, id
+  return settings.head .. entry .. settings.tail, deadline
+end
+
 -- The job gets the token (fence, fetching.now). Return its `lease` and its `lastActive`.
 L.start = function(fetching, id, entry, fence, opts)
   local settings, timeout, own_lock = fetching.lease, own_times(opts)
-  if timeout == 0 and own_lock == 0 and fence == 1 then return L.start_plain(fetching, id, entry) end
+  if timeout == 0 and own_lock == 0 and fence == 1 then return start_without_times(fetching, id, entry) end
   local limit = timeout > 0 and fetching.now + timeout or 0
   local deadline = fetching.now + shorter(settings.lock, own_lock)
   if limit > 0 then deadline = math.min(deadline, limit) end
@@ -287,19 +303,10 @@ L.start = function(fetching, id, entry, fence, opts)
   return lease, text
 end
 
--- As `start`, of the first attempt of a job without a timeout and a lock duration: but for the entry the same for all of
--- a call. Hot.
-L.start_plain = function(fetching, id, entry)
-  local settings = fetching.lease
-  local deadline, started = settings.deadline, settings.started
-  if not deadline then
-    deadline = G.time_text(fetching.now + settings.lock)
-    settings.deadline, settings.tail = deadline, '|' .. settings.owner
-    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. settings.expiry .. '|'
-  end
-  local n = #started
-  started[n + 1], started[n + 2] = deadline, id
-  return settings.head .. entry .. settings.tail, deadline
+-- The same for a plain job (core/fetch_plain.lua), whose attempt is the first. Hot.
+L.start_plain = function(fetching, id, entry, opts)
+  if may_have_times(opts) then return L.start(fetching, id, entry, 1, opts) end
+  return start_without_times(fetching, id, entry)
 end
 
 -- At the end of the call: one write for all its leases.
