@@ -32,6 +32,8 @@ class CallLayout:
         reply: fields of the reply; empty if it is a single value or a list.
         raw_reply: True if the reply is an array of the server's protocol instead of packed bytes.
         has_queue: True if the key is the meta key of a queue; False for a key that belongs to no queue.
+        hot: True if the Lua function is called so often that tables of named fields are too slow: it reads its request
+            by position (`G.requests`), and passes the fields of its reply in their order.
     """
 
     name: str
@@ -41,13 +43,14 @@ class CallLayout:
     reply: tuple[str, ...] = ()
     raw_reply: bool = False
     has_queue: bool = True
+    hot: bool = False
 
 
 def _call(
     name: str, request: str = "", *, packed: str = "", args: str = "", reply: str = "", raw: bool = False,
-    has_queue: bool = True,
+    has_queue: bool = True, hot: bool = False,
 ) -> CallLayout:  # fmt: skip
-    return CallLayout(name, _names(request), packed, _names(args), _names(reply), raw, has_queue)
+    return CallLayout(name, _names(request), packed, _names(args), _names(reply), raw, has_queue, hot)
 
 
 _NEW_JOB = "name data opts id delay attempts priority lifo ttl run_at ordering deduplication"
@@ -211,7 +214,7 @@ _RECOVERED = "recovered failed cursor held"
 
 CALLS: tuple[CallLayout, ...] = (
     # -- adding
-    _call("add", "rows quiet layout known", args="mark", reply="now results"),
+    _call("add", "rows quiet layout known", args="mark", reply="now results", hot=True),
     _call(
         "add_once",
         "write batch sequence number keep layout partitions before piece",
@@ -231,6 +234,7 @@ CALLS: tuple[CallLayout, ...] = (
         "exchange",
         "consumer want finished quiet no_metrics held leasing channel idle limiter tokens charges by_name preferred",
         reply="now statuses jobs next_due flags dropped budgets",
+        hot=True,
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
     _call("heartbeat", "consumer info ttl jobs", reply="now statuses commands layout"),

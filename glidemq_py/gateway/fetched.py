@@ -17,7 +17,7 @@ from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.leases.exchanging import FetchOptions, facts_of
 from glidemq_py._features.leases.lease import Lease
-from glidemq_py._features.leases.tokens import LeaseFacts, encode_token
+from glidemq_py._features.leases.tokens import LeaseFacts, PlainFacts, encode_token
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import SerializationError
@@ -90,7 +90,8 @@ class Fetched:
         self._shape: _Shape | None = shape
         self._lease: Lease[Any, Any] | None = None
         limit = now + shape.timeout if shape.timeout else 0
-        self.facts = LeaseFacts(row[_ID], row[_ENTRY], row[_FENCE], now, limit, shape.keep)
+        kind = PlainFacts if len(row) == _LENGTHS[0] else LeaseFacts
+        self.facts = kind(row[_ID], row[_ENTRY], row[_FENCE], now, limit, shape.keep)
         self.lock_ms = options.lock_duration if shape.lock is None else min(shape.lock, options.lock_duration)
         expiry = now + self.lock_ms
         self.expires_at = min(expiry, limit) if limit else expiry

@@ -11,44 +11,31 @@
 -- Everything else, and every surprise, takes the path of core/fetch.lua. So do all jobs of a call with ranks or limits of
 -- names (`reads_plain`, core/functions/exchange.lua).
 
-local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' }
-local FIELDS_AND_ENTRY = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'eid' }
-local FIELDS_AND_TIMELINE = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'timeline' }
-local AT = G.positions(FIELDS_AND_TIMELINE)
+-- Positions of the fields that are read of a record. PROOF: what proves that this is the record of the entry's job, the
+-- `timestamp` of a plain one and the `eid` of a chosen one.
+local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'data', 'opts', 'progress', 'proof', 'timeline' }
+local AT = G.positions(FIELDS)
 local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked
-local TIMESTAMP, DATA, OPTS, PROGRESS, TIMELINE = AT.timestamp, AT.data, AT.opts, AT.progress, AT.timeline
-local ENTRY = #FIELDS_AND_ENTRY
+local DATA, OPTS, PROGRESS, PROOF, TIMELINE = AT.data, AT.opts, AT.progress, AT.proof, AT.timeline
 -- Positions in the fields of the entry: jobId, its id, name, its name, plain or chosen, its timestamp.
-local ID, NAME, PLAIN, ADDED = 2, 4, 5, 6
+local ENTRY_ID, ENTRY_NAME, PLAIN, ADDED = 2, 4, 5, 6
+local JOB = G.rows.fetched_job
+local ID, ENTRY, JOB_FENCE, NAME = JOB.id, JOB.entry, JOB.fence, JOB.name
+local JOB_DATA, JOB_OPTS, TIMESTAMP = JOB.data, JOB.opts, JOB.timestamp
 
-local NO_JOB = {}
-
--- Read the record of a job with a chosen id, or of any plain job of a queue with timelines. Return a table without a
--- state if the job is not plain.
-local function read_other(fetching, key, kind, entry)
-  if kind == 'plain' then return fetching.pcall('HMGET', key, unpack(FIELDS_AND_TIMELINE)) end
-  if kind ~= 'chosen' or fetching.timeline then return NO_JOB end
-  local h = fetching.pcall('HMGET', key, unpack(FIELDS_AND_ENTRY))
-  return h[ENTRY] == entry and h or NO_JOB
-end
-
-local function write_leased(fetching, key, id, entry, opts, timeline)
-  local lease, deadline
-  if opts == '{}' then
-    lease, deadline = G.leases.start_plain(fetching, id, entry)
-  else
-    lease, deadline = G.leases.start(fetching, id, entry, 1, opts)
-  end
+-- Write the activation of a job that becomes a lease.
+local function write_leased(fetching, key, id, entry, opts)
+  local lease, deadline = G.leases.start_plain(fetching, id, entry, opts)
   fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', deadline, 'fence', '1',
     'lease', lease)
-  if timeline then fetching.call('HSET', key, 'timeline', timeline) end
 end
 
--- Write the activation of a lease, or of a job with a timeline.
-local function write_other(q, fetching, key, id, entry, h)
-  local timeline = fetching.timeline and G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer)
+-- Write the activation of a job with a timeline.
+local function write_with_timeline(q, fetching, key, id, entry, h)
+  local timeline = G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer)
   if fetching.lease then
-    write_leased(fetching, key, id, entry, h[OPTS], timeline)
+    write_leased(fetching, key, id, entry, h[OPTS])
+    if timeline then fetching.call('HSET', key, 'timeline', timeline) end
   elseif timeline then
     fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', fetching.now_text,
       'fence', '1', 'timeline', timeline)
@@ -59,32 +46,44 @@ local function write_other(q, fetching, key, id, entry, h)
 end
 
 -- Activate the job of a stream entry if it is plain. Return whether it was fetched; if not, nothing was changed.
--- Hot: one function, without calls of others, except for leases and timelines.
+-- Hot: one function, with few calls of others.
 G.activate_plain = function(q, fetching, entry, fields)
-  local kind, id = fields[PLAIN], fields[ID]
-  local key, h = q.J .. id
-  if kind == 'plain' and not fetching.timeline then
-    h = fetching.pcall('HMGET', key, unpack(FIELDS))
+  local kind, id, has_timeline = fields[PLAIN], fields[ENTRY_ID], fetching.timeline
+  local key, proof, h = q.J .. id, fields[ADDED]
+  if kind == 'chosen' and not has_timeline then
+    proof = entry
+    h = fetching.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'data', 'opts', 'progress', 'eid')
+  elseif kind ~= 'plain' then
+    return false
+  elseif has_timeline then
+    h = fetching.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'data', 'opts', 'progress', 'timestamp',
+      'timeline')
   else
-    h = read_other(fetching, key, kind, entry)
+    h = fetching.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'data', 'opts', 'progress', 'timestamp')
   end
-  local timestamp, data, opts, progress = h[TIMESTAMP], h[DATA], h[OPTS], h[PROGRESS]
+  local data, opts, progress = h[DATA], h[OPTS], h[PROGRESS]
   -- Is this the record of the entry's job as it was added, apart from data and progress?
-  if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or timestamp ~= fields[ADDED]
-    or not (data and opts) then
+  if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or h[PROOF] ~= proof or not (data and opts) then
     return false
   end
   local now_text, jobs = fetching.now_text, fetching.jobs
-  if fetching.lease or fetching.timeline then
-    write_other(q, fetching, key, id, entry, h)
+  if has_timeline then
+    write_with_timeline(q, fetching, key, id, entry, h)
+  elseif fetching.lease then
+    write_leased(fetching, key, id, entry, opts)
   else
     fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
   end
   fetching.bytes = fetching.bytes + #data
   if progress then
-    jobs[#jobs + 1] = G.fetched_job(id, entry, 1, fields[NAME], data, opts, timestamp, '0', progress, false, '0', false)
+    jobs[#jobs + 1] = G.fetched_job(id, entry, 1, fields[ENTRY_NAME], data, opts, fields[ADDED], '0', progress, false, '0',
+      false)
   else
-    jobs[#jobs + 1] = { id, entry, 1, fields[NAME], data, opts, timestamp }
+    -- The table of the entry's fields becomes the row of the job: a new table would cost more than to set its fields.
+    fields[TIMESTAMP] = fields[ADDED]
+    fields[ID], fields[ENTRY], fields[JOB_FENCE], fields[NAME] = id, entry, 1, fields[ENTRY_NAME]
+    fields[JOB_DATA], fields[JOB_OPTS] = data, opts
+    jobs[#jobs + 1] = fields
   end
   return true
 end

@@ -28,9 +28,8 @@ G.list_source = function(field)
   end
 end
 
--- Return whether the job of the entry was fetched.
+-- Return whether the job of an entry that is not a plain one was fetched.
 local function activate_entry(q, fetching, entry, fields)
-  if fetching.reads_plain and G.activate_plain(q, fetching, entry, fields) then return true end
   local id = G.entry_job(fields)
   if id then return G.activate(q, fetching, id, entry) end
   G.drop(fetching, nil, entry, 'a stream entry without a job id')
@@ -38,13 +37,16 @@ local function activate_entry(q, fetching, entry, fields)
 end
 
 G.sources.stream = function(q, fetching, free)
-  local budget = free + G.REJECTIONS_MAX
+  local budget, activate_plain = free + G.REJECTIONS_MAX, fetching.reads_plain and G.activate_plain
   for _ = 1, budget do
     if free <= 0 or budget <= 0 or fetching.bytes >= G.REPLY_BYTES then return false end
     local limit = math.min(free, G.STREAM_PAGE)
     local entries = G.read_stream(q, fetching.consumer, limit)
     for i = 1, #entries do
-      if activate_entry(q, fetching, entries[i][ENTRY], entries[i][FIELDS]) then free = free - 1 end
+      local entry, fields = entries[i][ENTRY], entries[i][FIELDS]
+      if activate_plain and activate_plain(q, fetching, entry, fields) or activate_entry(q, fetching, entry, fields) then
+        free = free - 1
+      end
       budget = budget - 1
     end
     if #entries < limit then return true end

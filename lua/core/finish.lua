@@ -18,20 +18,15 @@ local REPORT, DONE, FAILURE, RETENTION = G.rows.report, G.rows.completed, G.rows
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = REPORT.kind, REPORT.id, REPORT.entry, REPORT.fence, REPORT.processed_on
 local RESULT, KEEP = DONE.returnvalue, DONE.keep
 local EVENT_RESULT_MAX = 1048576 -- a larger result is not in the event: about a thousand events are kept
--- Fields read of a job that was completed, without and with a timeline.
-local ACTIVE = { 'state', 'fence', 'processedOn', 'groupKey', 'parentId', 'parentIds', 'schedulerName' }
-local ACTIVE_AND_TIMELINE = {}
-for at = 1, #ACTIVE do ACTIVE_AND_TIMELINE[at] = ACTIVE[at] end
-ACTIVE_AND_TIMELINE[#ACTIVE + 1] = 'timeline'
-local AT = G.positions(ACTIVE_AND_TIMELINE)
+-- Positions of the fields read of a job that was completed; the last one only in queues that record timelines.
+local AT = G.positions({ 'state', 'fence', 'processedOn', 'groupKey', 'parentId', 'parentIds', 'schedulerName', 'timeline' })
 -- Fields read of a plain job that was completed. It has no group, parent or scheduler: these are written with a job that
 -- is not plain (docs/reference/data-model.md, "Plain jobs").
-local PLAIN, PLAIN_AND_TIMELINE = { 'state', 'fence', 'processedOn', 'parentIds' },
-  { 'state', 'fence', 'processedOn', 'parentIds', 'timeline' }
-local PLAIN_AT = G.positions(PLAIN_AND_TIMELINE)
-local PLAIN_STATE, PLAIN_FENCE = PLAIN_AT.state, PLAIN_AT.fence
-local PLAIN_STARTED, PLAIN_PARENTS = PLAIN_AT.processedOn, PLAIN_AT.parentIds
-local STATE, STARTED, TOKEN = AT.state, AT.processedOn, AT.fence
+local PLAIN_AT = G.positions({ 'state', 'fence', 'processedOn', 'parentIds', 'timeline' })
+local PLAIN_PARENTS, PLAIN_TIMELINE = PLAIN_AT.parentIds, PLAIN_AT.timeline
+-- The same in both.
+local STATE, TOKEN, STARTED = AT.state, AT.fence, AT.processedOn
+local GROUP, PARENT, PARENTS, SCHEDULER, TIMELINE = AT.groupKey, AT.parentId, AT.parentIds, AT.schedulerName, AT.timeline
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
@@ -45,12 +40,11 @@ local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of 
 -- Writes collected for the end of the call: acknowledged entries, jobs without one, index members, metric sums,
 -- retention rules.
 local function batch(q, fetching, quiet)
-  local now = fetching.now
   return {
-    q = q, call = redis.call, pcall = redis.pcall, now = now, fetching = fetching, now_text = fetching.now_text, quiet = quiet,
-    entries = {}, list_jobs = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
-    keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
-    timeline = fetching.timeline, plain_fields = fetching.timeline and PLAIN_AND_TIMELINE or PLAIN,
+    q = q, call = redis.call, pcall = redis.pcall, now = fetching.now, fetching = fetching, now_text = fetching.now_text,
+    quiet = quiet, J = q.J, events = q.events, timeline = fetching.timeline, started = false, started_text = false,
+    trims = false, entries = {}, list_jobs = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0,
+    failed_ms = 0, keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
     results = G.results.settings(q, not G.numbers_results(fetching.settings)),
   }
 end
@@ -112,15 +106,6 @@ local function leave_group(b, id, group, final)
   G.add_ready_group(b.fetching, group)
 end
 
-local function write_completed(b, key, id, result, before)
-  local timeline = b.timeline and G.timeline(b.q, id, before, 'completed', b.now, G.REPORTER)
-  if timeline then
-    redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text, 'timeline', timeline)
-  else
-    redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
-  end
-end
-
 -- Return the text of the time when the attempt was fetched: all jobs of a fetch have the same.
 local function started_text(b, row)
   local started = row[PROCESSED_ON]
@@ -128,66 +113,85 @@ local function started_text(b, row)
   return b.started_text
 end
 
+-- before: the timeline in the job's record.
+local function write_completed(b, key, id, result, before)
+  local timeline = b.timeline and G.timeline(b.q, id, before, 'completed', b.now, G.REPORTER)
+  if timeline then
+    b.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text, 'timeline', timeline)
+  else
+    b.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
+  end
+end
+
+-- One trim of the events per call is enough, and not every call needs one.
 local function emit_completed(b, id, result)
   if #result > EVENT_RESULT_MAX then
-    G.emit(b.q.events, 'completed', id)
+    G.emit(b.events, 'completed', id)
   elseif b.trims then
-    G.emit(b.q.events, 'completed', id, 'returnvalue', result)
+    G.emit(b.events, 'completed', id, 'returnvalue', result)
   else
-    -- One trim of the events per call is enough, and not every call needs one.
-    local reply = b.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result)
+    local reply = b.pcall('XADD', b.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result)
     if reply.err then G.raise_denied(reply) end
   end
 end
 
-local function complete(b, row)
-  local key = b.q.J .. row[ID]
-  local h = redis.pcall('HMGET', key, unpack(b.timeline and ACTIVE_AND_TIMELINE or ACTIVE))
-  -- Most attempts are current. The others, and errors, are read again.
-  if h[STATE] ~= 'active' or h[STARTED] ~= started_text(b, row) or tonumber(h[TOKEN] or '') ~= row[FENCE] then
-    local rejected = current(key, row, COMPLETED)
-    if rejected then return rejected end
-  end
-  local group, parent, parents = h[AT.groupKey], h[AT.parentId], h[AT.parentIds]
-  local scheduler, timeline = h[AT.schedulerName], h[AT.timeline]
-  local result, keep = row[RESULT], row[KEEP]
-  index(b, b.q.completed, b.completed, row[ID], keep, 'keep_completed')
-  if parent or parents then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, result, b.now) end
-  if not DELETED[keep] then write_completed(b, key, row[ID], result, timeline) end
-  if b.results then G.results.append(b.q, b.results, row[ID], G.results.COMPLETED, b.now_text, not DELETED[keep]) end
-  leave_source(b, row)
-  leave_group(b, row[ID], group, true)
-  if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
-  b.completed_n = b.completed_n + 1
-  b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
-  if not b.quiet then emit_completed(b, row[ID], result) end
-  return G.OK
-end
-
--- Complete a job that was fetched as a plain one, or as one with a fair key and no other rare option. Every surprise
--- takes the path of `complete`. Hot: few calls of others.
-local function complete_plain(b, row)
-  local id, fence, result, keep = row[ID], row[FENCE], row[RESULT], row[KEEP]
-  local key = b.q.J .. id
-  local h = b.pcall('HMGET', key, unpack(b.plain_fields))
-  local token = h[PLAIN_FENCE]
-  if h[PLAIN_STATE] ~= 'active' or h[PLAIN_STARTED] ~= started_text(b, row) or h[PLAIN_PARENTS]
-    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence or b.results then
-    return complete(b, row)
-  end
-  local members = b.completed
+-- Write the completion of a job whose attempt is current. before: the timeline in its record. links: the fields of the
+-- record of a job that may have a group, a scheduler or parents; nil = it has none. Hot: few calls of others.
+local function finish_completed(b, key, row, before, links)
+  local id, result, keep, members, entry = row[ID], row[RESULT], row[KEEP], b.completed, row[ENTRY]
   if not members.seen or keep and keep ~= 0 then
     index(b, b.q.completed, members, id, keep, 'keep_completed')
   else
     local n = #members
     members[n + 1], members[n + 2] = b.now_text, id
   end
-  if not DELETED[keep] then write_completed(b, key, id, result, h[PLAIN_AT.timeline]) end
-  leave_source(b, row)
+  if links and (links[PARENT] or links[PARENTS]) then G.flows.child_ended(b.q, id, G.flows.COMPLETED, result, b.now) end
+  if not DELETED[keep] then write_completed(b, key, id, result, before) end
+  if b.results then G.results.append(b.q, b.results, id, G.results.COMPLETED, b.now_text, not DELETED[keep]) end
+  if entry == '' then leave_source(b, row) else b.entries[#b.entries + 1] = entry end
+  if links then
+    if links[GROUP] then leave_group(b, id, links[GROUP], true) end
+    if links[SCHEDULER] then G.scheduler_job_ended(b.q, links[SCHEDULER], id, b.now) end
+  end
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then emit_completed(b, id, result) end
   return G.OK
+end
+
+local function complete(b, row)
+  local key, h = b.J .. row[ID]
+  if b.timeline then
+    h = b.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'groupKey', 'parentId', 'parentIds', 'schedulerName',
+      'timeline')
+  else
+    h = b.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'groupKey', 'parentId', 'parentIds', 'schedulerName')
+  end
+  local token, fence = h[TOKEN], row[FENCE]
+  -- Most attempts are current, and the first of their job. The others, and errors, are read again.
+  if h[STATE] ~= 'active' or h[STARTED] ~= started_text(b, row)
+    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence then
+    local rejected = current(key, row, COMPLETED)
+    if rejected then return rejected end
+  end
+  return finish_completed(b, key, row, h[TIMELINE], h)
+end
+
+-- Complete a job that was fetched as a plain one, or as one with a fair key and no other rare option. Every surprise
+-- takes the path of `complete`.
+local function complete_plain(b, row)
+  local key, fence, h = b.J .. row[ID], row[FENCE]
+  if b.timeline then
+    h = b.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'parentIds', 'timeline')
+  else
+    h = b.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'parentIds')
+  end
+  local token = h[TOKEN]
+  if h[STATE] ~= 'active' or h[STARTED] ~= started_text(b, row) or h[PLAIN_PARENTS]
+    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence then
+    return complete(b, row)
+  end
+  return finish_completed(b, key, row, h[PLAIN_TIMELINE])
 end
 
 -- Record the failed attempt of a report. attempt: number, reason, error, kind. history: of the record. Return the
@@ -348,7 +352,7 @@ G.finish = function(q, fetching, rows, quiet, no_metrics)
     local gone = b.gone
     for i = 1, #rows do
       local row = rows[i]
-      b.trims = i == trimming
+      if i == trimming then b.trims = true end
       statuses[i] = gone[row[ID]] and G.GONE or FINISH[row[KIND]](b, row)
     end
   end)

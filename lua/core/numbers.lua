@@ -22,12 +22,13 @@ local function clamped(n)
   return n < -TEXT_LIMIT and -TEXT_LIMIT or 0
 end
 
--- Lua's tostring keeps only 14 digits; ids and times need all of theirs.
-G.int = function(n) return string.format('%.0f', clamped(n)) end
+-- The texts of the numbers from 0 to 99, and the last two digits of larger ones: formatting a number costs more than all
+-- else that an id needs.
+local SMALL, TWO_DIGITS = {}, {}
+for n = 0, 99 do SMALL[n], TWO_DIGITS[n] = n .. '', (n - n % 10) / 10 .. n % 10 end
 
--- The last two digits of a number: formatting a number costs more than all else that an id needs.
-local TWO_DIGITS = {}
-for n = 0, 99 do TWO_DIGITS[n] = (n - n % 10) / 10 .. n % 10 end
+-- Lua's tostring keeps only 14 digits; ids and times need all of theirs.
+G.int = function(n) return SMALL[n] or string.format('%.0f', clamped(n)) end
 
 -- Return the texts of the `count` integers that follow `after`, which is 0 or more.
 G.texts_after = function(after, count)
@@ -45,17 +46,23 @@ G.texts_after = function(after, count)
   return found
 end
 
--- The text of a time in ms. Calls of one moment, and the report of a job soon after its fetch, format it once.
-local TEXTS_KEPT = 64
-local texts, texts_count = {}, 0
+-- The text of a time in ms, as G.int returns it. Calls of one moment, and the report of a job soon after its fetch,
+-- format all but the last two digits once.
+local HEADS_KEPT = 64
+local heads, heads_count = {}, 0
 
 G.time_text = function(ms)
-  local text = texts[ms]
-  if text then return text end
-  text = G.int(ms)
-  if texts_count >= TEXTS_KEPT then texts, texts_count = {}, 0 end
-  if ms == ms then texts[ms], texts_count = text, texts_count + 1 end -- a table has no place for NaN
-  return text
+  local last = ms % 100
+  local tail = TWO_DIGITS[last] -- nil for a fraction, infinity and NaN
+  if not tail or ms < 100 or ms > LARGEST then return G.int(ms) end
+  local hundreds = ms - last
+  local head = heads[hundreds]
+  if not head then
+    head = G.int(hundreds / 100)
+    if heads_count >= HEADS_KEPT then heads, heads_count = {}, 0 end
+    heads[hundreds], heads_count = head, heads_count + 1
+  end
+  return head .. tail
 end
 
 -- Format a number as peers do: integers with all their digits.

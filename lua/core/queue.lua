@@ -1,6 +1,9 @@
 -- Derive the key names of one queue from the one key that a call declares. Every name has the queue's hash tag, so a
 -- call never leaves its slot.
 
+local SETTINGS = G.first_settings
+local CHANNELS, TIMELINE, FEATURES = SETTINGS.wakeChannels, SETTINGS.timeline, SETTINGS.features
+
 local STATIC = {
   id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
   events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
@@ -45,18 +48,24 @@ local function names_of(meta_key)
   if names then return names end
   if kept_count >= QUEUES_KEPT then kept, kept_count = {}, 0 end
   local P = string.sub(meta_key, 1, -5)
-  names = { __index = setmetatable({ P = P, J = P .. 'job:' }, build) }
+  names = { __index = setmetatable({ P = P }, build), P = P, J = P .. 'job:' }
   kept[meta_key], kept_count = names, kept_count + 1
   return names
 end
 
 -- G.queue(meta_key): return a table whose fields are key names. `P` is the prefix with its trailing colon.
--- channels, timeline, features: of G.unknown_feature, if it has read them (features/many_queues/wake_channels.lua,
--- features/fair_keys/limited_names.lua).
-G.queue = function(meta_key, channels, timeline, features)
+-- settings: of G.unknown_feature, if it has read them. Then the fields `channels` and `timeline` have their values, false
+-- if they are absent (features/many_queues/wake_channels.lua), and `features` is the set of the queue's features
+-- (features/fair_keys/limited_names.lua).
+G.queue = function(meta_key, settings)
   local names = names_of(meta_key)
+  local channels, timeline, features
+  if settings then
+    channels, timeline = settings[CHANNELS] or false, settings[TIMELINE] or false
+    features = G.features_of(settings[FEATURES])
+  end
   return setmetatable({
-    channels = channels, timeline = timeline, features = features, P = names.__index.P, J = names.__index.J,
+    channels = channels, timeline = timeline, features = features, P = names.P, J = names.J,
     -- State of this call about groups (features/ordering_groups/group.lua): their records, slots freed of groups not
     -- yet read, whether writes are deferred to the end of the call, whether any group is limited (0 = not read yet;
     -- nil would be looked up as a key name).

@@ -195,9 +195,13 @@ G.add_earlier_run = function(job, signals, fallback_index, failed_reason, failed
   job[17] = suspect_limit
 end
 
--- Positions of the fields of requests that are stored and read later.
+-- Positions of the fields of requests of hot calls.
 G.requests = {
   add = { rows = 1, quiet = 2, layout = 3, known = 4 },
+  exchange = {
+    consumer = 1, want = 2, finished = 3, quiet = 4, no_metrics = 5, held = 6, leasing = 7, channel = 8, idle = 9,
+    limiter = 10, tokens = 11, charges = 12, by_name = 13, preferred = 14,
+  },
 }
 
 -- The first field of each report of an attempt.

@@ -182,7 +182,7 @@ def completed_row(
     """
     text = "null" if result is None else encode_result(result, serializer, limit)
     job_id, entry, fence, processed_on, _, keep = facts
-    kind = working.COMPLETED if run is None else run.completion
+    kind = facts.completion if run is None else run.completion
     return working.Completed(kind, job_id, entry, fence, processed_on, text, keep)
 
 

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls.working import Keep
+from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, Keep
 from glidemq_py._core.names import parse_job_id
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["LeaseFacts", "decode_token", "encode_token", "queue_names"]
+__all__ = ["LeaseFacts", "PlainFacts", "decode_token", "encode_token", "queue_names"]
 
 _VERSION: Final = "l1."
 _MAX_CHARS: Final = 4_096
@@ -34,6 +34,25 @@ class LeaseFacts(NamedTuple):
     """When the timeout of the job ends, epoch ms; 0 = none."""
     keep: Keep
     """How the job is kept after it completed."""
+
+    @property
+    def completion(self) -> int:
+        """Kind of the report if the job completes."""
+        return COMPLETED
+
+
+class PlainFacts(LeaseFacts):
+    """The same of a job that was fetched as a plain one: its report reads fewer fields of the record.
+
+    A token does not contain the difference.
+    """
+
+    __slots__ = ()
+
+    @property
+    def completion(self) -> int:
+        """Kind of the report if the job completes."""
+        return COMPLETED_PLAIN
 
 
 def encode_token(prefix: str, queue: str, facts: LeaseFacts) -> str:

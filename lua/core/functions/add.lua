@@ -23,6 +23,7 @@ local JOB, DEDUPLICATION, ROUTED = G.rows.new_job, G.rows.deduplication, G.rows.
 local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
 local DEPENDENCIES, FAIR = JOB.dependencies, JOB.fair
+local REQUEST = G.requests.add
 local STEPS_MAX = 40 -- 2^40 ids
 local A, F = G.adding, G.fair
 
@@ -187,8 +188,18 @@ local function chosen_ids_are_new(q, rows)
   return true
 end
 
--- Return whether a row has an id, and no option that needs a check or another place than the stream.
-local function has_only_id(row) return #row <= ATTEMPTS and row[ID] and row[ID] ~= '' and not row[DELAY] end
+-- Return whether a row has an id, and no option that needs a check or another place than the stream. The key of its name
+-- may have been added behind the end of the row.
+local function has_only_id(row)
+  return #row <= ATTEMPTS and row[ID] and row[ID] ~= '' and not row[DELAY] and not row[FAIR]
+end
+
+-- Return whether an id is free; then the counter of ids is moved behind it.
+local function take_id(q, id)
+  if redis.call('EXISTS', q.J .. id) == 1 then return false end
+  G.advance_counter(q, id)
+  return true
+end
 
 -- Return whether an id is issued for a row in advance (issue_ids).
 local function has_issued_id(row) return not (row[ID] and row[ID] ~= '' or row[DEDUP]) end
@@ -212,7 +223,7 @@ end
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
 local function add_all(q, rows, quiet, not_plain, now)
-  local now_text, results = G.int(now), {}
+  local now_text, results = G.time_text(now), {}
   F.add_names(q, rows)
   local ids, next_auto = issue_ids(q, rows), 0
   local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
@@ -223,7 +234,7 @@ local function add_all(q, rows, quiet, not_plain, now)
       next_auto = next_auto + 1
       add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, not not_plain and 'plain')
       results[i] = ids[next_auto]
-    elseif are_new and has_only_id(row) then
+    elseif has_only_id(row) and (are_new or take_id(q, row[ID])) then
       add_plain(q, now_text, quiet, row[ID], row, i == trimming, not not_plain and 'chosen')
       results[i] = row[ID]
     else
@@ -274,11 +285,11 @@ local function add_known(q, rows, quiet)
   return at, results
 end
 
-G.export('add', {}, function(q, request)
-  local refused = G.moving.check(q, request.layout)
+G.export('add', {}, function(q, request, mark)
+  local refused = G.moving.check(q, request[REQUEST.layout])
   if refused then return refused end
-  local add = request.known and add_known or G.add_rows
-  local now, results = add(q, request.rows, request.quiet)
-  if request.mark then G.mark_durable(q, request.mark) end
-  return G.replies.add({ now = now, results = results })
+  local add = request[REQUEST.known] and add_known or G.add_rows
+  local now, results = add(q, request[REQUEST.rows], request[REQUEST.quiet])
+  if mark then G.mark_durable(q, mark) end
+  return G.replies.add(now, results)
 end)

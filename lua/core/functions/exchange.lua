@@ -26,6 +26,9 @@
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
+local REQUEST = G.requests.exchange
+local CONSUMER, WANT, FINISHED, QUIET = REQUEST.consumer, REQUEST.want, REQUEST.finished, REQUEST.quiet
+local NO_METRICS, LEASING, CHANNEL, IDLE = REQUEST.no_metrics, REQUEST.leasing, REQUEST.channel, REQUEST.idle
 local TOKENS, FETCHED_ID = G.rows.tokens, G.rows.fetched_job.id
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
@@ -38,7 +41,7 @@ end
 
 -- Return whether every start of a job is reported by an event: until the time in the field `tellsStarts` of P:meta.
 local function tells_starts(q, fetching)
-  local till = rawget(q, 'tells_starts')
+  local till = q.tells_starts
   return till and not fetching.quiet and G.count_of(till) > fetching.now
 end
 
@@ -94,7 +97,7 @@ end
 local function find_sources(q, fetching)
   fetching.ranked = G.ranks.are_used(fetching.settings)
   -- What each activated job needs besides a fetch goes through G.activate.
-  fetching.reads_plain = not (fetching.ranked or rawget(q, 'limits_names'))
+  fetching.reads_plain = not (fetching.ranked or q.limits_names)
   local outbox_has_entries
   fetching.no_places, outbox_has_entries = read_places(q, fetching.ranked)
   return outbox_has_entries
@@ -114,27 +117,27 @@ end
 -- Figures that cannot be stored do not fail the call.
 local function record_by_name(q, fetching, request)
   local text = G.by_name_setting(fetching.settings)
-  local settings = text and not request.no_metrics and G.metrics_by_name.settings(text)
+  local settings = text and not request[NO_METRICS] and G.metrics_by_name.settings(text)
   if not settings then return 0 end
-  if request.by_name then
-    G.attempt(G.metrics_by_name.record, q, settings, request.consumer, request.by_name, fetching.now)
-  end
+  local rows = request[REQUEST.by_name]
+  if rows then G.attempt(G.metrics_by_name.record, q, settings, fetching.consumer, rows, fetching.now) end
   return BY_NAME
 end
 
 local function run(q, fetching, request, want)
-  local finished, quiet = request.finished, request.quiet
+  local finished, quiet = request[FINISHED], request[QUIET]
   if fetching.lease then G.leases.end_timed_out(q, fetching, finished) end
-  local statuses, tokens = G.finish(q, fetching, finished, quiet, request.no_metrics), request.tokens
+  local statuses, tokens = G.finish(q, fetching, finished, quiet, request[NO_METRICS]), request[REQUEST.tokens]
   if tokens then G.count_tokens(q, tokens[TOKENS.duration], fetching.now, tokens[TOKENS.counts], statuses) end
   if fetching.lease then G.leases.reported(q, fetching, finished, statuses, want) end
-  local passed = request.charges and G.budgets.charge_finished(q, request.charges, finished, statuses)
+  local charges = request[REQUEST.charges]
+  local passed = charges and G.budgets.charge_finished(q, charges, finished, statuses)
   local next_due, flags = -1, 0
   local outbox_has_entries = find_sources(q, fetching)
   G.fair.prepare(q, fetching, PROMOTE_MAX)
   if not fetching.no_places then next_due = promote(q, fetching, quiet) end
   if want > 0 then
-    flags = fetch_within_limits(q, fetching, want, request.limiter, tokens)
+    flags = fetch_within_limits(q, fetching, want, request[REQUEST.limiter], tokens)
   elseif #finished > 0 and G.has_concurrency(fetching.settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
   elseif not fetching.no_places and scheduled_is_ready(q, fetching) then
@@ -145,24 +148,22 @@ local function run(q, fetching, request, want)
   if fetching.parked then next_due = earlier(next_due, G.groups.next_limited(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedulers_flag') or 0) + record_by_name(q, fetching, request)
-  return G.replies.exchange({
-    now = fetching.now, statuses = statuses, jobs = fetching.jobs, next_due = earlier(next_due, fetching.next_due),
-    flags = flags, dropped = fetching.dropped, budgets = G.budgets.reply_part(fetching, passed),
-  })
+  return G.replies.exchange(fetching.now, statuses, fetching.jobs, earlier(next_due, fetching.next_due), flags,
+    fetching.dropped, G.budgets.reply_part(fetching, passed))
 end
 
 G.export('exchange', { 'allow-oom' }, function(q, args)
   local settings, rejected = G.settings(q)
   if rejected then return rejected end
   local request = G.calls.exchange(args)
-  local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
-  if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
-  fetching.held, fetching.settings, fetching.channel = request.held or nil, settings, request.channel or nil
-  fetching.preferred = request.preferred or nil
-  fetching.timeline, fetching.tells_starts = rawget(q, 'timeline'), tells_starts(q, fetching)
-  if request.leasing then fetching.lease = G.leases.settings(request.leasing, request.no_metrics) end
-  q.defer = true
-  rawset(q, 'fetching', fetching)
+  local fetching, want = G.fetching(q, G.now(q), request[CONSUMER], request[QUIET]), math.min(request[WANT], WANT_MAX)
+  local idle, leasing = request[IDLE], request[LEASING]
+  if idle and redis.call('ZSCORE', q.invalidated, idle) then want = 0 end
+  fetching.held, fetching.settings, fetching.channel = request[REQUEST.held] or nil, settings, request[CHANNEL] or nil
+  fetching.preferred, fetching.no_metrics = request[REQUEST.preferred] or nil, request[NO_METRICS]
+  fetching.timeline, fetching.tells_starts = q.timeline, tells_starts(q, fetching)
+  if leasing then fetching.lease = G.leases.settings(leasing) end
+  q.defer, q.fetching = true, fetching
   local ok, reply = pcall(run, q, fetching, request, want)
   -- Changes of groups are written once per group, also if the call fails half-way.
   G.groups.flush(q)

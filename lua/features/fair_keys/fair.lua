@@ -33,14 +33,14 @@ F.FULL, F.PAUSED = 9007199254740990, 9007199254740991
 -- Return whether the queue has, or had, jobs with a fair key.
 F.used = function(q)
   local known = rawget(q, 'has_fair')
-  if known == nil then known = F.note(q, redis.call('HGET', q.meta, 'features')) end
+  if known == nil then known = F.note(q, G.features_of(redis.call('HGET', q.meta, 'features'))) end
   return known
 end
 
--- Remember what the queue's list of features, if there is one, says about fair keys.
+-- Remember whether the set of the queue's features has fair keys.
 F.note = function(q, features)
-  local known = type(features) == 'string' and string.find(features, FEATURE, 1, true) ~= nil
-  rawset(q, 'has_fair', known)
+  local known = features[FEATURE] == true
+  q.has_fair = known
   return known
 end
 

@@ -11,10 +11,8 @@ local F = G.fair
 local FEATURE = 'name-limits:0.2.0'
 local NAME_PREFIX = '\0name:'
 
-local function lists(features) return type(features) == 'string' and string.find(features, FEATURE, 1, true) ~= nil end
-
--- Remember whether the queue has, or had, limits per name.
-F.note_names = function(q, features) rawset(q, 'limits_names', lists(features)) end
+-- Remember whether the queue has, or had, limits per name. features: the set of its features.
+F.note_names = function(q, features) q.limits_names = features[FEATURE] == true end
 
 F.use_names = function(q)
   F.use(q)
@@ -31,7 +29,8 @@ end
 
 -- Give the rows of an add the keys of their names.
 F.add_names = function(q, rows)
-  if not lists(rawget(q, 'features')) then return end
+  local features = rawget(q, 'features')
+  if not (features and features[FEATURE]) then return end
   local known = {}
   for i = 1, #rows do
     local row = rows[i]

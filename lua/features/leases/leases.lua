@@ -9,6 +9,7 @@
 G.leases = {}
 local L = G.leases
 local LEASING, REPORT = G.rows.leasing, G.rows.report
+local ID = REPORT.id
 local KINDS = G.report_kinds
 
 L.FEATURE = 'leases:0.2.0'
@@ -142,11 +143,17 @@ L.is_leased = function(q, run, id, entry, h)
   return true
 end
 
--- End leases that are over, the oldest first, `most` at most.
-L.recover_expired = function(q, run, most)
-  local found = G.pcall('ZRANGEBYSCORE', q.leases, '-inf', G.int(run.now), 'LIMIT', 0, most)
-  if found.err then return end
-  for _, id in ipairs(found) do
+-- Return the ids of leases that are over, the oldest first, `most` at most.
+local function expired(q, now, most)
+  local found = redis.pcall('ZRANGEBYSCORE', q.leases, '-inf', G.time_text(now), 'LIMIT', 0, most)
+  if not found.err then return found end
+  G.raise_denied(found)
+  return {}
+end
+
+-- End those of the leases that are over. run: see `expire`.
+local function recover(q, run, ids)
+  for _, id in ipairs(ids) do
     local h = L.read(q, id)
     local lease = h and L.current(h)
     if not lease then
@@ -158,6 +165,9 @@ L.recover_expired = function(q, run, most)
     end
   end
 end
+
+-- End leases that are over, the oldest first, `most` at most.
+L.recover_expired = function(q, run, most) recover(q, run, expired(q, run.now, most)) end
 
 -- ------------------------------------------------------------------ pages
 
@@ -201,22 +211,24 @@ end
 
 local function run_of(fetching)
   return { now = fetching.now, max_stalled = L.MAX_STALLED, quiet = fetching.quiet, recovered = {}, failed = {},
-    fetching = fetching, no_metrics = fetching.lease.no_metrics }
+    fetching = fetching, no_metrics = fetching.no_metrics }
 end
 
 -- ------------------------------------------------------------------ in an exchange
 
 local function expiry_of(number) return number == 1 and FAILS or number == 2 and STALLS or '0' end
 
--- leasing: the row of the request. Return the state of the leases of this call.
-L.settings = function(leasing, no_metrics)
+-- leasing: the row of the request. Return the state of the leases of this call. deadline, head and tail: see
+-- `start_without_times`; named here so that the table need not grow.
+L.settings = function(leasing)
   return { owner = leasing[LEASING.owner], lock = leasing[LEASING.lock], expiry = expiry_of(leasing[LEASING.expiry]),
-    limits = leasing[LEASING.limits] or {}, no_metrics = no_metrics, started = {} }
+    limits = leasing[LEASING.limits] or {}, started = {}, deadline = false, head = false, tail = false }
 end
 
 -- Before the reports are processed: attempts whose timeout has passed fail, so that their reports are rejected.
 L.end_timed_out = function(q, fetching, finished)
   local limits = fetching.lease.limits
+  if #limits == 0 then return end
   for i = 1, math.min(#limits, #finished) do
     if limits[i] > 0 and limits[i] <= fetching.now then
       local id = finished[i][REPORT.id]
@@ -229,22 +241,30 @@ end
 
 -- After the reports: remove what has ended from the set, and recover expired leases before others are fetched.
 L.reported = function(q, fetching, finished, statuses, want)
-  local ids = {}
+  local ids, n, stale = {}, 0, G.STALE
   for i = 1, #finished do
-    if statuses[i] ~= G.STALE then ids[#ids + 1] = finished[i][REPORT.id] end
+    if statuses[i] ~= stale then
+      n = n + 1
+      ids[n] = finished[i][ID]
+    end
   end
-  if #ids > 0 then redis.call('ZREM', q.leases, unpack(ids)) end
+  if n > 0 then redis.call('ZREM', q.leases, unpack(ids)) end
   if want <= 0 then return end
   if not G.uses_feature(fetching.settings, L.FEATURE) then G.use_feature(q, L.FEATURE) end
-  L.recover_expired(q, run_of(fetching), math.min(math.max(want, EXPIRED_PER_CALL), EXPIRED_MAX))
+  local over = expired(q, fetching.now, math.min(math.max(want, EXPIRED_PER_CALL), EXPIRED_MAX))
+  if #over > 0 then recover(q, run_of(fetching), over) end
+end
+
+-- Return whether the options may contain a `timeout` or a `lockDuration`. Hot: a search stops at each place of the first
+-- letter, so it is for the end of the name that begins with a rare one.
+local function may_have_times(opts)
+  local find = string.find
+  return opts ~= '{}' and (find(opts, 'meout"', 1, true) or find(opts, 'kDuration"', 1, true)) ~= nil
 end
 
 -- Return the job's `timeout` and its `lockDuration`, ms; 0 = none.
 local function own_times(opts)
-  if opts == '{}' then return 0, 0 end
-  if not string.find(opts, '"timeout"', 1, true) and not string.find(opts, '"lockDuration"', 1, true) then
-    return 0, 0
-  end
+  if not may_have_times(opts) then return 0, 0 end
   local own = decoded(opts)
   local lock = whole(own.lockDuration, G.DAY_MS)
   return whole(own.timeout, G.DAY_MS * 3650), lock >= SHORTEST_LOCK_MS and lock or 0
@@ -253,10 +273,25 @@ end
 -- Return the duration of a lock: that of the caller, at most that of the job.
 local function shorter(lock, own_lock) return own_lock > 0 and math.min(lock, own_lock) or lock end
 
+-- As L.start, of the first attempt of a job without a timeout and a lock duration: but for the entry the same for all of
+-- a call. Hot.
+local function start_without_times(fetching, id, entry)
+  local settings = fetching.lease
+  local deadline, started = settings.deadline, settings.started
+  if not deadline then
+    deadline = G.time_text(fetching.now + settings.lock)
+    settings.deadline, settings.tail = deadline, '|' .. settings.owner
+    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. settings.expiry .. '|'
+  end
+  local n = #started
+  started[n + 1], started[n + 2] = deadline, id
+  return settings.head .. entry .. settings.tail, deadline
+end
+
 -- The job gets the token (fence, fetching.now). Return its `lease` and its `lastActive`.
 L.start = function(fetching, id, entry, fence, opts)
   local settings, timeout, own_lock = fetching.lease, own_times(opts)
-  if timeout == 0 and own_lock == 0 and fence == 1 then return L.start_plain(fetching, id, entry) end
+  if timeout == 0 and own_lock == 0 and fence == 1 then return start_without_times(fetching, id, entry) end
   local limit = timeout > 0 and fetching.now + timeout or 0
   local deadline = fetching.now + shorter(settings.lock, own_lock)
   if limit > 0 then deadline = math.min(deadline, limit) end
@@ -268,19 +303,10 @@ L.start = function(fetching, id, entry, fence, opts)
   return lease, text
 end
 
--- As `start`, of the first attempt of a job without a timeout and a lock duration: but for the entry the same for all of
--- a call. Hot.
-L.start_plain = function(fetching, id, entry)
-  local settings = fetching.lease
-  local deadline, started = settings.deadline, settings.started
-  if not deadline then
-    deadline = G.int(fetching.now + settings.lock)
-    settings.deadline, settings.tail = deadline, '|' .. settings.owner
-    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. settings.expiry .. '|'
-  end
-  local n = #started
-  started[n + 1], started[n + 2] = deadline, id
-  return settings.head .. entry .. settings.tail, deadline
+-- The same for a plain job (core/fetch_plain.lua), whose attempt is the first. Hot.
+L.start_plain = function(fetching, id, entry, opts)
+  if may_have_times(opts) then return L.start(fetching, id, entry, 1, opts) end
+  return start_without_times(fetching, id, entry)
 end
 
 -- At the end of the call: one write for all its leases.

@@ -7,20 +7,22 @@ local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rat
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
-local TEMPORARY = AT.temporaryLimits
+local TEMPORARY, FEATURES, CHANNELS = AT.temporaryLimits, AT.features, AT.wakeChannels
+local TIMELINE, TELLS_STARTS, BY_NAME = AT.timeline, AT.tellsStarts, AT.metricsByName
 local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 
 -- Read the settings of the queue, once per exchange, and end the limits whose time to live is over. Return them for
 -- G.limits, and the error reply if the queue uses an unknown feature. A foreign key in place of the hash fails the call
 -- only where the settings are needed.
 G.settings = function(q)
-  local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
-  rawset(q, 'channels', settings[AT.wakeChannels] or false)
-  G.fair.note(q, settings[AT.features])
-  rawset(q, 'timeline', settings[AT.timeline] or false)
-  rawset(q, 'tells_starts', settings[AT.tellsStarts] or false)
-  G.fair.note_names(q, settings[AT.features])
-  local rejected = G.feature_error(q.meta, settings[AT.features])
+  local settings = redis.pcall('HMGET', q.meta, unpack(FIELDS))
+  if settings.err then G.raise_denied(settings) end
+  local features, unknown = G.features_of(settings[FEATURES])
+  q.channels, q.timeline = settings[CHANNELS] or false, settings[TIMELINE] or false
+  q.tells_starts = settings[TELLS_STARTS] or false
+  G.fair.note(q, features)
+  G.fair.note_names(q, features)
+  local rejected = unknown and G.unknown_feature_error(q.meta, unknown) or nil
   local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
   if temporary and G.limit_ttl.expire(q, temporary, G.now(q)) then
     settings = redis.call('HMGET', q.meta, unpack(FIELDS))
@@ -35,8 +37,7 @@ end
 
 -- Return whether the queue lists a feature.
 G.uses_feature = function(settings, feature)
-  local list = settings.err or settings[AT.features]
-  return type(list) == 'string' and string.find(list, feature, 1, true) ~= nil
+  return not settings.err and G.features_of(settings[FEATURES])[feature] == true
 end
 
 -- Return whether jobs of the queue may have keys besides their record (G.mark_side_keys).
@@ -46,7 +47,7 @@ G.may_have_side_keys = function(settings) return settings.err or settings[SIDE_K
 G.numbers_results = function(settings) return settings[RESULTS_KEPT] and true or false end
 
 -- Return the text of the figures per job name; false or nil if the queue keeps none.
-G.by_name_setting = function(settings) return not settings.err and settings[AT.metricsByName] end
+G.by_name_setting = function(settings) return not settings.err and settings[BY_NAME] end
 
 G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and true or false end
 

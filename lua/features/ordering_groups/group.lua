@@ -96,8 +96,10 @@ local function count_down(key, freed)
 end
 
 M.flush = function(q)
-  for name, freed in pairs(q.freed) do count_down(q.P .. 'group:' .. name, freed) end
-  q.freed = {}
+  if next(q.freed) then
+    for name, freed in pairs(q.freed) do count_down(q.P .. 'group:' .. name, freed) end
+    q.freed = {}
+  end
   for _, g in pairs(q.groups) do write(g) end
 end
 

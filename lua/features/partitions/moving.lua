@@ -29,7 +29,7 @@ end
 
 local function is_partitioned(q)
   local features = rawget(q, 'features')
-  return features and string.find(features, FEATURE, 1, true)
+  return features and features[FEATURE]
 end
 
 -- Return the number of the layout; 0 = the queue has no partitions.
