@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import fetched, held
+from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN
+from glidemq_py._features.leases.exchanging import completed_row
+from glidemq_py.gateway import fetched, held, hub
 from tests.server.gateway.wire import Wire, good
 
 VARIED = {"id", "createdAt", "runAt", "startedAt", "lastHeartbeat"}
@@ -46,6 +48,26 @@ async def test_numbers_of_usual_jobs_are_portable(wire: Wire, queue: Queue) -> N
     assert [type(each["data"]["big"]) for each in fetched] == [float] * 3  # clients read 64-bit integers as BigInt
     assert [each["data"] for each in fetched] == [job["data"] for job in jobs]
     assert all(isinstance(each[name], float) for each in fetched for name in VARIED - {"id"})
+
+
+async def test_jobs_without_rare_options_are_reported_as_plain(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: dict[str, int] = {}
+
+    def noted(serializer: Any, facts: Any, *args: Any, **options: Any) -> Any:
+        row = completed_row(serializer, facts, *args, **options)
+        kinds[row.id] = row.kind
+        return row
+
+    monkeypatch.setattr(hub, "completed_row", noted)
+    jobs: list[dict[str, Any]] = [{"data": 1}, {"data": 2, "priority": 5}]
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+    pulled = await good(wire, "PULLB", queue=queue.name, count=2, owner="w")
+    assert {each["id"] for each in pulled["jobs"]} == set(ids)
+    await good(wire, "ACKB", ids=[each["id"] for each in pulled["jobs"]], tokens=pulled["tokens"])
+    assert sorted(kinds.values()) == sorted([COMPLETED_PLAIN, COMPLETED])
+    assert [(await good(wire, "GetState", id=each))["state"] for each in ids] == ["completed"] * 2
 
 
 async def test_large_options_are_not_kept(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
