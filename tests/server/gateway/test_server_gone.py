@@ -289,3 +289,36 @@ async def test_jobs_of_a_fetch_whose_reply_came_too_late_are_released(
         server.resume()
         pulled = await good(other, "PULL", queue=queue_name, owner="o", timeout=10_000)
         assert pulled["job"]["id"] == job_id
+
+
+@pytest.mark.slow
+async def test_read_only_server_is_logged_once_by_each_task(
+    restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a failover, when the address still leads to the former primary."""
+    server = restartable_server()
+    url = f"{server.url}?request_timeout=500"
+
+    def lines(text: str, level: int) -> list[str]:
+        return [each.getMessage() for each in caplog.records if text in each.getMessage() and each.levelno == level]
+
+    tasks = ("reading the webhooks", "heartbeat", "reading events", "reconnecting")
+    caplog.set_level(logging.DEBUG, "glidemq_py")
+    async with Gateway(url, port=0) as gateway, Wire(gateway) as wire, Wire(gateway) as subscribed:
+        await good(wire, "AddWebhook", url="https://example.com/", events=["job.failed"], queue=queue_name)
+        await good(subscribed, "SubscribeEvents", queue=queue_name)
+        await good(wire, "PUSH", queue=queue_name, data=1)
+        async with asyncio.timeout(60):
+            while gateway.webhooks._worker is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        with server.client() as client:
+            client.execute("REPLICAOF", "127.0.0.1", "1")
+            async with asyncio.timeout(60):
+                while not all(lines(f"{task} failed", logging.DEBUG) for task in tasks):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            client.execute("REPLICAOF", "NO", "ONE")
+        async with asyncio.timeout(60):
+            while not all(lines(f"{task} works again", logging.WARNING) for task in tasks):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    for task in tasks:
+        assert 1 <= len(lines(f"{task} failed", logging.WARNING)) <= 2, task  # readers of events: one per queue
