@@ -163,7 +163,7 @@ async def _try_to_change(home: Queue[Any, Any], count: int) -> QueuePartitions |
     if not await _note(home, limits, following.number, settings):
         return None
     for queue in after.queues[len(before.queues) :]:
-        await _clear(queue, following.number, limits)
+        await _clear(queue, following.number, deleted, limits)
     await copy_to_partitions(before, after, layout)
     await divide_limits(home, after, limits)
     if not await _publish(home, stored, following, after, settings):
@@ -213,7 +213,7 @@ async def _check_schedulers(before: PartitionedQueue) -> None:
                 )  # fmt: skip
 
 
-async def _clear(queue: Queue[Any, Any], number: int, limits: _Limits) -> None:
+async def _clear(queue: Queue[Any, Any], number: int, deleted: int, limits: _Limits) -> None:
     """Remove settings and limits from a time when the queue had more partitions, before the partition is used again.
 
     It has no share of the queue's concurrency until the others give it one. Rounds of trading that have begun before
@@ -221,7 +221,7 @@ async def _clear(queue: Queue[Any, Any], number: int, limits: _Limits) -> None:
     """
     is_limited = limits.concurrency is not None or limits.concurrency_ttl is not None
     share = ["shareRound", "0", *(_WITHOUT_SHARE if is_limited else ())]
-    await _send(queue, copy_settings(queue._keys.meta, share, [], [], used_from=number, epoch=number))
+    await _send(queue, copy_settings(queue._keys.meta, share, [], [], used_from=number, deleted=deleted))
     async for page in _pages(queue):
         if page.groups:
             await _send(queue, copy_settings(queue._keys.meta, [], [], [[key, []] for key, _ in page.groups]))

@@ -26,6 +26,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import (
@@ -92,6 +93,7 @@ class QueueEvents(AsyncOnly):
         self._listeners: dict[str, list[Listener]] = {}
         self._reader: EventReader | PartitionEvents | None = None
         self._connections: list[ReadConnection] = []
+        self._failures = RepeatedFailure(_log, f"queue {name!r}: reading events")
         """Closed in reverse: readers before the transport whose client they share."""
         self._task: Background | None = None
         self._loop: object = None
@@ -262,14 +264,16 @@ class QueueEvents(AsyncOnly):
         pause = 0.05
         while not self._closed:
             try:
-                return await read()
+                found = await read()
             except ClosedError:
                 break
             except EventLoopError:
                 raise
             except GlideMQError as error:
-                level = repeated_level(next(iter(self._connections), None), error)
-                _log.log(level, "queue %r: reading events failed: %s; retrying in %.2f s", self.name, error, pause)
+                self._failures.failed(error, repeated_level(next(iter(self._connections), None), error))
+            else:
+                self._failures.succeeded()
+                return found
             await self._runtime.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):

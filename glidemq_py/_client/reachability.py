@@ -31,6 +31,8 @@ _PROBLEM_AFTER_S: Final = 0.2
 _REMIND_S: Final = 60.0
 _TRUST_S: Final = 60.0
 """How long calls without a reply have another cause, after the server has replied on a new connection."""
+_CHECK_LOST_S: Final = 30.0
+"""Age of a check from which on another one is started: an event loop that has stopped does not finish its check."""
 
 REFUSED: Final = "connection refused"
 """Cause for which a call was certainly not sent on a new connection."""
@@ -52,8 +54,8 @@ class Reachability:
     """
 
     __slots__ = (
-        "__weakref__", "_checking", "_doubted_at", "_logged_at", "_refusal", "_replying_at", "_timeout_s", "_turn",
-        "is_doubted", "is_gone", "where",
+        "__weakref__", "_check_started", "_checking", "_doubted_at", "_logged_at", "_refusal", "_replying_at",
+        "_timeout_s", "_turn", "is_doubted", "is_gone", "where",
     )  # fmt: skip
 
     def __init__(self, where: str = "") -> None:
@@ -66,6 +68,8 @@ class Reachability:
         self._timeout_s = 0.0
         self._refusal = ""
         self._checking: asyncio.Task[None] | None = None
+        """The last check, which one of the event loops of the process runs for all."""
+        self._check_started = 0.0
 
     @property
     def refused(self) -> str:
@@ -103,26 +107,30 @@ class Reachability:
             if is_reminder:
                 self._logged_at = now
             if not self.is_gone:
-                self._start_check(check)
+                self._start_check(check, now)
         if is_reminder:
             _log.warning("server %s: still unreachable after %s", self.where, duration_text(self.doubted_s))
 
-    def _start_check(self, check: Check) -> None:
+    def _start_check(self, check: Check, now: float) -> None:
         loop, before = asyncio._get_running_loop(), self._checking
         if loop is None:
             return  # the check waits for a call of an event loop
-        if before is None or before.done() or before.get_loop() is not loop:
-            self._checking = loop.create_task(self._check(check))
+        if before is None or before.done() or now - self._check_started >= _CHECK_LOST_S:
+            self._checking, self._check_started = loop.create_task(self._check(check)), now
 
     def refuse(self) -> None:
         """Note that it has refused a connection."""
         self._refusal = REFUSED
 
+    def accept(self) -> None:
+        """Note that it has accepted a connection."""
+        self._refusal = ""
+
     async def _check(self, check: Check) -> None:
         await asyncio.sleep(_CHECK_AFTER_S)
         cause = await asyncio.to_thread(check) if self.is_doubted else None
         with self._turn:
-            if not self.is_doubted:
+            if not self.is_doubted or self.is_gone:
                 return
             if cause is None:
                 self.is_doubted, self._refusal, self._replying_at = False, "", time.monotonic()

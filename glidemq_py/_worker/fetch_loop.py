@@ -16,6 +16,7 @@ from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._job.link import QueueLink
@@ -68,6 +69,7 @@ class FetchLoop:
         context: Any,
     ) -> None:
         self._link = link
+        self._reconnecting = RepeatedFailure(_log, f"queue {link.label}: reconnecting")
         self._source = source
         self._consumer = consumer
         self._listeners = listeners
@@ -295,6 +297,7 @@ class FetchLoop:
         except Exception as error:
             self._failed(call, error)
             return
+        self._reconnecting.succeeded()
         if reply is None:
             self.engine.invalidated()
         else:
@@ -408,8 +411,7 @@ class FetchLoop:
             _log.error("queue %s: %s failed", self._link.label, type(call).__name__.lower(), exc_info=error)
             self._listeners.emit("error", ScriptError(repr(error)))
         elif engine.is_step(call):
-            level = repeated_level(self._link.transport, error)
-            _log.log(level, "queue %s: reconnecting failed: %s", self._link.label, error)
+            self._reconnecting.failed(error, repeated_level(self._link.transport, error))
         else:
             level = repeated_level(self._link.transport, error)
             _log.log(level, "queue %s: exchange failed: %s", self._link.label, error)

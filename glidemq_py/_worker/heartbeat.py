@@ -22,6 +22,7 @@ from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._job.run import Run
 from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.source import QueueSource
@@ -110,6 +111,7 @@ class Heartbeat:
         self._connect = connect
         self._source = source
         self._consumer = consumer
+        self._failures = RepeatedFailure(_log, f"worker {consumer}: heartbeat")
         self._lock_duration = lock_duration
         self._stalled_policy = stalled_policy
         self._running = running
@@ -160,12 +162,13 @@ class Heartbeat:
                 self._call_in_loop(self._unsupported, error)
                 self._stopping = True
             except GlideMQError as error:
-                level = repeated_level(self._transport, error)
-                _log.log(level, "worker %s: heartbeat failed: %s", self._consumer, error)
+                self._failures.failed(error, repeated_level(self._transport, error))
                 if isinstance(error, GlideMQConnectionError):
                     pause = _PAUSE_AFTER_FAILURE_S
             except Exception:
                 _log.exception("worker %s: heartbeat failed", self._consumer)
+            else:
+                self._failures.succeeded()
             self._call_in_loop(self._first_beat.set)
             interval = min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S)
             if self._transport is not None and (pause is not None or time.monotonic() - began > interval):

@@ -2,7 +2,7 @@
 
 A command may need several calls, may repeat one whose reply was lost, and may wait for the call of another command.
 Each call has the request timeout, so together they would take a multiple of it. While the server replies, nothing is
-limited: a long command may take its time.
+limited: a long command may take its time, and a short outage does not end it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.transport import Transport
@@ -42,7 +43,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self.running: dict[asyncio.Future[Any] | None, _Running] = {}
-        self._ended: dict[asyncio.Future[Any], float] = {}
+        self._ended: WeakKeyDictionary[asyncio.Future[Any], float] = WeakKeyDictionary()
         """Tasks and futures that were cancelled, and when."""
         self._message = ""
 
@@ -55,13 +56,15 @@ class Deadlines:
             await asyncio.sleep(_TICK_S)
             if server.is_doubted and self.running and (problem := server.problem):
                 self._message = problem
-                self._end_overdue(limit_s)
+                self._end_overdue(limit_s, server.doubted_s)
 
-    def _end_overdue(self, limit_s: float) -> None:
+    def _end_overdue(self, limit_s: float, silent_s: float) -> None:
         now = time.perf_counter()
         for task, (start, name, fields) in tuple(self.running.items()):
             wait_s = (fields.get("timeout") or 0) / 1_000 if name in _WAITING else 0
-            if task is None or now - start < (wait_s + WAIT_MARGIN_S + _TICK_S if wait_s else limit_s):
+            ran_s = now - start
+            is_overdue = ran_s >= wait_s + WAIT_MARGIN_S + _TICK_S if wait_s else min(ran_s, silent_s) >= limit_s
+            if task is None or not is_overdue:
                 continue
             cancelled_at = self._ended.get(task)
             if cancelled_at is None or now - cancelled_at >= _AGAIN_S:

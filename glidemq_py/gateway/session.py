@@ -21,7 +21,7 @@ from glidemq_py._web.repeated_warnings import RepeatedWarnings, address_of
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, UnsupportedOptionError
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures
-from glidemq_py.gateway.commands import COMMANDS
+from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
 from glidemq_py.gateway.deadlines import Deadlines
 from glidemq_py.gateway.events import News
 from glidemq_py.gateway.fetched import Fetched
@@ -62,9 +62,11 @@ _AUTH_S: Final = 10.0
 """Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
-_FETCHING: Final = ("PULL", "PULLB")
-_READING: Final = ("query", "monitoring")
-"""Groups of commands that only read."""
+_READING: Final = frozenset((
+    *PROTOCOL["query"], *PROTOCOL["monitoring"], "Dlq", "CronGet", "CronList", "PULL", "PULLB",
+))  # fmt: skip
+"""Commands that only read, besides those with a verb below. Jobs that a PULL fetches nevertheless are released."""
+_READING_VERBS: Final = ("Get", "Is", "List")
 _INVALID_FORMAT: Final = "Invalid command format"
 _NOT_DURABLE: Final = "durable: the server has no append-only file; set its option appendonly to yes"
 _DATA_TOO_LARGE: Final = "Job data too large (max 10MB)"
@@ -506,7 +508,7 @@ class Session(asyncio.Protocol):
             try:
                 found = begun.finish(future)
             except asyncio.CancelledError:
-                late = self.state.deadlines.error_of_call(future, name, changes_nothing=name in _FETCHING)
+                late = self.state.deadlines.error_of_call(future, name, changes_nothing=_only_reads(name))
                 if late is not None:
                     self._answer(given, _failure(str(late)))
             else:
@@ -549,10 +551,7 @@ class Session(asyncio.Protocol):
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))
         except asyncio.CancelledError:
-            command = COMMANDS.get(name)
-            # Jobs that a PULL fetches nevertheless are released.
-            changes_nothing = name in _FETCHING or (command is not None and command.group in _READING)
-            late = self.state.deadlines.error_of(name, changes_nothing=changes_nothing)
+            late = self.state.deadlines.error_of(name, changes_nothing=_only_reads(name))
             if late is None:
                 raise
             return _failure(str(late))
@@ -704,6 +703,11 @@ class Session(asyncio.Protocol):
         self._is_ending = True
         if self._transport is not None:
             self._transport.abort()
+
+
+def _only_reads(name: str) -> bool:
+    """Return whether the command of this name changes nothing."""
+    return name in _READING or name.startswith(_READING_VERBS)
 
 
 def _decoded(payload: bytes) -> _Decoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._features.partitions import opening
 from glidemq_py._features.partitions.changing import advance_layout, replace_layout
 from glidemq_py._features.partitions.layout import partition_of_key
 from glidemq_py.testing import RespClient
@@ -188,6 +190,40 @@ async def test_an_interrupted_deletion_is_completed(
         assert [key for name in names for key in resp.keys(f"glide:{{{name}}}:*") if "deleted-layout" not in key] == []
         assert int(resp.execute("PTTL", f"glide:{{{queue_name}}}:deleted-layout")) > 0
     await assert_new(url, queue_name, caplog)
+
+
+async def test_clients_create_the_partitions_of_a_deleted_queue_together(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The second one has prepared a later layout when the first one creates its own."""
+    caplog.set_level(logging.WARNING)
+    async with two_clients(url, queue_name) as (queue, _):
+        await queue.obliterate()
+    copy, prepared, created = opening._copy_settings, asyncio.Event(), asyncio.Event()
+    second: list[asyncio.Task[None]] = []
+
+    async def open_and_add() -> None:
+        async with Queue(queue_name, url, partitions=PARTITIONS) as new:
+            for number in range(PARTITIONS):
+                await new.add("n", ordering={"key": key_of(number)})
+
+    async def copying(*args: Any) -> bool:
+        is_copied = await copy(*args)
+        if second:
+            prepared.set()
+            await created.wait()
+        else:
+            second.append(asyncio.create_task(open_and_add()))
+            await prepared.wait()
+        return is_copied
+
+    monkeypatch.setattr(opening, "_copy_settings", copying)
+    await with_timeout(open_and_add())
+    created.set()
+    await with_timeout(second[0])
+    assert not [each for each in caplog.messages if "had lost" in each]
+    async with Queue(queue_name, url) as found:
+        assert await found.count() == 2 * PARTITIONS
 
 
 async def test_a_queue_is_created_while_one_of_its_name_is_deleted(

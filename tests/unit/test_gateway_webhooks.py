@@ -126,6 +126,21 @@ def test_share_of_a_receiver_follows_from_its_answers() -> None:
     assert (len(start(slots, "a")), slots.is_dead("a")) == (2, False)
 
 
+def test_receiver_that_answers_again_slowly_gets_the_share_of_slow_ones() -> None:
+    clock = Clock()
+    slots = DeliverySlots(1.0, clock)
+    started = start(slots, "a")
+    clock.now += 10
+    end(started, is_ok=False)
+    shares: list[int] = []
+    for _ in range(7):
+        started = start(slots, "a")
+        shares.append(len(started))
+        clock.now += 3
+        end(started, is_ok=True)
+    assert shares == [1, 2, 4, 8, 10, 10, 10]
+
+
 def test_slow_receivers_leave_half_of_the_slots() -> None:
     clock = Clock()
     slots = DeliverySlots(1.0, clock)

@@ -1,5 +1,6 @@
 """One log line when the server of a process is gone, and one when it is back."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -80,6 +81,52 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkey
     server.failed(0.0, 30.0, refuses)
     server.failed(0.0, 30.0, refuses)
     assert lines(caplog)[1:] == ["server db:6379: still unreachable after 3.0 min"]
+
+
+async def test_accepted_connection_ends_a_refusal() -> None:
+    """A server that was back before any call failed is not reported as refusing later."""
+    server = Reachability("db:6379")
+    server.refuse()
+    assert server.refused == "server db:6379 cannot be reached (connection refused)"
+    server.accept()
+    assert not server.refused
+
+
+async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture) -> None:
+    server = Reachability("db:6379")
+    server.failed(0.0, 30.0, refuses)
+    first = server._checking
+
+    async def fail_there() -> None:
+        server.failed(0.0, 30.0, refuses)
+
+    await asyncio.to_thread(asyncio.run, fail_there())
+    assert server._checking is first
+    await checked(server)
+    assert len(lines(caplog)) == 1
+
+
+async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    server = Reachability("db:6379")
+
+    async def fail_there() -> None:
+        server.failed(0.0, 30.0, refuses)
+
+    stopped = asyncio.new_event_loop()
+    try:
+        await asyncio.to_thread(stopped.run_until_complete, fail_there())
+        first = server._checking
+        server.failed(0.0, 30.0, refuses)
+        assert server._checking is first
+        server._check_started -= 30.0
+        server.failed(0.0, 30.0, refuses)
+        await checked(server)
+        assert server.is_gone
+        assert first is not None
+        await asyncio.to_thread(stopped.run_until_complete, first)
+        assert len(lines(caplog)) == 1, "the late check found that the outage was logged"
+    finally:
+        stopped.close()
 
 
 async def test_connections_to_the_same_addresses_share_it() -> None:

@@ -122,6 +122,7 @@ class DirectNodes:
                 await self._read_slots()
             else:
                 await self._open_primary(None, self._options.addresses)
+                self._reachability.accept()
         except (OSError, GlideError, ValueError) as error:  # TimeoutError is an OSError
             _log.debug("no direct connection to %s: %r", node or self._options, error)
             if isinstance(error, ConnectionRefusedError) and not self._options.cluster:

@@ -136,7 +136,7 @@ def dedup_keys(meta: str, start: int, count: int) -> Call[list[str]]:
 
 
 def copy_settings(
-    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, used_from: int = 0, epoch: int = 0
+    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, used_from: int = 0, deleted: int = 0
 ) -> Call[int]:
     """Write settings and limits of another partition.
 
@@ -146,7 +146,9 @@ def copy_settings(
         limits: Fair keys and their limits; those of a key with an empty text are removed.
         groups: Rows of ordering keys; without settings, the limits of the key are removed.
         used_from: Number of the first layout that uses the partition again: its other settings are removed; 0 = in use.
-        epoch: With `used_from`: number of the coming layout. Deletions of earlier ones skip the partition then.
+        deleted: With `used_from`: the number from `remove_remains`; repetitions of the deletion skip the partition.
     """
-    request = requests.copy_settings(settings=settings, limits=limits, groups=groups, used_from=used_from, epoch=epoch)
+    request = requests.copy_settings(
+        settings=settings, limits=limits, groups=groups, used_from=used_from, epoch=deleted + 1
+    )
     return Call("copy_settings", meta, request, int, repeatable=True)

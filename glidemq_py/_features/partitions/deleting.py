@@ -155,8 +155,9 @@ async def remove_remains(transport: JobTransport, keys: QueueKeys, names: Iterab
         names: Names of the partitions. Those that have, or will have, a later layout are left out.
 
     Returns:
-        The number of the deletion; 0 if no queue of this name was deleted in the last day. The next layout needs a
-        larger one.
+        A number that the next layout must exceed; 0 if no queue of this name was deleted in the last day. It is the one
+        after that of the deletion: a partition that gets settings for the next layout stores it (`copy_settings`), and
+        several clients may prepare that layout.
 
     Raises:
         GlideMQError: As `delete_keys`.
@@ -176,4 +177,4 @@ async def remove_remains(transport: JobTransport, keys: QueueKeys, names: Iterab
         except PermissionDeniedError:
             if stored:  # its jobs would be in the new queue
                 raise
-    return number
+    return number + 1 if number else 0

@@ -74,14 +74,14 @@ async def _try_to_create(transport: Transport, keys: QueueKeys, names: tuple[str
     reply = await transport.call(may_create_partitions(keys.meta))
     while reply == CREATABLE:
         settings = int(await transport.command("HGET", keys.meta, SETTINGS_NUMBER) or 0)
-        if not await _copy_settings(transport, keys, layout):
+        if not await _copy_settings(transport, keys, layout, deleted):
             break
         reply = await transport.call(create_partitions(keys.meta, layout, settings))
         if reply == UNIQUE:
             layout, reply = layout._replace(counts=(1, len(names))), CREATABLE
 
 
-async def _copy_settings(transport: Transport, keys: QueueKeys, layout: Layout) -> bool:
+async def _copy_settings(transport: Transport, keys: QueueKeys, layout: Layout, deleted: int) -> bool:
     """Give new partitions the settings of the queue, instead of those that a deleted queue may have left in them.
 
     Returns False, and changes nothing, if keys of the queue have limits: these must be divided.
@@ -95,6 +95,6 @@ async def _copy_settings(transport: Transport, keys: QueueKeys, layout: Layout) 
     kept = await transport.command("HGET", keys.meta, "resultsKept")
     for name in layout.names[1:]:
         meta = QueueKeys(keys.prefix, name).meta
-        await transport.call(copy_settings(meta, page.settings, [], [], used_from=_NEVER_USED, epoch=layout.number))
+        await transport.call(copy_settings(meta, page.settings, [], [], used_from=_NEVER_USED, deleted=deleted))
         await transport.call(results.set_retention(meta, int(kept or 0)))
     return True

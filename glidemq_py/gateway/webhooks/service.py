@@ -15,6 +15,7 @@ from glidemq_py._client.connect import Connection
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._job.job import Job
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
@@ -75,6 +76,7 @@ class Webhooks:
         self._noted: dict[str, float] = {}
         """When it was last noted in Valkey that a receiver does not answer, by ``time.monotonic``."""
         self._is_paused = False
+        self._failures = RepeatedFailure(_log, "gateway: reading the webhooks")
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -88,11 +90,13 @@ class Webhooks:
             try:
                 pause = await self._look()
             except GlideMQError as error:
-                _log.log(repeated_level(self._transport, error), "gateway: webhooks are delayed: %s", error)
+                self._failures.failed(error, repeated_level(self._transport, error))
                 pause = _BUSY_S
             except Exception:
-                _log.exception("gateway: webhooks are delayed")
+                _log.exception("gateway: reading the webhooks failed")
                 pause = _IDLE_S
+            else:
+                self._failures.succeeded()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause * random.uniform(0.9, 1.1)):
                     await self._changed.wait()

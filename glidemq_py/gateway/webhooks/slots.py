@@ -117,4 +117,7 @@ class DeliverySlots:
                 receiver.free_at = min(receiver.free_at, self._clock())
             return
         receiver.is_dead = not is_ok
-        receiver.share = min(receiver.share, max(receiver.share // 2, _SLOW_SHARE if is_ok else 1))
+        if is_ok and receiver.share < _SLOW_SHARE:  # it answers again
+            receiver.share += 1
+        else:
+            receiver.share = max(receiver.share // 2, _SLOW_SHARE if is_ok else 1)

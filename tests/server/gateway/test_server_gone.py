@@ -201,7 +201,7 @@ async def test_commands_take_the_request_timeout_at_most(
             ("ACKB", {"ids": [second["job"]["id"]], "tokens": [second["token"]]}),
             ("FAIL", {"id": third["job"]["id"], "token": third["token"], "error": "x"}),
             ("GetJob", {"id": first["job"]["id"]}), ("GetJobCounts", {"queue": queue_name}),
-            ("PULL", {"queue": queue_name, "owner": "w"}), ("StorageStatus", {}),
+            ("PULL", {"queue": queue_name, "owner": "w"}), ("ListWebhooks", {}),
         ]  # fmt: skip
         try:
             answered = asyncio.gather(
@@ -211,7 +211,7 @@ async def test_commands_take_the_request_timeout_at_most(
             for (cmd, _), (seconds, answer) in zip(calls, await answered, strict=True):
                 assert seconds < REQUEST_S + 0.8, (cmd, answer)
                 assert answer["ok"] is False, (cmd, answer)
-                if cmd in ("GetJob", "GetJobCounts", "StorageStatus"):
+                if cmd in ("GetJob", "GetJobCounts", "ListWebhooks"):
                     assert "executed" not in answer["error"]
                 if is_killed and seconds > REQUEST_S / 2:
                     port = server.url.rpartition(":")[2]
@@ -289,3 +289,36 @@ async def test_jobs_of_a_fetch_whose_reply_came_too_late_are_released(
         server.resume()
         pulled = await good(other, "PULL", queue=queue_name, owner="o", timeout=10_000)
         assert pulled["job"]["id"] == job_id
+
+
+@pytest.mark.slow
+async def test_read_only_server_is_logged_once_by_each_task(
+    restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a failover, when the address still leads to the former primary."""
+    server = restartable_server()
+    url = f"{server.url}?request_timeout=500"
+
+    def lines(text: str, level: int) -> list[str]:
+        return [each.getMessage() for each in caplog.records if text in each.getMessage() and each.levelno == level]
+
+    tasks = ("reading the webhooks", "heartbeat", "reading events", "reconnecting")
+    caplog.set_level(logging.DEBUG, "glidemq_py")
+    async with Gateway(url, port=0) as gateway, Wire(gateway) as wire, Wire(gateway) as subscribed:
+        await good(wire, "AddWebhook", url="https://example.com/", events=["job.failed"], queue=queue_name)
+        await good(subscribed, "SubscribeEvents", queue=queue_name)
+        await good(wire, "PUSH", queue=queue_name, data=1)
+        async with asyncio.timeout(60):
+            while gateway.webhooks._worker is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        with server.client() as client:
+            client.execute("REPLICAOF", "127.0.0.1", "1")
+            async with asyncio.timeout(60):
+                while not all(lines(f"{task} failed", logging.DEBUG) for task in tasks):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            client.execute("REPLICAOF", "NO", "ONE")
+        async with asyncio.timeout(60):
+            while not all(lines(f"{task} works again", logging.WARNING) for task in tasks):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    for task in tasks:
+        assert 1 <= len(lines(f"{task} failed", logging.WARNING)) <= 2, task  # readers of events: one per queue

@@ -159,8 +159,8 @@ end
 --   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, used_from, epoch}   -> 1
 -- limits: those of a key without text are removed. groups: the limits of a row without settings are removed. used_from: number
 -- of the first layout that uses the partition again; its former settings and limits, but for those of ordering keys, are
--- removed. 0 = it is in use. epoch: number of the coming layout: a deletion of an earlier one does not delete the settings any
--- more; 0 = the partition is in use.
+-- removed. 0 = it is in use. epoch: with used_from: at most the number of the coming layout, of any client: a deletion with a
+-- number below epoch - 1 does not delete the settings any more.
 -- errors: ERR layout (the partition is in use already)
 -- Bound: what is given.
 G.export('copy_settings', {}, function(q, r)
