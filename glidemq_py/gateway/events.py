@@ -19,11 +19,12 @@ from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.event_reader import EventEntry, event_of
 from glidemq_py._core import json_text as json
+from glidemq_py._core.gateway_ids import queue_number
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_portable, packed_value
+from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
@@ -159,36 +160,64 @@ class _UsualFrames:
             event.encode(): _head_of(_PLAIN.get(event, event), wire_name(queue._shown_name), members)
             for event, members in (("added", 4), ("active", 4), ("completed", 5))
         }
+        self._starts = {
+            event: _length_of(head, _NO_DATA if event == b"completed" else b"") + head
+            for event, head in self._heads.items()
+        }
+        """The same with the length of the frame, for events without a result."""
+        self._time, self._stamp = b"", b""
 
-    def of(self, entry: bytes, pairs: list[list[bytes]]) -> bytes | None:
-        """Return the frame of the event of an entry; None if it is not usual."""
-        fields: dict[bytes, bytes] = dict(pairs)
-        name = fields.get(b"event", b"")
-        head = self._heads.get(name)
-        if head is None or (name == b"active" and b"started" not in fields):
-            return None
-        job_id = self._ids.known_on_wire(self._queue, fields.get(b"jobId", b"").decode("utf-8", "replace"))
-        if job_id is None:
-            return None
-        body = head + packed_portable(job_id) + _TIMESTAMP + _FLOAT.pack(int(entry.partition(b"-")[0]))
-        if name == b"completed":
-            text = fields.get(b"returnvalue")
-            if text is None:
-                return None
-            if text == b"null":
-                return framed(body + _NO_DATA)
-            try:
-                body += _DATA + packed_value(decode_result(text.decode("utf-8", "replace"), JSON_SERIALIZER))
-            except (SerializationError, RecursionError, ValueError):
-                return None
-        return framed(body)
+    def add(self, entries: Sequence[EventEntry], at: int, frames: list[bytes]) -> int:
+        """Append the frames of usual events from this position on; return the position of the first that is unusual."""
+        number, starts = self._ids.known_number(self._queue), self._starts
+        for entry, pairs in entries[at:]:
+            fields: dict[bytes, bytes] = dict(pairs)
+            name, job = fields.get(b"event", b""), fields.get(b"jobId", b"")
+            start = starts.get(name)
+            is_known = number is not None and job.isascii() and queue_number(job.decode()) == number
+            if start is None or not is_known or (name == b"active" and b"started" not in fields):
+                return at
+            time_of = entry.partition(b"-")[0]
+            if time_of != self._time:  # events follow each other closely
+                self._time, self._stamp = time_of, _TIMESTAMP + _FLOAT.pack(int(time_of))
+            if name != b"completed":
+                frames.append(b"".join((start, job, self._stamp)))
+            elif fields.get(b"returnvalue") == b"null":
+                frames.append(b"".join((start, job, self._stamp, _NO_DATA)))
+            else:
+                result = _packed_result(fields.get(b"returnvalue"))
+                if result is None:
+                    return at
+                frames.append(framed(b"".join((self._heads[name], job, self._stamp, result))))
+            at += 1
+        return at
+
+
+def _packed_result(text: bytes | None) -> bytes | None:
+    """Return the member of an event with the result of a job; None if it needs another look."""
+    if text is None:
+        return None
+    try:
+        return _DATA + packed_value(decode_result(text.decode("utf-8", "replace"), JSON_SERIALIZER))
+    except (SerializationError, RecursionError, ValueError):
+        return None
 
 
 def _head_of(kind: str, queue: str, members: int) -> bytes:
     """Return the beginning of a frame's value, up to the id of the job: maps of 2 and ``members`` members."""
     words = ("type", "event", "event", "eventType", kind, "queue", queue, "jobId")
     packed = [packed_value(word) for word in words]
-    return b"\x82" + b"".join(packed[:3]) + bytes((0x80 | members,)) + b"".join(packed[3:])
+    return b"".join((b"\x82", *packed[:3], bytes((0x80 | members,)), *packed[3:], _ID_HEAD))
+
+
+def _length_of(head: bytes, tail: bytes) -> bytes:
+    """Return the first bytes of a frame with this beginning and end."""
+    return (len(head) + _ID_CHARS + len(_TIMESTAMP) + _FLOAT.size + len(tail)).to_bytes(4, "big")
+
+
+_ID_CHARS: Final = 36
+"""Length of the ids that gateways make."""
+_ID_HEAD: Final = bytes((0xD9, _ID_CHARS))
 
 
 _TIMESTAMP: Final = packed_value("timestamp") + b"\xcb"
@@ -371,12 +400,10 @@ class _PartFeed:
 
     async def _frames(self, entries: Sequence[EventEntry]) -> bytes:
         frames: list[bytes] = []
-        for entry in entries:
-            usual = self._usual.of(*entry)
-            if usual is not None:
-                frames.append(usual)
-                continue
-            event = event_of(*entry)
+        at = 0
+        while (at := self._usual.add(entries, at, frames)) < len(entries):
+            event = event_of(*entries[at])
+            at += 1
             try:
                 found = await self._wire.of(event)
                 frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]
