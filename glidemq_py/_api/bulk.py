@@ -143,8 +143,12 @@ class AddCoalescer:
 
     def _send(self, batch: list[_Waiting]) -> None:
         sent = batch[0][0] if len(batch) == 1 else [row for rows, _ in batch for row in rows]
-        call = self._add_call(self._meta, sent, self._quiet)
-        if self._begin is not None and self._begin(call, partial(self._replied, batch)):
+        try:
+            call = self._add_call(self._meta, sent, self._quiet)
+            if self._begin is not None and self._begin(call, partial(self._replied, batch)):
+                return
+        except Exception as error:  # it cannot be sent
+            self._replied(batch, None, error)
             return
         self._sender = asyncio.create_task(self._call(call, batch), name="glidemq-adds")
         self._sender.add_done_callback(self._sender_ended)

@@ -16,6 +16,7 @@ queue that are over, and returns when the next one is. Those of a process that d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -429,10 +430,12 @@ class Hub:
         """Send an exchange without a task; return False if that is not possible now."""
         if self._glide is None or len(exchange.reports) > ROWS_PER_CALL:
             return False
-        call = exchange_call(self._queue, self._link, exchange.reports, exchange.options, exchange.channel)
         begun: asyncio.Future[None] = self._loop.create_future()
         self._in_flight[begun] = exchange
-        is_sent = self._glide.begin(call, partial(self._replied, exchange, call, begun))
+        is_sent = False
+        with contextlib.suppress(Exception):  # the task fails in the same way, and answers the clients
+            call = exchange_call(self._queue, self._link, exchange.reports, exchange.options, exchange.channel)
+            is_sent = self._glide.begin(call, partial(self._replied, exchange, call, begun))
         if not is_sent:
             del self._in_flight[begun]
         return is_sent
@@ -449,10 +452,11 @@ class Hub:
         if reply is not None and is_complete(reply):
             try:
                 jobs = self._fetched(reply, exchange.options)
+                outcomes = outcomes_of(self._link, exchange.reports, reply)
             except Exception as failure:
                 self._fail(exchange, failure)
             else:
-                self._receive(exchange, reply, outcomes_of(self._link, exchange.reports, reply), jobs)
+                self._receive(exchange, reply, outcomes, jobs)
             self._after_call()
             return
         replied: asyncio.Future[ExchangeReply] = self._loop.create_future()

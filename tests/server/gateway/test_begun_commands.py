@@ -8,7 +8,8 @@ from glide_shared.exceptions import ConnectionError as GlideConnectionError
 
 from glidemq_py import Queue
 from glidemq_py._client import async_transport
-from glidemq_py.gateway import Gateway
+from glidemq_py._features.leases import exchanging
+from glidemq_py.gateway import Gateway, hub
 from glidemq_py.gateway.session import Session
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
@@ -161,3 +162,25 @@ async def test_jobs_of_a_client_that_left_are_released(wire: Wire, other: Wire, 
         while len(pulled) < 2:
             pulled += (await good(other, "PULLB", queue=used, count=2, owner="w", timeout=1_000))["jobs"]
     assert sorted(each["data"] for each in pulled) == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["exchange_call", "outcomes_of", "fetched_of"])
+async def test_faults_of_an_exchange_are_answered(
+    wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A fault in the callback of a connection must not leave the client without an answer, or the queue blocked."""
+    await good(wire, "PUSHB", queue=used, jobs=[job(1), job(2), job(3)])
+    pulled = await good(wire, "PULL", queue=used, owner="w")
+
+    def fail(*_: object, **__: object) -> Any:
+        raise IndexError("a fault")
+
+    with monkeypatch.context() as patch:
+        for module in (hub, exchanging):
+            if hasattr(module, step):
+                patch.setattr(module, step, fail)
+        if step != "fetched_of":
+            await failure(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])
+        if step != "outcomes_of":
+            await failure(wire, "PULL", queue=used, owner="w")
+    assert (await good(wire, "PULLB", queue=used, count=1, owner="w"))["jobs"]
