@@ -305,9 +305,9 @@ class Gateway:
 
     def known_queue(self, name: str) -> Queue[Any, Any] | None:
         """Return the queue of this name if it is open."""
-        self._used_at[name] = time.monotonic()
         found = self._queues.get(name)
         if found is not None:
+            self._used_at[name] = time.monotonic()
             self._queues.move_to_end(name)
         return found
 
@@ -318,6 +318,7 @@ class Gateway:
             return found
         if self._client is None or self._is_closed:
             raise ClosedError("the gateway is closed")
+        self._used_at[name] = time.monotonic()
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
         found._payload_limit = LIMIT
         if self._ids is not None:

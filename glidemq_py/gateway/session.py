@@ -346,8 +346,10 @@ class Session(asyncio.Protocol):
         self._unstarted.clear()
         for task in self._polls:
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=seconds)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self._running and loop.time() < until:  # a call may be followed by a task
+            await asyncio.wait(self._running, timeout=until - loop.time())
         if self._running:
             self._abort()  # connection_lost cancels them
         self._end()
@@ -384,8 +386,12 @@ class Session(asyncio.Protocol):
 
     def ends_poll(self, fetching: asyncio.Future[Any]) -> bool:
         """Return whether a cancelled fetch without a task is answered that there is no job: the gateway closes."""
-        is_lost = self._transport is None or self._transport.is_closing()
-        return not is_lost and not self.state.deadlines.has_ended(fetching)
+        return not self.is_lost and not self.state.deadlines.has_ended(fetching)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is closed, or is being closed."""
+        return self._transport is None or self._transport.is_closing()
 
     @contextlib.asynccontextmanager
     async def room(self) -> AsyncGenerator[None]:
@@ -483,7 +489,11 @@ class Session(asyncio.Protocol):
                 self.state.figures.executed(name, fields, answer, 0.0)
                 self._answer(given, {"ok": True, **answer})
                 return False
-            if command.begin is not None and (begun := command.begin(self, fields)) is not None:
+            begun: Begun | None = None
+            if command.begin is not None:
+                with contextlib.suppress(Exception):  # the handler fails in the same way, and its error is the answer
+                    begun = command.begin(self, fields)
+            if begun is not None:
                 self._follow(begun, name, given, fields)
                 return True
         task = self._start_task(self._run(name, given, fields))
@@ -511,6 +521,9 @@ class Session(asyncio.Protocol):
                 late = self.state.deadlines.error_of_call(future, name, changes_nothing=_only_reads(name))
                 if late is not None:
                     self._answer(given, _failure(str(late)))
+            except Exception:
+                _log.exception("gateway: command %s failed", name)
+                self._answer(given, _failure("Internal error"))
             else:
                 if isinstance(found, dict):
                     self._answer(given, self._succeeded(name, fields, found, start))

@@ -187,7 +187,7 @@ def _begin(
         session.poll(fetching.future)
 
     def finish(future: asyncio.Future[list[Fetched]]) -> Answer | Coroutine[Any, Any, Answer]:
-        if future.cancelled():
+        if future.cancelled() or session.is_lost:
             hub.withdraw(fetching)
             if not wait or not session.ends_poll(future):
                 raise asyncio.CancelledError
