@@ -121,7 +121,7 @@ async def test_events_reach_other_threads() -> None:
 
 async def test_script_error_names_file_and_line() -> None:
     transport = MemoryServer().open_transport()
-    with pytest.raises(ScriptError, match=r"lua/core/functions/_calls\.lua:\d+"):
+    with pytest.raises(ScriptError, match=r"lua/core/functions/(_calls|exchange)\.lua:\d+"):
         await transport.call(Call("exchange", "glide:{q}:meta", (b"\xc1",), lambda reply: reply))
 
 

@@ -43,13 +43,18 @@ async def test_small_bulks_in_flight_leave_together_in_their_order(
 ) -> None:
     calls: list[int] = []
     begin: Any = AsyncTransport.begin
+    send: Any = AsyncTransport.call
 
-    def counted(self: Any, call: Any, then: Any) -> Any:
-        if call.function == "add":
-            calls.append(1)
-        return begin(self, call, then)
+    def counted(way: Any) -> Any:
+        def counting(self: Any, call: Any, *others: Any) -> Any:
+            if call.function == "add":
+                calls.append(1)
+            return way(self, call, *others)
 
-    monkeypatch.setattr(AsyncTransport, "begin", counted)
+        return counting
+
+    monkeypatch.setattr(AsyncTransport, "begin", counted(begin))
+    monkeypatch.setattr(AsyncTransport, "call", counted(send))
     await good(wire, "PUSHB", queue=queue.name, jobs=many(2))
     calls.clear()
     pushes = [{"cmd": "PUSH", "queue": queue.name, **many(1)[0]}, {"cmd": "PUSHB", "queue": queue.name}]
