@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from glidemq_py._client.connect import URL_VARIABLE
@@ -97,6 +98,8 @@ class Limits:
 
 
 _OPTION = "--metrics-port"
+_USED_BY_BOTH = ("glidemq_py._client.async_transport", "glidemq_py._client.blocking_transport")
+"""Modules that workers and collectors of metrics import when they connect."""
 
 
 def serve_metrics(workers: Sequence[BaseWorker], port: int, job_names: int = 0) -> None:
@@ -119,6 +122,10 @@ def serve_metrics(workers: Sequence[BaseWorker], port: int, job_names: int = 0) 
         names = sorted({name for worker in group for name in worker.queue_names})
         connection: Any = group[0]._connection
         REGISTRY.register(QueueCollector(names, connection, prefix=prefix))
+    # A scrape may come while the workers start. If both threads imported GLIDE then, each would wait for a module that
+    # the other one imports, and the scrape, or even the start, would fail.
+    for module in _USED_BY_BOTH:
+        import_module(module)
     try:
         start_http_server(port)
     except OSError as error:
