@@ -93,8 +93,8 @@ class QueueEvents(AsyncOnly):
         self._listeners: dict[str, list[Listener]] = {}
         self._reader: EventReader | PartitionEvents | None = None
         self._connections: list[ReadConnection] = []
-        self._failures = RepeatedFailure(_log, f"queue {name!r}: reading events")
         """Closed in reverse: readers before the transport whose client they share."""
+        self._failures = RepeatedFailure(_log, f"queue {name!r}: reading events")
         self._task: Background | None = None
         self._loop: object = None
         self._entered = False

@@ -319,14 +319,19 @@ def begin_usual(
     added = adder.start(rows)
 
     def finish(added: asyncio.Future[_Added]) -> list[str] | Coroutine[Any, Any, list[str]]:
-        place.leave()
-        if not added.cancelled() and added.exception() is None:
+        if added.cancelled():
+            place.leave()
+            raise asyncio.CancelledError
+        if added.exception() is None:
             made = [row[ID] for row in rows]
             if added.result()[1] == made:
+                place.leave()
                 return cast("list[str]", made)
-        elif added.cancelled():
-            raise asyncio.CancelledError
-        return add_usual(state.ids, queue, adder, link, rows, added)
+        return rest(added)
+
+    async def rest(added: asyncio.Future[_Added]) -> list[str]:
+        with place:
+            return await add_usual(state.ids, queue, adder, link, rows, added)
 
     return added, finish
 

@@ -453,10 +453,9 @@ class Hub:
             try:
                 jobs = self._fetched(reply, exchange.options)
                 outcomes = outcomes_of(self._link, exchange.reports, reply)
+                self._receive(exchange, reply, outcomes, jobs)
             except Exception as failure:
                 self._fail(exchange, failure)
-            else:
-                self._receive(exchange, reply, outcomes, jobs)
             self._after_call()
             return
         replied: asyncio.Future[ExchangeReply] = self._loop.create_future()
@@ -472,7 +471,9 @@ class Hub:
         task.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.pop(task, None)
+        exchange = self._in_flight.pop(task, None)
+        if exchange is not None and task.cancelled():  # maybe before its first step
+            self._fail(exchange, ClosedError("the gateway is closing"))
         self._after_call()
 
     def _after_call(self) -> None:
@@ -510,12 +511,11 @@ class Hub:
     async def _exchange(self, exchange: _Exchange, begun: BegunExchange | None) -> None:
         try:
             reply, outcomes, jobs = await self._call(exchange, begun)
+            self._receive(exchange, reply, outcomes, jobs)
         except BaseException as error:
             self._fail(exchange, error if isinstance(error, Exception) else ClosedError("the gateway is closing"))
             if not isinstance(error, Exception):
                 raise
-            return
-        self._receive(exchange, reply, outcomes, jobs)
 
     def _fail(self, exchange: _Exchange, failure: Exception) -> None:
         for _, future, _ in exchange.reported:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import inspect
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
@@ -231,9 +232,9 @@ def _digest(token: str) -> bytes:
 class Session(asyncio.Protocol):
     """The protocol of one connection.
 
-    Commands start in the order of their frames and may end in any order. While `MAX_RUNNING` run, or the client does
-    not read its answers, the connection is not read. The event loop turns after every `_MOST_AT_ONCE` frames that need
-    no call, so that other connections are served.
+    Commands may end in any order, and those that add jobs keep the order of their frames. While `MAX_RUNNING` run, or
+    the client does not read its answers, the connection is not read. The event loop turns after every `_MOST_AT_ONCE`
+    frames that need no call, so that other connections are served.
 
     Args:
         state: The gateway.
@@ -524,28 +525,45 @@ class Session(asyncio.Protocol):
             except Exception:
                 _log.exception("gateway: command %s failed", name)
                 self._answer(given, _failure("Internal error"))
+                if begun.withdraw is not None:
+                    begun.withdraw()
             else:
                 if isinstance(found, dict):
                     self._answer(given, self._succeeded(name, fields, found, start))
                 else:
-                    task = self._start_task(self._run(name, given, fields, found))
-                    if COMMANDS[name].adds:
-                        self.unplaced.add(task)
+                    self._start_rest(begun, name, given, fields, found, start)
             if name not in _NOTHING_READY:
                 self.state.changed(fields)
             self._ended(future)
 
         future.add_done_callback(answer)
 
+    def _start_rest(
+        self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any],
+        rest: Coroutine[Any, Any, Answer], began: float,
+    ) -> None:  # fmt: skip
+        """Run the rest of a command in a task."""
+        task = self._start_task(self._run(name, given, fields, rest, began))
+        if COMMANDS[name].adds:
+            self.unplaced.add(task)
+
+        def check(_: asyncio.Future[None]) -> None:
+            if inspect.getcoroutinestate(rest) == inspect.CORO_CREATED:  # the task was cancelled before its first step
+                rest.close()
+                if begun.withdraw is not None:
+                    begun.withdraw()
+
+        task.add_done_callback(check)
+
     async def _run(
         self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None,
-        rest: Coroutine[Any, Any, Answer] | None = None,
+        rest: Coroutine[Any, Any, Answer] | None = None, began: float | None = None,
     ) -> None:  # fmt: skip
-        self._answer(given, await self.execute(name, given, fields, rest))
+        self._answer(given, await self.execute(name, given, fields, rest, began))
 
     async def execute(
         self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None = None,
-        rest: Coroutine[Any, Any, Answer] | None = None,
+        rest: Coroutine[Any, Any, Answer] | None = None, began: float | None = None,
     ) -> Answer:  # fmt: skip
         """Execute a command and return its answer, which has `ok`.
 
@@ -554,9 +572,10 @@ class Session(asyncio.Protocol):
             given: The value that was sent.
             fields: The values of its fields, if they were checked.
             rest: The rest of a command that has begun without a task.
+            began: When that was, by ``time.perf_counter``.
         """
         try:
-            return await self._execute(name, given, fields, rest)
+            return await self._execute(name, given, fields, rest, began)
         except PayloadTooLargeError as error:
             return _failure(_too_large(error))
         except UnsupportedOptionError as error:
@@ -576,7 +595,7 @@ class Session(asyncio.Protocol):
 
     async def _execute(
         self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None,
-        rest: Coroutine[Any, Any, Answer] | None,
+        rest: Coroutine[Any, Any, Answer] | None, began: float | None,
     ) -> Answer:  # fmt: skip
         command = COMMANDS.get(name)
         # Tasks start in the order of their frames, so that an Auth counts for the frames right behind it.
@@ -586,7 +605,8 @@ class Session(asyncio.Protocol):
             raise CommandError(f"Unknown command: {name}")
         if fields is None:
             fields = check_fields(command, given)
-        start, running, task = time.perf_counter(), self.state.deadlines.running, asyncio.current_task()
+        start = time.perf_counter() if began is None else began
+        running, task = self.state.deadlines.running, asyncio.current_task()
         running[task] = start, name, fields
         try:
             answer = await (command.handler(self, fields) if rest is None else rest)

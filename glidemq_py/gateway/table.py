@@ -45,10 +45,12 @@ class Begun(NamedTuple):
         future: The result of the call. Cancelling it ends the command.
         finish: Called once with the future when it is done. Returns the answer, or a coroutine that returns it if the
             result is not the usual one; raises CancelledError if the future was cancelled.
+        withdraw: Called if `finish` has failed, or its coroutine was never started, as the client has left.
     """
 
     future: asyncio.Future[Any]
     finish: Callable[[asyncio.Future[Any]], Answer | Coroutine[Any, Any, Answer]]
+    withdraw: Callable[[], None] | None = None
 
 
 Beginning = Callable[["Session", Mapping[str, Any]], Begun | None]

@@ -207,7 +207,7 @@ def _begin(
             return answer(given, await _fetch(session, {**given, "timeout": left}, count))
         return answer(given, await _hand_over(session, given, queue, fetched))
 
-    return Begun(fetching.future, finish)
+    return Begun(fetching.future, finish, lambda: hub.withdraw(fetching))
 
 
 async def _fetch_from(

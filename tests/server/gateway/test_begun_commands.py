@@ -10,6 +10,7 @@ from glidemq_py import Queue
 from glidemq_py._client import async_transport
 from glidemq_py._features.leases import exchanging
 from glidemq_py.gateway import Gateway, hub
+from glidemq_py.gateway.commands import fetching
 from glidemq_py.gateway.session import Session
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
@@ -162,6 +163,43 @@ async def test_jobs_of_a_client_that_left_are_released(wire: Wire, other: Wire, 
         while len(pulled) < 2:
             pulled += (await good(other, "PULLB", queue=used, count=2, owner="w", timeout=1_000))["jobs"]
     assert sorted(each["data"] for each in pulled) == [1, 2]
+
+
+async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
+    wire: Wire, other: Wire, used: str, tasks: list[str], gateways: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client leaves when the job has been fetched, and the task that encodes it has not had its first step."""
+    await good(wire, "PUSH", queue=used, **job("x" * 100_000))
+    start: Any = Session._start_rest
+
+    def leave(self: Session, *others: Any) -> None:
+        start(self, *others)
+        self.abort()
+
+    async with Wire(gateways[0]) as leaving:
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "_start_rest", leave)
+            leaving.send(packed({"cmd": "PULL", "queue": used, "owner": "w"}))
+            assert await leaving.is_closed()
+    pulled = await good(other, "PULL", queue=used, owner="w", timeout=20_000)
+    assert len(pulled["job"]["data"]) == 100_000
+
+
+async def test_faults_of_a_command_without_a_task_are_answered(
+    wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await good(wire, "PUSH", queue=used, **job(1))
+
+    def fail(*_: object) -> Any:
+        raise KeyError("a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetching, "_hand_over_now", fail)
+        assert await failure(wire, "PULL", queue=used, owner="w") == "Internal error"
+    pulled = await good(wire, "PULL", queue=used, owner="w", timeout=20_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub.Hub, "begin_complete", fail)
+        await good(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])  # in a task
 
 
 @pytest.mark.parametrize("step", ["exchange_call", "outcomes_of", "fetched_of"])
