@@ -585,7 +585,6 @@ async def test_a_push_is_added_once_if_its_reply_is_lost_while_the_partitions_ch
         served = await gateways[0].queue(queue_name)
         adders = {type(await part._adder_here()) for part in served._parts}
         kind: Any = adders.pop()
-        start: Callable[..., Any] = kind.start
         lost: list[Any] = []
 
         async def lose(adding: Any) -> Any:
@@ -593,11 +592,15 @@ async def test_a_push_is_added_once_if_its_reply_is_lost_while_the_partitions_ch
             await queue.set_partitions(8)
             raise AmbiguousResultError("the reply was lost")
 
-        def lose_one(self: Any, rows: Any) -> Any:
-            adding = start(self, rows)
-            return adding if lost else asyncio.ensure_future(lose(adding))
+        def losing_one(way: Callable[..., Any]) -> Callable[..., Any]:
+            def lose_one(self: Any, rows: Any) -> Any:
+                adding = way(self, rows)
+                return adding if lost else asyncio.ensure_future(lose(adding))
 
-        monkeypatch.setattr(kind, "start", lose_one)
+            return lose_one
+
+        monkeypatch.setattr(kind, "start", losing_one(kind.start))
+        monkeypatch.setattr(kind, "add", losing_one(kind.add))
         ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"name": "n", "data": "once"}] * count))["ids"]
         assert lost
         assert [await state_of(wire, each) for each in ids] == ["waiting"] * count
