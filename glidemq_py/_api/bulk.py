@@ -108,6 +108,7 @@ class AddCoalescer:
         self._add_call = add_call
         self._gather = gather
         self._begin: Callable[..., bool] | None = getattr(transport, "begin", None)
+        """`AsyncTransport.begin`, which sends a call without a task; None if the transport has none."""
         self.loop = asyncio.get_running_loop()
         self._in_flight = False
         self._waiting: deque[_Waiting] = deque()

@@ -211,7 +211,7 @@ def _head_of(kind: str, queue: str, members: int) -> bytes:
 
 
 def _length_of(head: bytes, tail: bytes) -> bytes:
-    """Return the first bytes of a frame with this beginning and end."""
+    """Return the 4 bytes of length that precede a frame with this beginning and end."""
     return (len(head) + _ID_CHARS + len(_TIMESTAMP) + _FLOAT.size + len(tail)).to_bytes(4, "big")
 
 

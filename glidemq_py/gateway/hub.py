@@ -234,7 +234,9 @@ class Hub:
             raise
 
     def begin_fetch(self, count: int, lock_ms: int, wait: float) -> Fetching | None:
-        """Begin what `fetch` does; None if it returns no job at once. If the future is cancelled, call `withdraw`.
+        """Begin a fetch; return None if the queue is known to be empty, and the fetch does not wait for a job.
+
+        Call `withdraw` if the future was cancelled.
 
         Raises:
             ClosedError: If the hub is closed.
@@ -343,7 +345,7 @@ class Hub:
         return [*outcomes, *await self._report(reports, size)]
 
     def begin_complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> asyncio.Future[list[LeaseOutcome]] | None:
-        """Begin what `complete` does with at least one lease; None if it needs several calls.
+        """Begin to complete leases, at least one; return None if their results are too large for one call.
 
         Raises:
             GlideMQError: As `complete`. Nothing was sent.

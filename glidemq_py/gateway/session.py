@@ -173,7 +173,7 @@ class GatewayState(Protocol):
         ...
 
     def known_reporting_hub(self, name: str) -> Hub | None:
-        """Return the same if there is one already."""
+        """Return the hub of the queue or partition of this name if there is one already."""
         ...
 
     async def forget_parts(self, queue: Queue[Any, Any]) -> None:
@@ -374,7 +374,7 @@ class Session(asyncio.Protocol):
         try:
             return await fetching
         except asyncio.CancelledError:
-            if self._transport is None or self._transport.is_closing() or self.state.deadlines.has_ended(task):
+            if not self.ends_poll(task):
                 raise
             return None  # draining: the client is answered that there is no job
         finally:
@@ -386,7 +386,7 @@ class Session(asyncio.Protocol):
         fetching.add_done_callback(self._polls.discard)
 
     def ends_poll(self, fetching: asyncio.Future[Any]) -> bool:
-        """Return whether a cancelled fetch without a task is answered that there is no job: the gateway closes."""
+        """Return whether a cancelled fetch is answered that there is no job: the gateway closes."""
         return not self.is_lost and not self.state.deadlines.has_ended(fetching)
 
     @property

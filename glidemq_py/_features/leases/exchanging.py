@@ -345,7 +345,7 @@ def exchange_call(
 
 
 def is_complete(reply: ExchangeReply) -> bool:
-    """Return whether nothing needs to be done about a reply but what `outcomes_of` does."""
+    """Return whether a reply needs no further call: no result is to be sent elsewhere, and no budget to be checked."""
     return not reply.flags & _OUTBOX_PENDING and reply.budgets is None
 
 

@@ -61,7 +61,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
 
 
 def _placed(session: Session) -> None:
-    """Let later commands add their jobs: that of the current task comes first, as it is sent in this turn."""
+    """Let later commands send their jobs: the current one sends its own in this turn of the event loop, before them."""
     session.unplaced.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
 

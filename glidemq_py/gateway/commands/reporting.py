@@ -16,6 +16,7 @@ from glidemq_py._features.leases.lease import DEFAULTS, Lease, maker
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostError
 from glidemq_py.gateway.held import DEFAULT_LOCK_MS, Held
+from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.lookup import located
 from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Kind
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
 
-_MOST_ACKS: Final = 500
-"""Jobs of an `ACKB` that are reported without a task."""
 
 _ALL_COMPLETED: Final = {LeaseOutcome.COMPLETED}
 
@@ -140,7 +139,7 @@ async def _reported(session: Session, jobs: Sequence[LeasedJob], report: Sequenc
     return lost
 
 
-async def _answer_of(_: Session, lost: Sequence[LeasedJob], __: Sequence[LeasedJob] = ()) -> Answer:
+async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
     if not lost:
         return {"id": UNDEFINED}
     if lost[0].is_timed_out:
@@ -154,7 +153,7 @@ async def _ack(session: Session, given: Mapping[str, Any]) -> Answer:
     result = stored_value(given["result"])
     await check_readers("result", result, job.queue)
     outcomes = await (await session.state.hub(job.queue.name)).complete([(job.facts, result)])
-    return await _answer_of(session, await _reported(session, [job], outcomes))
+    return await _answer_of(await _reported(session, [job], outcomes))
 
 
 def _remove_on_complete(job: LeasedJob, remove: bool) -> None:
@@ -199,12 +198,10 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
         hub = await session.state.hub(queue.name)
         outcomes = await hub.complete([(job.facts, result) for job, result in of_queue])
         lost += await _reported(session, [job for job, _ in of_queue], outcomes)
-    return await _answer_of_many(session, ids, jobs, lost)
+    return await _answer_of_many(ids, jobs, lost)
 
 
-async def _answer_of_many(
-    session: Session, ids: Sequence[str], jobs: Sequence[LeasedJob], lost: Sequence[LeasedJob]
-) -> Answer:
+async def _answer_of_many(ids: Sequence[str], jobs: Sequence[LeasedJob], lost: Sequence[LeasedJob]) -> Answer:
     ignored = [job for job in lost if job.is_timed_out]
     for job in lost:
         if job not in ignored:
@@ -217,7 +214,7 @@ async def _answer_of_many(
 
 def _begin_ack(session: Session, given: Mapping[str, Any]) -> Begun | None:
     job_id, token, result, remove = given["id"], given["token"], given["result"], given["removeOnComplete"]
-    return _begin_acks(session, (job_id,), ((job_id, token, result, remove),), _answer_of)
+    return _begin_acks(session, (job_id,), ((job_id, token, result, remove),), lambda _, lost: _answer_of(lost))
 
 
 def _begin_ack_many(session: Session, given: Mapping[str, Any]) -> Begun | None:
@@ -226,18 +223,15 @@ def _begin_ack_many(session: Session, given: Mapping[str, Any]) -> Begun | None:
     results, tokens, removals = (
         nothing if given[field] is None else given[field] for field in ("results", "tokens", "removeOnCompletes")
     )
-    if not 0 < len(ids) == len(results) == len(tokens) == len(removals) <= _MOST_ACKS or len(set(ids)) < len(ids):
+    if not 0 < len(ids) == len(results) == len(tokens) == len(removals) <= MOST_FETCHED or len(set(ids)) < len(ids):
         return None  # the handler answers with the error, or in parts
-
-    async def answer(session: Session, lost: Sequence[LeasedJob], jobs: Sequence[LeasedJob]) -> Answer:
-        return await _answer_of_many(session, ids, jobs, lost)
-
-    return _begin_acks(session, ids, zip(ids, tokens, results, removals, strict=True), answer)
+    rows = zip(ids, tokens, results, removals, strict=True)
+    return _begin_acks(session, ids, rows, lambda jobs, lost: _answer_of_many(ids, jobs, lost))
 
 
 def _begin_acks(
     session: Session, ids: Sequence[str], rows: Iterable[tuple[str, Any, Any, Any]],
-    answer: Callable[[Session, Sequence[LeasedJob], Sequence[LeasedJob]], Coroutine[Any, Any, Answer]],
+    answer: Callable[[Sequence[LeasedJob], Sequence[LeasedJob]], Coroutine[Any, Any, Answer]],
 ) -> Begun | None:  # fmt: skip
     """Report jobs of one queue that this process has fetched; None if a task is needed: nothing was done.
 
@@ -245,7 +239,7 @@ def _begin_acks(
         session: The connection of the client.
         ids: Ids of the jobs on the wire.
         rows: Id, token, result and whether to remove it, of each job.
-        answer: Returns the answer if a lease is lost: its arguments are the session, the jobs of these leases, and all.
+        answer: Returns the answer if not all jobs were completed, given all jobs and those whose leases are lost.
     """
     held, known, results = session.state.held, list[Held](), list[tuple[LeaseFacts, Any]]()
     for job_id, token, result, remove in rows:
@@ -280,7 +274,7 @@ def _begin_acks(
             queue = await session.state.part(each.queue)
             jobs.append(LeasedJob(job_id, queue, each.facts, each.token, each.lock_ms))
         lost = [job for job, outcome in zip(jobs, outcomes, strict=True) if not outcome.applied]
-        return await answer(session, lost, jobs)
+        return await answer(jobs, lost)
 
     return Begun(reporting, finish)
 
@@ -318,7 +312,7 @@ async def end_attempt(
     job = await leased_job(session, given["id"], given["token"])
     hub = await session.state.hub(job.queue.name)
     outcome = await hub.fail(job.lease, error, retry=retry, remove=remove)
-    return await _answer_of(session, await _reported(session, [job], [outcome]))
+    return await _answer_of(await _reported(session, [job], [outcome]))
 
 
 COMMANDS: Final = (
