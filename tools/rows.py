@@ -183,7 +183,7 @@ BUILT = (
 
 REPORT_KINDS: dict[str, int] = {
     "completed": 1, "failed": 2, "released": 3, "delayed": 4, "group_limited": 5, "waiting_children": 6, "suspended": 7,
-    "completed_plain": 8,
+    "completed_plain": 8, "returned": 9,
 }  # fmt: skip
 """The first field of each report of an attempt."""
 

@@ -9,7 +9,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -219,6 +219,18 @@ class AsyncTransport:
         words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
         connection.send_for(_Begun(self, call, connection, then), words, self._timeout_s)
         return True
+
+    @contextlib.contextmanager
+    def together(self, key: str) -> Generator[None]:
+        """Let the calls of this key that begin within the block leave in one piece, in their order."""
+        connection = None if self._direct is None else self._direct.by_key.get(key)
+        if connection is not None:
+            connection.hold()
+        try:
+            yield
+        finally:
+            if connection is not None:
+                connection.let_go()
 
     async def _end_begun(self, begun: _Begun[Any], error: GlideError) -> None:
         """Pass on the result of a call whose first reply was an error."""

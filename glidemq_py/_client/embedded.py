@@ -24,6 +24,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -63,8 +65,11 @@ read -r end || { kill -KILL "$pid" 2>/dev/null; end=remove; }
 if [ "$end" = remove ] && [ -n "$1" ]; then rm -rf -- "$1"; fi
 """
 
-# The server of the wheel allocates with glibc, not with jemalloc as the usual packages of Valkey do. With larger caches
-# of free chunks, its share of the server's time falls from a third to a quarter.
+# The server of the wheel allocates with glibc, not with jemalloc as the usual packages of Valkey do. Where the system
+# has jemalloc, the server uses it, and needs an eighth less time per job.
+_JEMALLOC: Final = "libjemalloc.so.2"
+# Otherwise, with larger caches of free chunks, the share of glibc's allocator in the server's time falls from a third
+# to a quarter.
 _MALLOC_VARIABLE: Final = "GLIBC_TUNABLES"
 _MALLOC_SETTINGS: Final = "glibc.malloc.tcache_count=20000:glibc.malloc.mxfast=0"
 
@@ -306,13 +311,23 @@ def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -
     return arguments
 
 
+def _allocator() -> dict[str, str]:
+    """Return the environment variables that choose the allocator of a server; those of the user have precedence."""
+    if sys.platform == "linux":
+        folders = (f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+        for folder in folders:
+            if os.path.exists(f"{folder}/{_JEMALLOC}"):
+                return {"LD_PRELOAD": f"{folder}/{_JEMALLOC}"}
+    return {_MALLOC_VARIABLE: _MALLOC_SETTINGS}
+
+
 def _spawn(arguments: list[str], cwd: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
     try:
         # A new session: Ctrl-C in the terminal must not stop the server while we may still have results to write.
         return subprocess.Popen(
             arguments,
             cwd=cwd,
-            env={_MALLOC_VARIABLE: _MALLOC_SETTINGS, **os.environ},
+            env={**_allocator(), **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

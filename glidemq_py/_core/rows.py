@@ -527,5 +527,6 @@ REPORT_KINDS: Final[dict[str, int]] = {
     "waiting_children": 6,
     "suspended": 7,
     "completed_plain": 8,
+    "returned": 9,
 }
 """The first field of each report of an attempt."""

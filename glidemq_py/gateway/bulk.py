@@ -8,6 +8,7 @@ dies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Container, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -315,8 +316,8 @@ def begin_usual(
     if rows is None or place is None:
         return None
     state.maintain(queue)
-    state.adding(name)
-    added = adder.start(rows)
+    with contextlib.nullcontext() if adder.is_busy else state.adding_now(name):
+        added = adder.start(rows)
 
     def finish(added: asyncio.Future[_Added]) -> list[str] | Coroutine[Any, Any, list[str]]:
         if added.cancelled():

@@ -6,7 +6,6 @@ therefore computed once per text of options (`_Shape`). All other jobs take the 
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
@@ -32,6 +31,8 @@ __all__ = ["Fetched", "fetched_of"]
 _KEPT: Final = 500
 _MOST_CHARS: Final = 1_024
 """Length of options whose shape is kept."""
+_MOST_PREPARED: Final = 16_384
+"""Length of the data of jobs that are packed before a client fetches them."""
 _ID, _ENTRY, _FENCE, _NAME, _DATA, _OPTS, _ADDED, _ATTEMPTS, _PRIORITY = map(
     FIELDS["fetched_job"].index,
     ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attempts_made", "priority"),
@@ -39,8 +40,9 @@ _ID, _ENTRY, _FENCE, _NAME, _DATA, _OPTS, _ADDED, _ATTEMPTS, _PRIORITY = map(
 _LENGTHS: Final = (_ATTEMPTS, len(FIELDS["fetched_job"]))
 _NEVER_RUN: Final = ["0", False, False]
 """Failed attempts, progress and stalls of a job that has not run before."""
-_LONG_NUMBER: Final = re.compile(r"\d{10}", re.ASCII)
-"""May be an integer of more than 32 bits."""
+_DIGITS: Final = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER: Final = b"0" * 10
+"""Ten digits, which may be an integer of more than 32 bits, with every digit as 0."""
 _MARKS: Final = ("gz:", "mp:")
 _OWN: Final = frozenset(("id", "name", "data", "createdAt", "runAt", "startedAt", "lastHeartbeat"))
 """Members of the object that differ from those of other jobs with the same options."""
@@ -78,7 +80,8 @@ class Fetched:
     """
 
     __slots__ = (
-        "_lease", "_link", "_now", "_options", "_queue", "_row", "_shape", "expires_at", "facts", "lock_ms", "number",
+        "_lease", "_link", "_now", "_options", "_prepared", "_queue", "_row", "_shape", "expires_at", "facts",
+        "lock_ms", "number",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +92,8 @@ class Fetched:
         self._queue, self._link, self._row, self._now, self._options = queue, link, row, now, options
         self._shape: _Shape | None = shape
         self._lease: Lease[Any, Any] | None = None
+        self._prepared: tuple[bytes, str] | None = None
+        """Its packed object with its own id, and its token."""
         limit = now + shape.timeout if shape.timeout else 0
         kind = PlainFacts if len(row) == _LENGTHS[0] else LeaseFacts
         self.facts = kind(row[_ID], row[_ENTRY], row[_FENCE], now, limit, shape.keep)
@@ -100,7 +105,7 @@ class Fetched:
     def of_run(cls, queue: Queue[Any, Any], run: Run, options: FetchOptions) -> Fetched:
         """Return a job that has run before, or is not usual in another way."""
         found = object.__new__(cls)
-        found._queue, found._shape, found.number = queue, None, None
+        found._queue, found._shape, found.number, found._prepared = queue, None, None, None
         found.facts = facts_of(run)
         found._lease = Lease(queue, found.facts, options, run)
         own = run.options.lock_duration
@@ -123,9 +128,16 @@ class Fetched:
         """Name of its queue, or of its partition."""
         return self._queue.name
 
+    def prepare(self) -> None:
+        """Make its packed object and its token now, if it is a usual job: a client will fetch it soon."""
+        if self._shape is not None and self.size <= _MOST_PREPARED:
+            self._prepared = self.packed(self.facts.id), self.token
+
     @property
     def token(self) -> str:
         """Token of its lease."""
+        if self._prepared is not None:
+            return self._prepared[1]
         return encode_token(self._queue.options.prefix, self._queue.name, self.facts)
 
     @property
@@ -153,6 +165,8 @@ class Fetched:
             JobDataError: If the serializer cannot decode the stored data.
             RecursionError: If the data is nested too deeply. ValueError: Likewise.
         """
+        if self._prepared is not None and job_id == self.facts.id:
+            return self._prepared[0]
         shape, own = self._shape, self._own_members(job_id)
         if shape is None or own is None:
             return packed_value(job_object(self.lease.job, job_id))
@@ -169,7 +183,7 @@ class Fetched:
             data = json.loads(text) if is_json else decode_data(text, serializer)
         except SerializationError:
             return None  # reading the job raises the error
-        if not is_json or _LONG_NUMBER.search(text):
+        if not is_json or _LONG_NUMBER in text.encode("utf-8", "surrogatepass").translate(_DIGITS):
             data = portable(data)
         added, now = float(self._row[_ADDED]), float(self._now)
         run_at = max(added, min(added + shape.delay, now)) if shape.delay else added  # or it was promoted

@@ -117,6 +117,24 @@ class HeldJobs:
             return None
         return held if duration is None or duration == held.lock_ms else None
 
+    def renew_fresh(self, job_ids: Sequence[str], tokens: Iterable[object]) -> int | None:
+        """Renew locks of jobs as `fresh` does it, and return how many; None if one must be renewed on the server.
+
+        Args:
+            job_ids: The ids.
+            tokens: The tokens of their leases; those that are not strings are ignored.
+        """
+        now, jobs, found = time.monotonic(), self._jobs, list[Held]()
+        for job_id, token in zip(job_ids, tokens, strict=True):
+            held = jobs.get(job_id)
+            if held is not None and now < held.fresh_until and (token == held.token or not isinstance(token, str)):
+                found.append(held)
+            elif not isinstance(token, str) or self._ended.get(job_id) != token:
+                return None
+        for held in found:
+            held.is_kept = True
+        return len(found)
+
     def renewed(self, job_id: str, token: str | None, duration: int | None) -> None:
         """Note that the lock was extended: the job stays locked if the connection is lost."""
         held = self._jobs.get(job_id)

@@ -3,7 +3,7 @@
 They leave together, in at most `MOST_CALLS` exchanges at a time. There is no timer: a lone one leaves at once, and
 those that arrive meanwhile leave when a call has returned. While jobs are ready, fetches leave ahead of the reports of
 the same turn, so that a client gets its next jobs while the server stores its reports; a fetch that finds none is sent
-again behind them.
+again behind them. Calls with reports also fetch the jobs that clients are likely to fetch next (`Prefetch`).
 
 A queue without ready jobs is known to be empty until a client of this process changes it, a message on the process's
 wake-up channel tells of a push, its next delayed job is due, or `STALE_S` have passed. Until then long polls sleep, and
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,7 @@ from glidemq_py._features.leases.exchanging import (
     is_complete,
     outcomes_of,
     release_unclaimed,
+    returned_row,
     within_budgets,
 )
 from glidemq_py._features.leases.lease import Lease
@@ -52,6 +53,7 @@ from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched, fetched_of
+from glidemq_py.gateway.prefetch import Prefetch
 
 __all__ = ["FIRST_LOOKS", "MOST_FETCHED", "NO_REPLY", "STALE_S", "Fetching", "Hub"]
 
@@ -108,12 +110,14 @@ class Fetching:
         future: Its jobs.
     """
 
-    __slots__ = ("count", "failure", "future", "is_sent", "lock_ms", "timer")
+    __slots__ = ("count", "failure", "future", "is_sent", "jobs", "lock_ms", "timer")
 
     def __init__(self, count: int, lock_ms: int, future: asyncio.Future[list[Fetched]]) -> None:
         self.count = count
         self.lock_ms = lock_ms
         self.future = future
+        self.jobs: Sequence[Fetched] = ()
+        """Jobs that it has already; ``count`` is the number of those that it still wants."""
         self.timer: asyncio.TimerHandle | None = None
         """Ends the wait for a job; None if it does not wait any more."""
         self.is_sent = False
@@ -125,10 +129,13 @@ class Fetching:
         if self.timer is not None:
             self.timer.cancel()
         if not self.future.done():
-            self.future.set_result(jobs)
+            self.future.set_result([*self.jobs, *jobs] if self.jobs else jobs)
 
     def fail(self, error: Exception) -> None:
-        """Raise this error."""
+        """Raise this error, unless it has jobs already."""
+        if self.jobs:
+            self.end([])
+            return
         if self.timer is not None:
             self.timer.cancel()
         if not self.future.done():
@@ -151,6 +158,10 @@ class _Exchange(NamedTuple):
     channel: WakeChannel | None
     messages: int
     """Number of messages that had arrived before it."""
+    prefetched: int
+    """Jobs that it fetches for no client yet."""
+    discards: int
+    """`Prefetch.discards` before it."""
 
 
 class Hub:
@@ -191,6 +202,7 @@ class Hub:
         self._is_woken = False
         self._has_more = False
         """Whether the last fetch has found as many jobs as it wanted."""
+        self._prefetch = Prefetch(self._return_jobs)
         self._polled_at = 0.0
         self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
@@ -246,16 +258,22 @@ class Hub:
         if not self._is_listening:
             self._listen()
         is_empty = self._polled_at < self._empty_until
-        if is_empty and wait <= 0 and self._empty_looks >= FIRST_LOOKS:
+        jobs = self._prefetch.take(count, lock_ms)
+        if is_empty and wait <= 0 and self._empty_looks >= FIRST_LOOKS and not jobs:
             return None
-        fetch = Fetching(count, lock_ms, self._loop.create_future())
-        if wait > 0:
+        fetch = Fetching(count - len(jobs), lock_ms, self._loop.create_future())
+        fetch.jobs = jobs
+        if jobs and (is_empty or not fetch.count):
+            fetch.end([])
+            return fetch
+        if wait > 0 and not jobs:
             fetch.timer = self._loop.call_later(wait, self._give_up, fetch)
-        if is_empty and wait > 0:
+        if is_empty and fetch.timer is not None:
             self._sleep(fetch)
         else:
             self._fetches.append(fetch)
-            self._schedule()
+            if not self._prefetch.awaits(fetch.count, lock_ms):
+                self._schedule()
         return fetch
 
     def withdraw(self, fetch: Fetching) -> None:
@@ -263,12 +281,14 @@ class Hub:
         if fetch.timer is not None:
             fetch.timer.cancel()
         self._sleeping.pop(fetch, None)
-        if fetch.future.done() and not fetch.future.cancelled() and fetch.future.exception() is None:
+        if not fetch.future.done() or fetch.future.cancelled():
+            self.release(fetch.jobs)
+        elif fetch.future.exception() is None:
             self.release(fetch.future.result())
 
     def is_empty(self) -> bool:
         """Return whether a fetch that does not wait is answered from memory: the queue is known to be empty."""
-        if self._is_closed or not self._is_listening or self._empty_looks < FIRST_LOOKS:
+        if self._is_closed or not self._is_listening or self._empty_looks < FIRST_LOOKS or self._prefetch.has_jobs:
             return False
         self._polled_at = self._loop.time()
         return self._polled_at < self._empty_until
@@ -302,6 +322,7 @@ class Hub:
             on_ready: Called when the partition may have a job.
         """
         self._on_ready = on_ready
+        self._return_jobs(self._prefetch.discard())
         for fetch in tuple(self._sleeping):
             fetch.end([])  # it asks the other partitions
         self._sleeping.clear()
@@ -391,6 +412,7 @@ class Hub:
             ClosedError: If the hub is closed.
         """
         self._check_open()
+        self._prefetch.reported(len(reports))
         future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
         self._reports.append((reports, future, chars))
         self._schedule()
@@ -416,15 +438,20 @@ class Hub:
         if not reported and not fetches:
             return
         options = channel = None
-        if fetches:
-            wanted = sum([fetch.count for fetch in fetches])
-            options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
+        lock_ms, prefetched = fetches[0].lock_ms if fetches else self._prefetch.lock_ms, 0
+        if reported and self._has_more and self._on_ready is None:
+            prefetched = self._prefetch.request(lock_ms)
+        if fetches or prefetched:
+            wanted = sum([fetch.count for fetch in fetches]) + prefetched
+            options = FetchOptions(wanted, lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
             if self._channels.hears:
                 channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
         reports = [report for some, _, _ in reported for report in some]
         if self._max_completed is not None:
             self._limit_completed(reports, self._max_completed)
-        exchange = _Exchange(reported, fetches, is_ahead, reports, options, channel, self._messages)
+        exchange = _Exchange(
+            reported, fetches, is_ahead, reports, options, channel, self._messages, prefetched, self._prefetch.discards
+        )  # fmt: skip
         if not self._begin(exchange):
             self._run(exchange, None)
 
@@ -520,6 +547,7 @@ class Hub:
                 raise
 
     def _fail(self, exchange: _Exchange, failure: Exception) -> None:
+        self._prefetch.ended(exchange.prefetched)
         for _, future, _ in exchange.reported:
             if not future.done():
                 future.set_exception(failure)
@@ -540,8 +568,13 @@ class Hub:
                 future.set_result(outcomes[done : done + len(some)])
             done += len(some)
         is_silent = exchange.messages == self._messages
-        self._note(reply, bool(outcomes), bool(jobs), bool(exchange.fetches), is_silent)
-        self._distribute(exchange.fetches, jobs, exchange.is_ahead)
+        self._note(reply, bool(outcomes), bool(jobs), exchange.options is not None, is_silent)
+        rest = self._distribute(exchange.fetches, jobs, exchange.is_ahead)
+        if exchange.prefetched:
+            self._use_prefetched(exchange, rest)
+            self._prefetch.ended(exchange.prefetched)
+        else:
+            self.release(rest)  # of clients that have left
 
     @staticmethod
     def _limit_completed(reports: list[Report], count: int) -> None:
@@ -607,7 +640,25 @@ class Hub:
         if self._sleeping:
             self._set_timer()
 
-    def _distribute(self, fetches: Sequence[Fetching], jobs: list[Fetched], is_ahead: bool) -> None:
+    def _use_prefetched(self, exchange: _Exchange, jobs: list[Fetched]) -> None:
+        """Give prefetched jobs to the clients that wait for them, and keep the others."""
+        if jobs and exchange.options is not None:
+            self._prefetch.keep(jobs, exchange.options.lock_duration, exchange.discards)
+        while self._fetches:
+            fetch = self._fetches[0]
+            if not fetch.future.done():
+                mine = self._prefetch.take_more(fetch.count, fetch.lock_ms)
+                if not mine:
+                    return
+                fetch.jobs = [*fetch.jobs, *mine]
+                fetch.count -= len(mine)
+                if fetch.count:
+                    return
+                fetch.end([])
+            self._fetches.popleft()
+
+    def _distribute(self, fetches: Sequence[Fetching], jobs: list[Fetched], is_ahead: bool) -> list[Fetched]:
+        """Give clients their jobs; return those that are left."""
         start = 0
         for fetch in fetches:
             if fetch.future.done():
@@ -615,16 +666,16 @@ class Hub:
             fetch.is_sent, fetch.failure = False, None
             mine = jobs[start : start + fetch.count]
             start += len(mine)
-            if is_ahead and not mine:
+            if is_ahead and not mine and not fetch.jobs:
                 self._fetches.append(fetch)  # the reports behind it may have made jobs ready
                 self._schedule()
-            elif mine or fetch.timer is None:
+            elif mine or fetch.jobs or fetch.timer is None:
                 fetch.end(mine)
             elif self._loop.time() < self._empty_until:
                 self._sleep(fetch)
             else:
                 self._fetches.append(fetch)
-        self.release(jobs[start:])  # of clients that have left
+        return jobs[start:]
 
     def release(self, jobs: Sequence[Fetched]) -> None:
         """Release jobs of clients that have left."""
@@ -636,6 +687,25 @@ class Hub:
             await self._queue.release_leases([each.lease for each in jobs])
         except GlideMQError as error:
             _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", self._queue.name, error)
+
+    def _return_jobs(self, jobs: Sequence[Fetched]) -> None:
+        """Return prefetched jobs to the front of the queue."""
+        if jobs:
+            self._start(self._return_all(jobs))
+
+    async def _return_all(self, jobs: Sequence[Fetched]) -> None:
+        # The last one first: each is put before those that are there.
+        reports = [Report(returned_row(job.facts), 0, None) for job in reversed(jobs)]
+        try:
+            await exchange_rows(self._queue, self._link, reports, None, None)
+        except GlideMQError as error:
+            _log.warning("gateway: queue %r: prefetched jobs stay locked: %s", self._queue.name, error)
+
+    async def return_prefetched(self) -> None:
+        """Return the prefetched jobs to the front of the queue, and wait for this."""
+        jobs = self._prefetch.discard()
+        if jobs:
+            await self._return_all(jobs)
 
     # -- expiry ----------------------------------------------------------------------------------------------
 
@@ -692,6 +762,17 @@ class Hub:
         is_awaited = self._sleeping or self._on_ready is not None
         if is_awaited and not self._in_flight and self._glide is not None and self._glide.is_direct:
             self._loop.call_soon(self.look)
+
+    @contextlib.contextmanager
+    def adding(self) -> Generator[None]:
+        """Send the fetches that wait together with the call that the block begins, behind it: it adds a job."""
+        if not self._sleeping or self._in_flight or self._glide is None:
+            yield
+            return
+        with self._glide.together(self.keys.meta):
+            yield
+            self.look()
+            self._send()
 
     def look(self) -> None:
         """Believe no longer that the queue is empty: a client of this process has changed it."""
@@ -819,6 +900,7 @@ class Hub:
         for timer in (self._due, self._ending):
             if timer is not None:
                 timer.cancel()
+        self._return_jobs(self._prefetch.discard())
         while self._in_flight or self._tasks:
             await asyncio.wait((*self._in_flight, *self._tasks))
         await self._channels.remove(self)

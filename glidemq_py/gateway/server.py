@@ -449,6 +449,11 @@ class Gateway:
         if hub is not None:
             hub.expect_job()
 
+    def adding_now(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Let the hub of a queue send the polls that wait together with the call that the block begins."""
+        hub = self._hubs.get(name)
+        return contextlib.nullcontext() if hub is None else hub.adding()
+
     def added(self, name: str) -> None:
         """Let the hub of a partition look for jobs that were added."""
         hub = self._hubs.get(name)
@@ -474,6 +479,14 @@ class Gateway:
             found = None if name is None else self._hubs.get(name)
         if found is not None:
             found.look()
+
+    async def return_prefetched(self, fields: Mapping[str, Any]) -> None:
+        """Return the prefetched jobs of the queue that a command names to it, or those of all queues."""
+        name = fields.get("queue")
+        hubs = (self._hubs.get(name),) if isinstance(name, str) else tuple(self._hubs.values())
+        for hub in hubs:
+            if hub is not None:
+                await hub.return_prefetched()
 
     async def _close_queue(self, queue: Queue[Any, Any]) -> None:
         self._used_at.pop(queue.name, None)

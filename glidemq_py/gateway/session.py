@@ -63,6 +63,11 @@ _AUTH_S: Final = 10.0
 """Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
+_WITH_PREFETCHED: Final = frozenset((
+    *PROTOCOL["core"], "JobHeartbeat", "JobHeartbeatB", "Heartbeat", "ExtendLock", "ExtendLocks", "Progress", "AddLog",
+    "Ping", "Hello", "Auth", "RegisterWorker",
+))  # fmt: skip
+"""Commands that may run while jobs are prefetched; before others, these jobs return to their queue."""
 _READING: Final = frozenset((
     *PROTOCOL["query"], *PROTOCOL["monitoring"], "Dlq", "CronGet", "CronList", "PULL", "PULLB",
 ))  # fmt: skip
@@ -191,6 +196,10 @@ class GatewayState(Protocol):
         """
         ...
 
+    def adding_now(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Note that the block begins the call that adds a job to a queue; no other one is in flight."""
+        ...
+
     def added(self, name: str) -> None:
         """Note that jobs were added to a partition."""
         ...
@@ -201,6 +210,10 @@ class GatewayState(Protocol):
 
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Note that a command with these fields may have made jobs ready."""
+        ...
+
+    async def return_prefetched(self, fields: Mapping[str, Any]) -> None:
+        """Return the prefetched jobs of the queue of a command with these fields, or of all queues."""
         ...
 
     def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
@@ -495,8 +508,7 @@ class Session(asyncio.Protocol):
                 with contextlib.suppress(Exception):  # the handler fails in the same way, and its error is the answer
                     begun = command.begin(self, fields)
             if begun is not None:
-                self._follow(begun, name, given, fields)
-                return True
+                return self._follow(begun, name, given, fields)
         task = self._start_task(self._run(name, given, fields))
         if command is not None and command.adds:
             self.unplaced.add(task)
@@ -508,35 +520,46 @@ class Session(asyncio.Protocol):
         task.add_done_callback(self._ended)
         return task
 
-    def _follow(self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any]) -> None:
-        """Answer a command without a task when its call has ended."""
+    def _follow(self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any]) -> bool:
+        """Answer a command without a task when its call has ended; return False if it is answered already."""
         start, future = time.perf_counter(), begun.future
-        self._running.add(future)
-        self.state.deadlines.running[future] = start, name, fields
+        if future.done():
+            self._end_begun(begun, name, given, fields, start)
+            return False
 
         def answer(future: asyncio.Future[Any]) -> None:
             self.state.deadlines.running.pop(future, None)
-            try:
-                found = begun.finish(future)
-            except asyncio.CancelledError:
-                late = self.state.deadlines.error_of_call(future, name, changes_nothing=_only_reads(name))
-                if late is not None:
-                    self._answer(given, _failure(str(late)))
-            except Exception:
-                _log.exception("gateway: command %s failed", name)
-                self._answer(given, _failure("Internal error"))
-                if begun.withdraw is not None:
-                    begun.withdraw()
-            else:
-                if isinstance(found, dict):
-                    self._answer(given, self._succeeded(name, fields, found, start))
-                else:
-                    self._start_rest(begun, name, given, fields, found, start)
-            if name not in _NOTHING_READY:
-                self.state.changed(fields)
+            self._end_begun(begun, name, given, fields, start)
             self._ended(future)
 
+        self._running.add(future)
+        self.state.deadlines.running[future] = start, name, fields
         future.add_done_callback(answer)
+        return True
+
+    def _end_begun(
+        self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any], start: float
+    ) -> None:  # fmt: skip
+        """Answer a command whose call has ended."""
+        future = begun.future
+        try:
+            found = begun.finish(future)
+        except asyncio.CancelledError:
+            late = self.state.deadlines.error_of_call(future, name, changes_nothing=_only_reads(name))
+            if late is not None:
+                self._answer(given, _failure(str(late)))
+        except Exception:
+            _log.exception("gateway: command %s failed", name)
+            self._answer(given, _failure("Internal error"))
+            if begun.withdraw is not None:
+                begun.withdraw()
+        else:
+            if isinstance(found, dict):
+                self._answer(given, self._succeeded(name, fields, found, start))
+            else:
+                self._start_rest(begun, name, given, fields, found, start)
+        if name not in _NOTHING_READY:
+            self.state.changed(fields)
 
     def _start_rest(
         self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any],
@@ -609,6 +632,8 @@ class Session(asyncio.Protocol):
         running, task = self.state.deadlines.running, asyncio.current_task()
         running[task] = start, name, fields
         try:
+            if name not in _WITH_PREFETCHED:
+                await self.state.return_prefetched(fields)
             answer = await (command.handler(self, fields) if rest is None else rest)
             return self._succeeded(name, fields, answer, start)
         finally:

@@ -16,6 +16,13 @@ local function priority_time(q, now)
   return at
 end
 
+-- Return a time before those of all jobs of the priority that are due.
+local function time_before(q, now, priority)
+  local head = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1, 'WITHSCORES')
+  local band, at = G.band_of(head[G.rows.scored.score])
+  return (band == priority and math.min(at, now) or now) - 1
+end
+
 -- If the new due time is the earliest of its priority, wake an idle worker so that it resets its timer. The lowest
 -- score of the whole set does not show the due times of other priorities.
 local function wake_for_due(q, id, priority)
@@ -23,23 +30,26 @@ local function wake_for_due(q, id, priority)
   if first == id then G.wake(q, 1) end
 end
 
--- job: {id, name, priority, lifo, due (epoch ms or nil), rank (of features/ranks, or nil), fair (its fair key or nil)}.
--- Return the state and the stream entry id or ''.
+-- job: {id, name, priority, lifo, due (epoch ms or nil), rank (of features/ranks, or nil), fair (its fair key or nil),
+-- first (true = put it before the others)}. Return the state and the stream entry id or ''.
 G.place = function(q, now, job)
   local id, priority, rank = job.id, G.priority_of(job.priority), job.rank and G.ranks.of(job.rank)
-  if job.fair then return G.fair.place(q, id, job.fair, priority, job.due) end
-  if rank then return job.due and G.ranks.delay(q, id, job.due) or G.ranks.place(q, id, rank, job.lifo), '' end
+  if job.fair then return G.fair.place(q, id, job.fair, priority, job.due, job.first) end
+  if rank then
+    return job.due and G.ranks.delay(q, id, job.due) or G.ranks.place(q, id, rank, job.lifo or job.first), ''
+  end
   if job.due then
     redis.call('ZADD', q.scheduled, G.scheduled_score(priority, job.due), id)
     wake_for_due(q, id, priority)
     return 'delayed', ''
   end
   if priority > 0 then
-    redis.call('ZADD', q.scheduled, G.scheduled_score(priority, priority_time(q, now)), id)
+    local at = job.first and time_before(q, now, priority) or priority_time(q, now)
+    redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id)
     G.wake(q, 1)
     return 'prioritized', ''
   end
-  if job.lifo then
+  if job.lifo or job.first then -- the list of LIFO jobs is before the stream
     redis.call('RPUSH', q.lifo, id)
     G.wake(q, 1)
     return 'waiting', ''

@@ -4,6 +4,7 @@
 --   2 {…, processed_on, reason, failed_type, stacktrace, limit, backoff [, keep [, next_fallback [, permanent]]]}
 --     failed; next_fallback: the next attempt uses the next fallback; permanent: 1 = not retried, whatever its attempts
 --   3 {kind, id, entry, fence, processed_on}                                              released, no attempt counted
+--   9 the same, of a job that no client has got: it returns to the front of its source
 --   4 delayed (finish_delay.lua)   5 its group is rate limited (finish_group.lua)
 --   6 waits for its children (finish_children.lua)   7 is suspended (finish_suspend.lua)
 -- keep: 0 or absent = keep the job, 1 = delete it immediately, 2 = the same if no peer can have written a key of the job,
@@ -274,11 +275,11 @@ local function fail(b, row)
 end
 
 -- Release the job. It gets a new token immediately, so that a later report of this attempt is rejected.
-local function release(b, row)
+local function release(b, row, to_front)
   local q, id = b.q, row[ID]
   local rejected = current(q.J .. id, row, RELEASED)
   if rejected then return rejected end
-  local g = G.return_job(q, id, b.now, G.job_of(q, id))
+  local g = G.return_job(q, id, b.now, G.job_of(q, id), to_front)
   leave_source(b, row)
   if g then G.add_ready_group(b.fetching, g.name) end
   return G.RELEASED
@@ -287,6 +288,7 @@ end
 local FINISH, KINDS = G.finish_kinds, G.report_kinds
 FINISH[KINDS.completed], FINISH[KINDS.failed], FINISH[KINDS.released] = complete, fail, release
 FINISH[KINDS.completed_plain] = complete_plain
+FINISH[KINDS.returned] = function(b, row) return release(b, row, true) end
 F.current, F.leave_source, F.leave_group, F.fail_at_once = current, leave_source, leave_group, fail_at_once
 
 -- Return the first entry id after `entry`; nil if its number is too large for exact arithmetic.

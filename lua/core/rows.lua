@@ -207,5 +207,5 @@ G.requests = {
 -- The first field of each report of an attempt.
 G.report_kinds = {
   completed = 1, failed = 2, released = 3, delayed = 4, group_limited = 5, waiting_children = 6, suspended = 7,
-  completed_plain = 8,
+  completed_plain = 8, returned = 9,
 }

@@ -227,6 +227,9 @@ class Fetched:
     def released(self) -> working.Released:
         return working.released(*self.token)
 
+    def returned(self) -> working.Released:
+        return working.returned(*self.token)
+
 
 PLAIN_LENGTH = 7
 """Length of the row of a plain job that has never run."""

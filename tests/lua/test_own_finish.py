@@ -1,5 +1,7 @@
 """Test the report half of exchange: statuses, fencing, retries, releases, retention, metrics."""
 
+from typing import Any
+
 import pytest
 
 from glidemq_py._core.calls import working
@@ -97,6 +99,25 @@ def test_release_does_not_count_an_attempt(q: OwnQueue) -> None:
     assert [job.id for job in again] == [job.id for job in jobs]
     assert [job.fence for job in again] == [3, 3, 3]
     assert q.finish(*[job.completed() for job in jobs]) == [S.STALE] * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 3}, {"rank": -1}, {"fair_key": "k"}])
+def test_returned_jobs_are_the_next(q: OwnQueue, options: dict[str, Any]) -> None:
+    q.add(*[row("a", "", "{}", **options) for _ in range(6)])
+    order = list("654321" if "lifo" in options else "123456")
+    jobs = q.fetch(4)
+    assert [job.id for job in jobs] == order[:4]
+    assert q.finish(*[job.returned() for job in reversed(jobs[1:])]) == [S.RELEASED] * 3
+    assert [q.job(job.id)["attemptsMade"] for job in jobs] == ["0"] * 4
+    assert [job.id for job in q.fetch(6)] == order[1:]
+    assert q.finish(*[job.completed() for job in jobs[1:]]) == [S.STALE] * 3
+
+
+def test_returned_job_of_a_group_is_its_head(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}", ordering=["g", 1, 0, 0, 0, 0, 0]) for _ in range(3)])
+    first = q.take_one()
+    assert q.finish(first.returned()) == [S.RELEASED]
+    assert q.take_one().id == first.id
 
 
 # -- fencing -----------------------------------------------------------------------------------------------
@@ -338,7 +359,7 @@ def test_unknown_row_kinds(q: OwnQueue) -> None:
     add_many(q, 1)
     job = q.take_one()
     with pytest.raises(RespError):
-        q.finish(job.completed(), job.released()._replace(kind=9, id="1"))
+        q.finish(job.completed(), job.released()._replace(kind=99, id="1"))
     assert q.state("1") == "completed"
     assert q.redis("ZCARD", "completed") == 1
 

@@ -71,6 +71,7 @@ class DirectConnection(asyncio.Protocol):
         self._reader: Any = hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
         self._pending: deque[tuple[Receiver, float]] = deque()
         self._unsent: list[bytes] = []
+        self._is_held = False
         self._transport: Any = None
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = math.inf
@@ -116,7 +117,10 @@ class DirectConnection(asyncio.Protocol):
                 self.retire()
                 receiver.set_exception(NotSentError("the server has closed the connection"))
                 return
-            self._transport.write(packed)
+            if self._is_held:
+                self._unsent.append(packed)
+            else:
+                self._transport.write(packed)
             if now + timeout < self._watch_at:
                 self._check_at(now + timeout)
             # Busy polling (replies.py), here without a function of its own.
@@ -129,6 +133,15 @@ class DirectConnection(asyncio.Protocol):
                 self._spinning = True
                 self._loop.call_soon(self._spin)
         self._pending.append((receiver, now + timeout))
+
+    def hold(self) -> None:
+        """Let commands wait until `let_go`, in the same turn of the event loop, so that they leave together."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        """Send the commands that have waited since `hold`."""
+        self._is_held = False
+        self._flush()
 
     def _spin(self) -> None:
         """Keep the event loop from blocking until the reply to a lone call has arrived."""

@@ -431,6 +431,11 @@ def released(job_id: str, entry: str, fence: int, processed_on: int) -> Released
     return Released(REPORT_KINDS["released"], job_id, entry, fence, processed_on)
 
 
+def returned(job_id: str, entry: str, fence: int, processed_on: int) -> Released:
+    """Return the report of a job that returns to the front of its queue: no client has got it."""
+    return Released(REPORT_KINDS["returned"], job_id, entry, fence, processed_on)
+
+
 def delayed(job_id: str, entry: str, fence: int, processed_on: int, delay: int, due: int, data: str | None) -> Delayed:
     """Return the report of a job delayed by ``delay`` ms or until ``due`` (epoch ms, 0 = not given), with new data."""
     return Delayed(

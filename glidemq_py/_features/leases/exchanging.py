@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["ROWS_PER_CALL", "BegunExchange", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report",
            "completed_row", "deliver", "exchange", "exchange_call", "exchange_rows", "facts_of", "failed_rows",
            "is_complete", "log_attempt", "outcomes_of", "release_unclaimed", "released_row",
-           "within_budgets"]  # fmt: skip
+           "returned_row", "within_budgets"]  # fmt: skip
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
@@ -189,6 +189,11 @@ def completed_row(
 def released_row(facts: LeaseFacts) -> Finished:
     """Return the row of a released lease."""
     return working.released(facts.id, facts.entry, facts.fence, facts.processed_on)
+
+
+def returned_row(facts: LeaseFacts) -> Finished:
+    """Return the row of a lease that nobody has got: its job returns to the front of the queue."""
+    return working.returned(facts.id, facts.entry, facts.fence, facts.processed_on)
 
 
 class _Stored(NamedTuple):

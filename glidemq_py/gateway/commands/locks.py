@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._features.leases.lease import MAX_LOCK_MS
 from glidemq_py.gateway.commands.reporting import LeasedJob, leased_job
-from glidemq_py.gateway.held import Held
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
@@ -58,28 +58,20 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     return count
 
 
-def _renew_fresh(session: Session, renewals: Sequence[_Renewal]) -> int | None:
-    """Renew locks from memory, and return how many; None if one of them must be renewed on the server."""
-    held, now, fresh = session.state.held, time.monotonic(), list[Held]()
-    for job_id, token, duration in renewals:
-        found = held.fresh(job_id, token, duration, now)
-        if found is not None:
-            fresh.append(found)
-        elif not held.has_ended(job_id, token):
-            return None
-    for each in fresh:
-        each.is_kept = True
-    return len(fresh)
-
-
 def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
-    fresh = _renew_fresh(session, [(given["id"], given["token"], given["duration"])])
-    return {"data": {"ok": True}} if fresh else None
+    held = session.state.held.fresh(given["id"], given["token"], given["duration"], time.monotonic())
+    if held is None:
+        return None
+    held.is_kept = True
+    return {"data": {"ok": True}}
 
 
 def _heartbeats_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
-    count = _renew_fresh(session, _renewals(given)) if len(given["ids"]) <= _MOST_AT_ONCE else None
-    return None if count is None else {"data": {"ok": True, "count": count}}
+    ids, tokens = given["ids"], given["tokens"]
+    if len(ids) > _MOST_AT_ONCE or (tokens is not None and len(tokens) != len(ids)):
+        return None  # the handler renews them, or answers with the error
+    count = session.state.held.renew_fresh(ids, repeat(None, len(ids)) if tokens is None else tokens)
+    return None if count is None else PortableMap(data={"ok": True, "count": count})
 
 
 def _renewals(given: Mapping[str, Any]) -> list[_Renewal]:

@@ -175,8 +175,18 @@ F.adding = function(q, most, callback, ...)
   return results
 end
 
--- Put a job into its place. due: epoch ms, nil = now. Return the state and '', as G.place does.
-F.place = function(q, id, key, priority, due)
+-- Return a number before those of the ready jobs of a key with this priority, or of a new arrival.
+local function sequence_before(q, key, band)
+  local start = band * PRIORITY_BAND
+  local head = redis.call('ZRANGEBYSCORE', F.queue_of(q, key), G.int(start), G.int(start + PRIORITY_BAND - 1), 'LIMIT', 0,
+    1, 'WITHSCORES')
+  local first = head[G.rows.scored.score]
+  return first and math.max(0, tonumber(first) - start - 1) or next_sequence(q)
+end
+
+-- Put a job into its place. due: epoch ms, nil = now. first: true = before the others of its priority. Return the state and
+-- '', as G.place does.
+F.place = function(q, id, key, priority, due, first)
   F.use(q)
   if due then
     redis.call('ZADD', q.fair_delayed, G.score(G.clamped_time(due)), id)
@@ -185,7 +195,7 @@ F.place = function(q, id, key, priority, due)
   end
   -- Priority 0 runs after all priorities.
   local band, adding = priority > 0 and priority or G.PRIORITY_MAX, rawget(q, 'fair_adding')
-  local score = G.int(band * PRIORITY_BAND + next_sequence(q, adding))
+  local score = G.int(band * PRIORITY_BAND + (first and sequence_before(q, key, band) or next_sequence(q, adding)))
   local added = redis.call('ZADD', F.queue_of(q, key), score, id)
   if adding then
     adding.waiting = adding.waiting + added
