@@ -6,6 +6,7 @@ therefore computed once per text of options (`_Shape`). All other jobs take the 
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
@@ -44,8 +45,20 @@ _DIGITS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER: Final = b"0" * 10
 """Ten digits, which may be an integer of more than 32 bits, with every digit as 0."""
 _MARKS: Final = ("gz:", "mp:")
-_OWN: Final = frozenset(("id", "name", "data", "createdAt", "runAt", "startedAt", "lastHeartbeat"))
+_TIMES: Final = ("createdAt", "runAt", "startedAt", "lastHeartbeat")
+_OWN: Final = frozenset(("id", "name", "data", *_TIMES))
 """Members of the object that differ from those of other jobs with the same options."""
+_PACKED_ID, _PACKED_NAME, _PACKED_DATA = map(packed_value, ("id", "name", "data"))
+_PACKED_TIMES: Final = [packed_value(name) + b"\xcb" for name in _TIMES]
+"""Names, each with the byte that precedes a float."""
+_TIMES_LAYOUT: Final = struct.Struct(">" + "".join(f"{len(name)}sd" for name in _PACKED_TIMES))
+_UNREADABLE: Final = object()
+
+
+def _pack_times(added: float, run_at: float, now: float) -> bytes:
+    """Return the packed members `_TIMES`."""
+    first, second, third, last = _PACKED_TIMES
+    return _TIMES_LAYOUT.pack(first, added, second, run_at, third, now, last, now)
 
 
 class _Shape(NamedTuple):
@@ -153,10 +166,12 @@ class Fetched:
         Raises:
             JobDataError: If the serializer cannot decode the stored data.
         """
-        shape, own = self._shape, self._own_members(job_id)
-        if shape is None or own is None:
+        shape = self._shape
+        data = _UNREADABLE if shape is None else self._data()
+        if shape is None or data is _UNREADABLE:
             return job_object(self.lease.job, job_id)
-        return PortableMap(shape.members | own)
+        times = dict(zip(_TIMES, self._times(shape), strict=True))
+        return PortableMap(shape.members | {"id": job_id, "name": self._row[_NAME], "data": data} | times)
 
     def packed(self, job_id: str) -> bytes:
         """Return its object on the wire, with this id, as MessagePack.
@@ -167,30 +182,36 @@ class Fetched:
         """
         if self._prepared is not None and job_id == self.facts.id:
             return self._prepared[0]
-        shape, own = self._shape, self._own_members(job_id)
-        if shape is None or own is None:
-            return packed_value(job_object(self.lease.job, job_id))
-        return shape.head + packed_portable(own)[1:] + shape.rest
-
-    def _own_members(self, job_id: str) -> dict[str, Any] | None:
-        """Return the members of its object that differ from those of its shape; None if it has no shape."""
         shape = self._shape
-        if shape is None:
-            return None
+        data = _UNREADABLE if shape is None else self._data()
+        if shape is None or data is _UNREADABLE:
+            return packed_value(job_object(self.lease.job, job_id))
+        added, run_at, now, _ = self._times(shape)
+        return b"".join((
+            shape.head, _PACKED_ID, packed_portable(job_id), _PACKED_NAME, packed_portable(self._row[_NAME]),
+            _PACKED_DATA, packed_portable(data), _pack_times(added, run_at, now), shape.rest,
+        ))  # fmt: skip
+
+    def _data(self) -> Any:
+        """Return its data; `_UNREADABLE` if reading the job raises the error."""
         text, serializer = self._row[_DATA], self._link.serializer
-        is_json = serializer is JSON_SERIALIZER and not text.startswith(_MARKS)
+        if serializer is JSON_SERIALIZER and not text.startswith(_MARKS):
+            try:
+                data = json.loads(text)
+            except SerializationError:
+                return _UNREADABLE
+            has_long = _LONG_NUMBER in text.encode("utf-8", "surrogatepass").translate(_DIGITS)
+            return portable(data) if has_long else data
         try:
-            data = json.loads(text) if is_json else decode_data(text, serializer)
+            return portable(decode_data(text, serializer))
         except SerializationError:
-            return None  # reading the job raises the error
-        if not is_json or _LONG_NUMBER in text.encode("utf-8", "surrogatepass").translate(_DIGITS):
-            data = portable(data)
+            return _UNREADABLE
+
+    def _times(self, shape: _Shape) -> tuple[float, float, float, float]:
+        """Return the values of `_TIMES`."""
         added, now = float(self._row[_ADDED]), float(self._now)
         run_at = max(added, min(added + shape.delay, now)) if shape.delay else added  # or it was promoted
-        return {
-            "id": job_id, "name": self._row[_NAME], "data": data, "createdAt": added, "runAt": run_at,
-            "startedAt": now, "lastHeartbeat": now,
-        }  # fmt: skip
+        return added, run_at, now, now
 
 
 def fetched_of(
@@ -198,15 +219,14 @@ def fetched_of(
 ) -> Fetched:  # fmt: skip
     """Return the fetched job of a row of a reply."""
     job_id, opts = row[_ID], row[_OPTS]
-    number = queue_number(job_id)
+    number, is_plain = queue_number(job_id), len(row) == _LENGTHS[0]
     is_usual = (
-        len(row) in _LENGTHS and row[_ATTEMPTS:_PRIORITY] in ([], _NEVER_RUN) and not any(row[_PRIORITY + 1 :])
-        and number is not None and isinstance(row[_ADDED], str) and row[_ADDED].isdecimal()
-        and not opts.startswith(CONTEXT_START)
+        number is not None and (is_plain or _has_never_run(row)) and isinstance(row[_ADDED], str)
+        and row[_ADDED].isdecimal() and not opts.startswith(CONTEXT_START)
     )  # fmt: skip
     if not is_usual:
         return Fetched.of_run(queue, Run(link, row, now, None), options)
-    key = (queue.name, opts.replace(job_id, "", 1), row[_PRIORITY] if len(row) > _LENGTHS[0] else "0")
+    key = (queue.name, opts.replace(job_id, "", 1), "0" if is_plain else row[_PRIORITY])
     shape = _shapes.get(key)
     if shape is None:
         shape = _shape_of(link, row, now)
@@ -215,6 +235,10 @@ def fetched_of(
                 _shapes.clear()
             _shapes[key] = shape
     return Fetched(queue, link, row, now, options, shape, number)
+
+
+def _has_never_run(row: FetchedRow) -> bool:
+    return len(row) == _LENGTHS[1] and row[_ATTEMPTS:_PRIORITY] == _NEVER_RUN and not any(row[_PRIORITY + 1 :])
 
 
 def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:

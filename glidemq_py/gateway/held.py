@@ -162,7 +162,7 @@ class HeldJobs:
             held = jobs.get(job_id)
             if held is not None and held.token == token:
                 del jobs[job_id]
-        while len(ended) > _ENDED_KEPT:
+        for _ in range(len(ended) - _ENDED_KEPT):
             ended.popitem(last=False)
 
     def take(self, connection: object) -> list[Held]:

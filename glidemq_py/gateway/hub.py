@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -357,7 +357,8 @@ class Hub:
         reports: list[Report] = []
         outcomes: list[LeaseOutcome] = []
         size = 0
-        for report, chars in self._completions(results):
+        for facts, result in results:
+            report, chars = self._completion(facts, result)
             size += chars
             if size > _MOST_CHARS and reports:
                 outcomes += await self._report(reports, size - chars)
@@ -372,19 +373,18 @@ class Hub:
             GlideMQError: As `complete`. Nothing was sent.
         """
         reports, size = list[Report](), 0
-        for report, chars in self._completions(results):
+        for facts, result in results:
+            report, chars = self._completion(facts, result)
             reports.append(report)
             size += chars
         return None if size > _MOST_CHARS else self._begin_report(reports, size)
 
-    def _completions(self, results: Sequence[tuple[LeaseFacts, Any]]) -> Iterator[tuple[Report, int]]:
-        """Yield the report of each completed lease, and the length of its result. Raises those of `completed_row`."""
-        serializer, limit = self._link.serializer, self._link.payload_limit
-        for facts, result in results:
-            row = completed_row(serializer, facts, result, limit=limit)
-            if not (row.id + row.entry + row.returnvalue).isascii():
-                _check_texts(row)
-            yield Report(row, facts.limit, None), len(row.returnvalue)
+    def _completion(self, facts: LeaseFacts, result: Any) -> tuple[Report, int]:
+        """Return the report of a completed lease, and the length of its result. Raises those of `completed_row`."""
+        row = completed_row(self._link.serializer, facts, result, limit=self._link.payload_limit)
+        if not (row.id.isascii() and row.entry.isascii() and row.returnvalue.isascii()):
+            _check_texts(row)
+        return Report(row, facts.limit, None), len(row.returnvalue)
 
     async def fail(
         self, lease: Lease[Any, Any], error: Exception, *, retry: bool, remove: bool = False

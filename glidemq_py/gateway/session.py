@@ -503,10 +503,10 @@ class Session(asyncio.Protocol):
                 self.state.figures.executed(name, fields, answer, 0.0)
                 self._answer(given, {"ok": True, **answer})
                 return False
-            begun: Begun | None = None
-            if command.begin is not None:
-                with contextlib.suppress(Exception):  # the handler fails in the same way, and its error is the answer
-                    begun = command.begin(self, fields)
+            try:
+                begun = None if command.begin is None else command.begin(self, fields)
+            except Exception:
+                begun = None  # the handler fails in the same way, and its error is the answer
             if begun is not None:
                 return self._follow(begun, name, given, fields)
         task = self._start_task(self._run(name, given, fields))
@@ -651,7 +651,8 @@ class Session(asyncio.Protocol):
         self._running.discard(task)
         if self.unplaced:
             self.unplaced.discard(cast("asyncio.Task[None]", task))
-        self._start_next()
+        if self._unstarted or self._is_ending or not self._is_reading or self._reader.oversized:
+            self._start_next()
 
     def _start_next(self) -> None:
         self._start()
