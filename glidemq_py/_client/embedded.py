@@ -67,6 +67,7 @@ if [ "$end" = remove ] && [ -n "$1" ]; then rm -rf -- "$1"; fi
 
 # The server of the wheel allocates with glibc, not with jemalloc as the usual packages of Valkey do. Where the system
 # has jemalloc, the server uses it, and needs an eighth less time per job.
+_PRELOAD: Final = "LD_PRELOAD"
 _JEMALLOC: Final = "libjemalloc.so.2"
 # Otherwise, with larger caches of free chunks, the share of glibc's allocator in the server's time falls from a third
 # to a quarter.
@@ -139,8 +140,9 @@ class ChildServer:
         """
         deadline = time.monotonic() + start_timeout / 1000
         settings = dict(config or {})
+        allocator = _allocator()
         while True:
-            server = cls._launch(binary, data_dir, port or free_port(), settings, temporary=temporary)
+            server = cls._launch(binary, data_dir, port or free_port(), settings, allocator, temporary=temporary)
             try:
                 problem = server._wait_ready(deadline, str(settings.get("requirepass", "")))
             except BaseException:  # an interrupt must not leave a server behind
@@ -150,22 +152,24 @@ class ChildServer:
                 return server
             log_text = server.log()
             taken = "already in use" in log_text and time.monotonic() < deadline
-            server.stop(keep_data=taken)
-            if not taken:
+            has_failed = not taken and "jemalloc" in log_text and allocator.pop(_PRELOAD, None) is not None
+            server.stop(keep_data=taken or has_failed)
+            if not taken and not has_failed:
                 raise EmbeddedServerError(f"{binary} {problem}; end of its log:\n{log_text[-2000:] or '(empty)'}")
             time.sleep(_POLL_SECONDS[0])
 
     @classmethod
     def _launch(
-        cls, binary: Path, data_dir: Path, port: int, settings: Mapping[str, ConfigValue], *, temporary: bool
-    ) -> Self:
+        cls, binary: Path, data_dir: Path, port: int, settings: Mapping[str, ConfigValue],
+        allocator: Mapping[str, str], *, temporary: bool,
+    ) -> Self:  # fmt: skip
         """Start the process and its guard, without waiting for the server."""
         log_path = data_dir / "server.log"
         arguments = [str(binary), *_arguments(port, data_dir, settings)]
         with log_path.open("ab") as log:
             log_start = log.tell()
             try:
-                process = _spawn(arguments, data_dir, log)
+                process = _spawn(arguments, data_dir, log, allocator)
             except EmbeddedServerError:
                 if temporary:
                     shutil.rmtree(data_dir, ignore_errors=True)
@@ -313,21 +317,22 @@ def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -
 
 def _allocator() -> dict[str, str]:
     """Return the environment variables that choose the allocator of a server; those of the user have precedence."""
+    variables = {_MALLOC_VARIABLE: _MALLOC_SETTINGS}
     if sys.platform == "linux":
         folders = (f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-        for folder in folders:
-            if os.path.exists(f"{folder}/{_JEMALLOC}"):
-                return {"LD_PRELOAD": f"{folder}/{_JEMALLOC}"}
-    return {_MALLOC_VARIABLE: _MALLOC_SETTINGS}
+        found = next((folder for folder in folders if os.path.exists(f"{folder}/{_JEMALLOC}")), None)
+        if found is not None:
+            variables[_PRELOAD] = f"{found}/{_JEMALLOC}"
+    return variables
 
 
-def _spawn(arguments: list[str], cwd: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(arguments: list[str], cwd: Path, log: IO[bytes], allocator: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
         # A new session: Ctrl-C in the terminal must not stop the server while we may still have results to write.
         return subprocess.Popen(
             arguments,
             cwd=cwd,
-            env={**_allocator(), **os.environ},
+            env={**allocator, **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

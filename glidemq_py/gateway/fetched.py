@@ -76,6 +76,8 @@ class _Shape(NamedTuple):
     lock: int | None
     """Longest duration of their locks, ms."""
     keep: Keep
+    is_simple: bool
+    """See `Fetched`."""
 
 
 _shapes: dict[tuple[str, str, Any], _Shape] = {}
@@ -90,11 +92,12 @@ class Fetched:
         facts: What identifies its lease.
         lock_ms: Duration of its lock.
         expires_at: When its lock expires, epoch ms of the server's clock.
+        is_simple: Whether it certainly has no group: it can return to its place as if it had not been fetched.
     """
 
     __slots__ = (
         "_lease", "_link", "_now", "_options", "_prepared", "_queue", "_row", "_shape", "expires_at", "facts",
-        "lock_ms", "number",
+        "is_simple", "lock_ms", "number",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +105,7 @@ class Fetched:
         number: int | None,
     ) -> None:  # fmt: skip
         self.number = number
+        self.is_simple = shape.is_simple
         self._queue, self._link, self._row, self._now, self._options = queue, link, row, now, options
         self._shape: _Shape | None = shape
         self._lease: Lease[Any, Any] | None = None
@@ -115,10 +119,13 @@ class Fetched:
         self.expires_at = min(expiry, limit) if limit else expiry
 
     @classmethod
-    def of_run(cls, queue: Queue[Any, Any], run: Run, options: FetchOptions) -> Fetched:
+    def of_run(
+        cls, queue: Queue[Any, Any], run: Run, options: FetchOptions, *, is_simple: bool = False
+    ) -> Fetched:  # fmt: skip
         """Return a job that has run before, or is not usual in another way."""
         found = object.__new__(cls)
         found._queue, found._shape, found.number, found._prepared = queue, None, None, None
+        found.is_simple = is_simple
         found.facts = facts_of(run)
         found._lease = Lease(queue, found.facts, options, run)
         own = run.options.lock_duration
@@ -225,7 +232,7 @@ def fetched_of(
         and row[_ADDED].isdecimal() and not opts.startswith(CONTEXT_START)
     )  # fmt: skip
     if not is_usual:
-        return Fetched.of_run(queue, Run(link, row, now, None), options)
+        return Fetched.of_run(queue, Run(link, row, now, None), options, is_simple=is_plain)
     key = (queue.name, opts.replace(job_id, "", 1), "0" if is_plain else row[_PRIORITY])
     shape = _shapes.get(key)
     if shape is None:
@@ -252,4 +259,5 @@ def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:
     return _Shape(
         members, VALUE_PARTS.begin(members), packed, delay if isinstance(delay, int) else 0,
         facts.limit - now if facts.limit else 0, run.options.lock_duration, facts.keep,
+        members.get("groupId") is None,
     )  # fmt: skip

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
@@ -74,6 +75,7 @@ _UNHEARD_S: Final = 0.05
 _PASS_S: Final = 0.1
 """How long a message waits for a poll that fetches the job, before another process is woken."""
 _FEWER: Final = int(ExchangeFlags.FEWER)
+_HAS_RATE: Final = int(ExchangeFlags.HAS_RATE)
 _TURN_S: Final = 0.0015
 """How long a client needs between a reply and its next command."""
 _ENDING_S: Final = 0.25
@@ -192,6 +194,8 @@ class Hub:
         self._in_flight: dict[asyncio.Future[None], _Exchange] = {}
         """Exchanges by their tasks, or by futures if they have none."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
+        """Those that return prefetched jobs."""
         self._is_scheduled = False
         self._is_listening = False
         self._is_closed = False
@@ -439,7 +443,7 @@ class Hub:
             return
         options = channel = None
         lock_ms, prefetched = fetches[0].lock_ms if fetches else self._prefetch.lock_ms, 0
-        if reported and self._has_more and self._on_ready is None:
+        if reported and self._has_more and self._on_ready is None and not self._is_closed:
             prefetched = self._prefetch.request(lock_ms)
         if fetches or prefetched:
             wanted = sum([fetch.count for fetch in fetches]) + prefetched
@@ -561,6 +565,8 @@ class Hub:
         self, exchange: _Exchange, reply: ExchangeReply, outcomes: list[LeaseOutcome], jobs: list[Fetched]
     ) -> None:  # fmt: skip
         if jobs:
+            has_rate = reply.flags & _HAS_RATE
+            self._prefetch.is_suitable = not has_rate and False not in [job.is_simple for job in jobs]
             self.expect_end((min([job.expires_at for job in jobs]) - reply.now) / 1_000)
         done = 0
         for some, future, _ in exchange.reported:
@@ -650,11 +656,7 @@ class Hub:
                 mine = self._prefetch.take_more(fetch.count, fetch.lock_ms)
                 if not mine:
                     return
-                fetch.jobs = [*fetch.jobs, *mine]
-                fetch.count -= len(mine)
-                if fetch.count:
-                    return
-                fetch.end([])
+                fetch.end(mine)
             self._fetches.popleft()
 
     def _distribute(self, fetches: Sequence[Fetching], jobs: list[Fetched], is_ahead: bool) -> list[Fetched]:
@@ -691,7 +693,9 @@ class Hub:
     def _return_jobs(self, jobs: Sequence[Fetched]) -> None:
         """Return prefetched jobs to the front of the queue."""
         if jobs:
-            self._start(self._return_all(jobs))
+            task = self._start(self._return_all(jobs))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
 
     async def _return_all(self, jobs: Sequence[Fetched]) -> None:
         # The last one first: each is put before those that are there.
@@ -699,13 +703,32 @@ class Hub:
         try:
             await exchange_rows(self._queue, self._link, reports, None, None)
         except GlideMQError as error:
-            _log.warning("gateway: queue %r: prefetched jobs stay locked: %s", self._queue.name, error)
+            level = repeated_level(self.transport, error)
+            _log.log(level, "gateway: queue %r: prefetched jobs stay locked: %s", self._queue.name, error)
 
-    async def return_prefetched(self) -> None:
-        """Return the prefetched jobs to the front of the queue, and wait for this."""
-        jobs = self._prefetch.discard()
-        if jobs:
-            await self._return_all(jobs)
+    def may_have_prefetched(self, job_id: str) -> bool:
+        """Return whether the job with this id on the wire may be prefetched."""
+        return self._prefetch.may_have(job_id)
+
+    def stop_prefetching(self) -> None:
+        """Prefetch nothing until `go_on_prefetching` was called as often."""
+        self._prefetch.stop()
+
+    def go_on_prefetching(self) -> None:
+        """End a `stop_prefetching`."""
+        self._prefetch.go_on()
+
+    async def prefetched_returned(self) -> None:
+        """Wait until the prefetched jobs have returned to the queue; prefetching must be stopped.
+
+        If the caller is cancelled, they return nevertheless.
+        """
+        while True:
+            self._return_jobs(self._prefetch.discard())
+            calls = [call for call, exchange in self._in_flight.items() if exchange.prefetched]
+            if not calls and not self._returning:
+                return
+            await asyncio.wait([*calls, *self._returning])
 
     # -- expiry ----------------------------------------------------------------------------------------------
 
@@ -871,10 +894,11 @@ class Hub:
 
     # -- closing ---------------------------------------------------------------------------------------------
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,15 +1,16 @@
 """`Prefetch`: jobs of a queue that were fetched together with reports, for the fetches that clients send next.
 
 A client that has reported jobs usually fetches as many at once. The call that reports them fetches these jobs, so that
-this fetch costs neither a call nor a round trip to the server. The number of active jobs does not exceed what the
-clients have room for. Jobs that no client asks for in time return to the front of the queue, and the next ones are
-prefetched only after clients have shown several times that they fetch at once.
+this fetch costs neither a call nor a round trip to the server. No more jobs are prefetched than clients have reported
+in the last `_PROMPT_S` and not replaced. Jobs that no client asks for within `_KEPT_S` return to the front of the
+queue, and the next ones are prefetched only after clients have shown several times that they fetch at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,11 +23,13 @@ _KEPT_S: Final = 0.01
 _PROMPT_S: Final = 0.02
 """Maximum time from a report to the next fetch of a client that fetches at once, the call included."""
 _MOST: Final = 100
-"""Jobs of a call."""
+"""Jobs that are prefetched."""
 _PROMPT_FETCHES: Final = 3
 """Number of such fetches after which jobs are prefetched."""
 _MOST_PROMPT_FETCHES: Final = 10_000
 """The same if jobs have returned often."""
+_SELDOM: Final = 20
+"""Number of served fetches from which a command that needs the jobs back is none that follows every report."""
 _FORGIVEN: Final = 500
 """Number of fetches that are served with prefetched jobs until earlier returns are forgotten."""
 
@@ -41,12 +44,15 @@ class Prefetch:
     def __init__(self, give_back: Callable[[Sequence[Fetched]], None]) -> None:
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
-        self._jobs: list[Fetched] = []
-        self._jobs_lock_ms = self._lock_ms = 0
-        """Duration of the locks of the last fetch."""
-        self._free = 0
-        """Jobs that clients have reported and not replaced."""
-        self._reported_at = 0.0
+        self._jobs: deque[tuple[float, Fetched]] = deque()
+        """Each with the time of its arrival."""
+        self._jobs_lock_ms = 0
+        self.lock_ms = 0
+        """Duration of the locks of the last fetch, and of the next prefetched jobs."""
+        self.is_suitable = False
+        """Whether the queue has jobs that can return without a trace: neither groups nor a limit per time."""
+        self._reported: deque[tuple[float, int]] = deque()
+        """Numbers of jobs that clients have reported and not replaced, with the times."""
         self._requested = 0
         """Jobs of calls in flight."""
         self._awaited = 0
@@ -56,6 +62,8 @@ class Prefetch:
         self._wanted_prompt = _PROMPT_FETCHES
         self._served = 0
         """Fetches since the last jobs returned."""
+        self._stops = 0
+        """Commands that run without prefetched jobs."""
         self._discards = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -69,32 +77,40 @@ class Prefetch:
         """Number of calls of `discard`: jobs of a call that was sent before the last one are returned."""
         return self._discards
 
+    def may_have(self, job_id: str) -> bool:
+        """Return whether it may have the job with this id on the wire: that of jobs of other programs differs."""
+        return any(job.number is None or job.facts.id == job_id for _, job in self._jobs)
+
+    def stop(self) -> None:
+        """Prefetch nothing until `go_on` was called as often."""
+        self._stops += 1
+
+    def go_on(self) -> None:
+        """End a `stop`."""
+        self._stops -= 1
+
     def reported(self, count: int) -> None:
         """Note that clients have reported so many jobs."""
-        self._free = min(self._free + count, _MOST)
-        self._reported_at = self._loop.time()
-
-    @property
-    def lock_ms(self) -> int:
-        """Duration of the locks of prefetched jobs."""
-        return self._lock_ms
+        self._reported.append((self._loop.time(), count))
 
     def request(self, lock_ms: int) -> int:
         """Return how many jobs the next call prefetches; ``lock_ms``: the duration of their locks."""
-        count = self._free - len(self._jobs) - self._requested
-        if count <= 0 or self._prompt < self._wanted_prompt or lock_ms != self._lock_ms:
+        if self._stops or not self.is_suitable or self._prompt < self._wanted_prompt or lock_ms != self.lock_ms:
             return 0
+        self._forget_old()
+        free = min(sum([count for _, count in self._reported]), _MOST)
+        count = max(0, free - len(self._jobs) - self._requested)
         self._requested += count
         return count
 
     def ended(self, count: int) -> None:
-        """Note that a call has returned that was to prefetch so many jobs."""
-        self._requested -= count
-        self._awaited = min(self._awaited, self._requested)
+        """Note that a call has ended that was to prefetch so many jobs."""
+        self._requested = max(0, self._requested - count)
+        self._awaited = max(0, self._awaited - count)
 
     def awaits(self, count: int, lock_ms: int) -> bool:
         """Return whether a fetch is likely to be served by a call in flight; if so, it waits for it."""
-        if lock_ms != self._lock_ms or self._awaited + count > self._requested:
+        if lock_ms != self.lock_ms or self._awaited + count > self._requested:
             return False
         self._awaited += count
         return True
@@ -107,32 +123,37 @@ class Prefetch:
             lock_ms: Duration of their locks.
             discards: `discards` at the time of their call.
         """
-        if discards != self._discards or (self._jobs and lock_ms != self._jobs_lock_ms):
+        if self._stops or discards != self._discards or (self._jobs and lock_ms != self._jobs_lock_ms):
             self._give_back(jobs)
             return
+        now = self._loop.time()
         self._jobs_lock_ms = lock_ms
-        self._jobs += jobs
+        self._jobs.extend([(now, job) for job in jobs])
         self._loop.call_soon(_prepare, jobs)  # after the answers to the reports
         if self._timer is None:
-            self._timer = self._loop.call_later(_KEPT_S, self._expire)
+            self._timer = self._loop.call_at(now + _KEPT_S, self._expire)
 
     def take(self, count: int, lock_ms: int) -> list[Fetched]:
         """Return jobs for a client that fetches up to ``count``, locked for ``lock_ms``."""
-        self._lock_ms = lock_ms
-        if self._free:
-            is_prompt = self._loop.time() - self._reported_at < _PROMPT_S
-            self._prompt = self._prompt + 1 if is_prompt else 0
-            self._free = max(0, self._free - count)
-        return self.take_more(count, lock_ms) if self._jobs else []
+        self.lock_ms = lock_ms
+        if self._reported:
+            self._forget_old()
+            self._prompt = self._prompt + 1 if self._reported else 0
+            self._replace(count)
+        return self.take_more(count, lock_ms)
 
     def take_more(self, count: int, lock_ms: int) -> list[Fetched]:
         """Return up to ``count`` jobs for a fetch that has waited for them."""
-        if not self._jobs or lock_ms != self._jobs_lock_ms:
+        jobs = self._jobs
+        if not jobs or lock_ms != self._jobs_lock_ms:
             return []
-        taken, self._jobs = self._jobs[:count], self._jobs[count:]
-        self._stop_timer()
-        if self._jobs:
-            self._timer = self._loop.call_later(_KEPT_S, self._expire)
+        if jobs[0][0] + _KEPT_S < self._loop.time():  # the event loop was busy
+            self._stop_timer()
+            self._expire()
+            return []
+        taken = [jobs.popleft()[1] for _ in range(min(count, len(jobs)))]
+        if not jobs:
+            self._stop_timer()
         self._served += 1
         if self._served > _FORGIVEN:
             self._wanted_prompt = _PROMPT_FETCHES
@@ -141,15 +162,40 @@ class Prefetch:
     def discard(self) -> list[Fetched]:
         """Forget all jobs, and those of the calls in flight; return the jobs, which the caller gives back."""
         self._discards += 1
-        jobs, self._jobs = self._jobs, []
         self._stop_timer()
-        return jobs
+        return self._returned(seldom=self._served >= _SELDOM) if self._jobs else []
 
     def _expire(self) -> None:
-        jobs, self._jobs, self._timer = self._jobs, [], None
-        self._free = self._prompt = self._served = 0
-        self._wanted_prompt = min(4 * self._wanted_prompt, _MOST_PROMPT_FETCHES)
-        self._give_back(jobs)
+        self._timer = None
+        oldest = self._jobs[0][0] + _KEPT_S
+        if oldest > self._loop.time():  # the older ones were taken
+            self._timer = self._loop.call_at(oldest, self._expire)
+            return
+        self._reported.clear()
+        self._give_back(self._returned(seldom=False))
+
+    def _returned(self, *, seldom: bool) -> list[Fetched]:
+        """Return all jobs, which return to the queue, and note this."""
+        jobs = [job for _, job in self._jobs]
+        self._jobs.clear()
+        self._prompt = self._served = 0
+        if not seldom:
+            self._wanted_prompt = min(4 * self._wanted_prompt, _MOST_PROMPT_FETCHES)
+        return jobs
+
+    def _forget_old(self) -> None:
+        """Forget reports after which clients had time to fetch."""
+        since = self._loop.time() - _PROMPT_S
+        while self._reported and self._reported[0][0] < since:
+            self._reported.popleft()
+
+    def _replace(self, count: int) -> None:
+        """Note that a client asks for so many jobs in place of those that were reported."""
+        while self._reported and count > 0:
+            at, reported = self._reported.popleft()
+            if reported > count:
+                self._reported.appendleft((at, reported - count))
+            count -= reported
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

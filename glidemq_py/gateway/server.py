@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -480,13 +480,30 @@ class Gateway:
         if found is not None:
             found.look()
 
-    async def return_prefetched(self, fields: Mapping[str, Any]) -> None:
-        """Return the prefetched jobs of the queue that a command names to it, or those of all queues."""
-        name = fields.get("queue")
-        hubs = (self._hubs.get(name),) if isinstance(name, str) else tuple(self._hubs.values())
+    @contextlib.asynccontextmanager
+    async def without_prefetched(self, fields: Mapping[str, Any], *, reads: bool) -> AsyncGenerator[None]:
+        """Return the prefetched jobs that a command may be about, and prefetch no others within the block."""
+        hubs = self._hubs_of(fields, reads=reads)
         for hub in hubs:
-            if hub is not None:
-                await hub.return_prefetched()
+            hub.stop_prefetching()
+        try:
+            await asyncio.gather(*(hub.prefetched_returned() for hub in hubs))
+            yield
+        finally:
+            for hub in hubs:
+                hub.go_on_prefetching()
+
+    def _hubs_of(self, fields: Mapping[str, Any], *, reads: bool) -> Sequence[Hub]:
+        """Return the hubs with jobs that a command with these fields may be about."""
+        name, job_id = fields.get("queue"), fields.get("id")
+        if name is None and isinstance(job_id, str):
+            if reads:
+                return [hub for hub in self._hubs.values() if hub.may_have_prefetched(job_id)]
+            name = self.ids.known_queue(job_id)
+        if not isinstance(name, str):
+            return tuple(self._hubs.values())
+        hub = self._hubs.get(name)
+        return () if hub is None else (hub,)
 
     async def _close_queue(self, queue: Queue[Any, Any]) -> None:
         self._used_at.pop(queue.name, None)

@@ -64,10 +64,14 @@ _AUTH_S: Final = 10.0
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
 _WITH_PREFETCHED: Final = frozenset((
-    *PROTOCOL["core"], "JobHeartbeat", "JobHeartbeatB", "Heartbeat", "ExtendLock", "ExtendLocks", "Progress", "AddLog",
-    "Ping", "Hello", "Auth", "RegisterWorker",
+    *(
+        name
+        for group in ("connection", "core", "cron", "workers", "webhooks", "locks", "logs", "events")
+        for name in PROTOCOL[group]
+    ),
+    "GetResult", "GetProgress", "WaitJob", "Progress", "ListQueues", "StorageStatus",
 ))  # fmt: skip
-"""Commands that may run while jobs are prefetched; before others, these jobs return to their queue."""
+"""Commands to which it does not matter whether jobs are prefetched."""
 _READING: Final = frozenset((
     *PROTOCOL["query"], *PROTOCOL["monitoring"], "Dlq", "CronGet", "CronList", "PULL", "PULLB",
 ))  # fmt: skip
@@ -212,8 +216,15 @@ class GatewayState(Protocol):
         """Note that a command with these fields may have made jobs ready."""
         ...
 
-    async def return_prefetched(self, fields: Mapping[str, Any]) -> None:
-        """Return the prefetched jobs of the queue of a command with these fields, or of all queues."""
+    def without_prefetched(
+        self, fields: Mapping[str, Any], *, reads: bool
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return the prefetched jobs that a command may be about to their queues, and prefetch no others in the block.
+
+        Args:
+            fields: The fields of the command.
+            reads: Whether it changes nothing.
+        """
         ...
 
     def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
@@ -632,9 +643,13 @@ class Session(asyncio.Protocol):
         running, task = self.state.deadlines.running, asyncio.current_task()
         running[task] = start, name, fields
         try:
-            if name not in _WITH_PREFETCHED:
-                await self.state.return_prefetched(fields)
-            answer = await (command.handler(self, fields) if rest is None else rest)
+            if rest is not None:
+                answer = await rest
+            elif name in _WITH_PREFETCHED:
+                answer = await command.handler(self, fields)
+            else:
+                async with self.state.without_prefetched(fields, reads=_only_reads(name)):
+                    answer = await command.handler(self, fields)
             return self._succeeded(name, fields, answer, start)
         finally:
             running.pop(task, None)

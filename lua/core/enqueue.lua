@@ -16,11 +16,12 @@ local function priority_time(q, now)
   return at
 end
 
--- Return a time before those of all jobs of the priority that are due.
+-- Return a time before those of all jobs of the priority, those to come included: their times may lag.
 local function time_before(q, now, priority)
   local head = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1, 'WITHSCORES')
   local band, at = G.band_of(head[G.rows.scored.score])
-  return (band == priority and math.min(at, now) or now) - 1
+  local last = priority_time(q, now)
+  return band == priority and math.min(at - 1, last) or last
 end
 
 -- If the new due time is the earliest of its priority, wake an idle worker so that it resets its timer. The lowest

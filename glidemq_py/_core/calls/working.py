@@ -160,6 +160,8 @@ class ExchangeFlags(IntFlag):
     """The worker should send figures per job name."""
     LACKS_SHARE = 32
     """The share of a partition in the queue's concurrency allowed fewer jobs than are ready."""
+    HAS_RATE = 64
+    """The queue limits the number of jobs leased per time; workers do not get this flag."""
 
 
 SCHEDULER_REVISION = 65536

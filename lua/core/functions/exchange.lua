@@ -5,8 +5,8 @@
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = no ready job is left, 4 = a limit of the queue allowed fewer jobs than requested, 8 = the
---   outbox has entries, of this call or of another; 16 = the worker
---   should send figures per job name; 32 = with 4: the share of the partition allowed fewer jobs than are ready; 65536
+--   outbox has entries, of this call or of another; 16 = the worker should send figures per job name; 32 = with 4: the
+--   share of the partition allowed fewer jobs than are ready; 64 = the number of jobs leased per time is limited; 65536
 --   and above: the revision of the schedulers (schedulers/schedulers.lua), if there is one
 --   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limit_tokens.lua
 --   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if invalidated, it
@@ -32,7 +32,7 @@ local NO_METRICS, LEASING, CHANNEL, IDLE = REQUEST.no_metrics, REQUEST.leasing, 
 local TOKENS, FETCHED_ID = G.rows.tokens, G.rows.fetched_job.id
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
-local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME, LACKS_SHARE = 1, 2, 4, 8, 16, 32
+local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME, LACKS_SHARE, HAS_RATE = 1, 2, 4, 8, 16, 32, 64
 
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
@@ -78,6 +78,7 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
   elseif flags ~= 0 and #fetching.jobs == 0 then
     G.skip_old_wakes(q)
   end
+  if limits.rate and fetching.lease then flags = flags + HAS_RATE end
   return flags
 end
 

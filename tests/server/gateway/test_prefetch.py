@@ -211,3 +211,106 @@ async def test_the_last_jobs_are_prefetched_and_then_none(
     counts = await queue.get_job_counts()
     assert (counts.active, counts.waiting, counts.completed) == (0, 0, 10)
     assert await worker.fetch(timeout=50) == []
+
+
+async def test_a_report_behind_a_pause_prefetches_nothing(
+    wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:  # fmt: skip
+    await filled(wire, queue)
+    worker = Worker(wire, queue.name, 2)
+    await worker.warm_up()
+    assert await worker.fetch() == [8, 9]
+    first, second = worker.held
+    await good(wire, "ACKB", ids=[first["id"]], tokens=[first["token"]])
+    ack = {"cmd": "ACKB", "reqId": "2", "ids": [second["id"]], "tokens": [second["token"]]}
+    wire.send(packed({"cmd": "Pause", "reqId": "1", "queue": queue.name}) + packed(ack))
+    answers = [await wire.receive(), await wire.receive()]
+    assert all(answer["ok"] for answer in answers), answers
+    assert await worker.fetch() == []
+    counts = await queue.get_job_counts()
+    assert (counts.active, counts.waiting) == (0, 90)
+
+
+async def test_a_command_waits_for_prefetched_jobs_in_flight(
+    wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:  # fmt: skip
+    await filled(wire, queue)
+    worker = Worker(wire, queue.name, 10)
+    await worker.warm_up()
+    await worker.fetch()
+    ack = {"cmd": "ACKB", "ids": [job["id"] for job in worker.held], "tokens": [job["token"] for job in worker.held]}
+    wire.send(packed({**ack, "reqId": "1"}) + packed({"cmd": "GetJobCounts", "reqId": "2", "queue": queue.name}))
+    answers = {answer["reqId"]: answer for answer in [await wire.receive(), await wire.receive()]}
+    assert (answers["2"]["counts"]["active"], answers["2"]["counts"]["waiting"]) == (0, 50)
+
+
+async def test_a_client_that_leaves_during_a_return_does_not_stop_it(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(wire, queue)
+    worker = Worker(wire, queue.name, 3)
+    await worker.warm_up()
+    known = gateway._hubs[queue.name]
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    return_all = known._return_all
+
+    async def late(jobs: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        await return_all(jobs)
+
+    monkeypatch.setattr(known, "_return_all", late)
+    async with Wire(gateway) as leaving:
+        leaving.send(packed({"cmd": "GetJobCounts", "queue": queue.name, "reqId": "1"}))
+        async with asyncio.timeout(60):
+            await begun.wait()
+    go_on.set()
+    assert (await good(wire, "GetJobCounts", queue=queue.name))["counts"]["active"] == 0
+    assert await worker.fetch() == [12, 13, 14]
+
+
+async def test_reading_a_job_returns_only_a_prefetched_one(
+    wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await filled(wire, queue)
+    worker = Worker(wire, queue.name, 2)
+    await worker.warm_up()
+    ids = [job["id"] for job in (await good(other, "GetJobs", queue=queue.name, state="active"))["jobs"]]
+    assert len(ids) == 2
+    exchanges.clear()
+    assert (await good(wire, "GetState", id=worker.held[0]["id"]))["state"] == "completed"
+    assert exchanges == []
+    assert (await good(wire, "GetState", id=ids[0]))["state"] == "waiting"
+    assert exchanges == [(2, 0)]
+
+
+async def test_prefetched_jobs_get_no_older_than_their_time(
+    wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(wire, queue, 200)
+    worker = Worker(wire, queue.name, 40)
+    await worker.warm_up()
+    monkeypatch.setattr(prefetch, "_KEPT_S", 0.0)
+    worker.count = 1
+    assert await worker.fetch() == [160]  # those that were kept have returned, in their order
+    assert await worker.fetch() == [161]
+    assert (await queue.get_job_counts()).active == 2
+
+
+@pytest.mark.parametrize("limit", ["rate", "group", "ordering"])
+async def test_jobs_with_limits_are_not_prefetched(
+    wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], limit: str
+) -> None:
+    if limit == "rate":
+        await queue.set_global_rate_limit(60, 60_000)
+        await filled(wire, queue)
+    elif limit == "group":
+        jobs = [{"name": "x", "data": number, "groupId": f"g{number % 5}"} for number in range(60)]
+        await good(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    else:
+        await queue.add_bulk([("x", number, {"ordering": f"k{number}"}) for number in range(60)])
+    worker = Worker(wire, queue.name)
+    for _ in range(3):
+        await worker.warm_up()
+    assert (1, 1) not in exchanges
+    assert (await queue.get_job_counts()).completed == 12
