@@ -15,7 +15,7 @@ import pytest
 from glidemq_py._client import embedded
 from glidemq_py._client.embedded import EmbeddedServer, shared_embedded, start_embedded, stop_shared_embedded
 from glidemq_py.errors import EmbeddedServerError
-from glidemq_py.testing import RespClient, RespError, ServerProcess
+from glidemq_py.testing import RespClient, RespError, ServerProcess, server_binary
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 
 pytestmark = pytest.mark.slow
@@ -101,6 +101,28 @@ def test_invalid_binary_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedServerError, match="cannot run"):
         EmbeddedServer.start(tmp_path / "nothing", data_dir=temporary, temporary=True)
     assert not temporary.exists()
+
+
+def test_a_server_that_fails_with_jemalloc_starts_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    problem = "<jemalloc>: Unsupported system page size"
+    binary = tmp_path / "server"
+    binary.write_text(
+        f'#!/bin/sh\nif [ -n "$LD_PRELOAD" ]; then echo "{problem}"; exit 1; fi\n'
+        f'exec {server_binary("valkey-9.1")} "$@"\n'
+    )
+    binary.chmod(0o755)
+    monkeypatch.setattr(embedded, "_allocator", lambda: {"LD_PRELOAD": f"{tmp_path}/libjemalloc.so.2"})
+    with embedded.ChildServer.start(binary, data_dir=tmp_path) as server:
+        assert problem in server.log_path.read_text()
+        with RespClient.from_url(server.url) as client:
+            assert client.execute("PING") == "PONG"
+
+
+def test_jemalloc_is_used_where_it_is_installed(embedded_server: EmbeddedServer) -> None:
+    chosen = embedded._allocator().get("LD_PRELOAD")
+    if chosen is None:
+        pytest.skip("the system has no jemalloc")
+    assert "libjemalloc" in Path(f"/proc/{embedded_server.pid}/maps").read_text()
 
 
 def test_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
