@@ -57,6 +57,9 @@ local function tell_starts(q, jobs)
   end
 end
 
+-- A gateway prefetches no jobs from a queue with a rate: those that return would count.
+local function rate_flag(fetching, limits) return fetching.lease and limits.rate and HAS_RATE or 0 end
+
 -- Return the flags.
 local function fetch_within_limits(q, fetching, want, limiter, tokens)
   local limits = G.limits(q, fetching, want, limiter, tokens, fetching.settings)
@@ -78,8 +81,7 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
   elseif flags ~= 0 and #fetching.jobs == 0 then
     G.skip_old_wakes(q)
   end
-  if limits.rate and fetching.lease then flags = flags + HAS_RATE end
-  return flags
+  return flags + rate_flag(fetching, limits)
 end
 
 -- Return whether all jobs are in the stream or have fair keys, and whether the outbox has entries. In most queues they
