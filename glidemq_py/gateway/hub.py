@@ -788,8 +788,11 @@ class Hub:
 
     @contextlib.contextmanager
     def adding(self) -> Generator[None]:
-        """Send the fetches that wait together with the call that the block begins, behind it: it adds a job."""
-        if not self._sleeping or self._in_flight or self._glide is None:
+        """Send the fetches that wait together with the call that the block begins, behind it: it adds a job.
+
+        As for `expect_job`, only direct connections do this.
+        """
+        if not self._sleeping or self._in_flight or self._glide is None or not self._glide.is_direct:
             yield
             return
         with self._glide.together(self.keys.meta):

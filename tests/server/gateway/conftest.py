@@ -1,11 +1,13 @@
 """Two gateways on one server, and connections to them."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import Gateway
+from glidemq_py._features.leases import exchanging
+from glidemq_py.gateway import Gateway, hub
 from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
 from tests.bench.install import PeerMissingError
 from tests.server.gateway.wire import Wire
@@ -35,6 +37,21 @@ async def other(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
 async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     async with Queue(queue_name, url) as queue:
         yield queue
+
+
+@pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return (reports, wanted jobs) of each exchange."""
+    sent: list[tuple[int, int]] = []
+    exchange: Any = exchanging.exchange_call
+
+    def counted(queue: Any, link: Any, reports: Any, fetch: Any, channel: Any) -> Any:
+        sent.append((len(reports), 0 if fetch is None else fetch.count))
+        return exchange(queue, link, reports, fetch, channel)
+
+    monkeypatch.setattr(hub, "exchange_call", counted)
+    monkeypatch.setattr(exchanging, "exchange_call", counted)
+    return sent
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import LeaseOutcome, Queue
 from glidemq_py._features.leases import calls as leases
-from glidemq_py._features.leases import ending, exchanging
+from glidemq_py._features.leases import ending
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, held, hub, server
 from tests.server.gateway.wire import Wire, good, packed
@@ -18,20 +18,10 @@ def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
     return gateways[0]
 
 
-@pytest.fixture
-def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return (reports, wanted jobs) of each exchange. An empty queue stays known as empty until a message arrives."""
-    sent: list[tuple[int, int]] = []
-    exchange: Any = exchanging.exchange_call
-
-    def counted(queue: Any, link: Any, reports: Any, fetch: Any, channel: Any) -> Any:
-        sent.append((len(reports), 0 if fetch is None else fetch.count))
-        return exchange(queue, link, reports, fetch, channel)
-
-    monkeypatch.setattr(hub, "exchange_call", counted)
-    monkeypatch.setattr(exchanging, "exchange_call", counted)
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an empty queue stay known as empty until a message arrives."""
     monkeypatch.setattr(hub, "STALE_S", 1_000.0)
-    return sent
 
 
 async def listening(gateway: Gateway, wire: Wire, queue: str) -> None:

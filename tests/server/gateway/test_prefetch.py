@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py._features.leases import exchanging
-from glidemq_py.gateway import Gateway, hub, prefetch
+from glidemq_py.gateway import Gateway, prefetch
 from tests.server.gateway.wire import Wire, good, packed
 
 
@@ -16,21 +15,11 @@ def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
     return gateways[0]
 
 
-@pytest.fixture
-def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return (reports, wanted jobs) of each exchange. Prefetched jobs wait for a fetch until they are returned."""
-    sent: list[tuple[int, int]] = []
-    exchange: Any = exchanging.exchange_call
-
-    def counted(queue: Any, link: Any, reports: Any, fetch: Any, channel: Any) -> Any:
-        sent.append((len(reports), 0 if fetch is None else fetch.count))
-        return exchange(queue, link, reports, fetch, channel)
-
-    monkeypatch.setattr(hub, "exchange_call", counted)
-    monkeypatch.setattr(exchanging, "exchange_call", counted)
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let prefetched jobs wait for a fetch until they are returned."""
     monkeypatch.setattr(prefetch, "_PROMPT_S", 60.0)
     monkeypatch.setattr(prefetch, "_KEPT_S", 60.0)
-    return sent
 
 
 class Worker:
