@@ -711,12 +711,12 @@ class Hub:
         return self._prefetch.may_have(job_id)
 
     def stop_prefetching(self) -> None:
-        """Prefetch nothing until `go_on_prefetching` was called as often."""
+        """Prefetch nothing until `resume_prefetching` was called as often."""
         self._prefetch.stop()
 
-    def go_on_prefetching(self) -> None:
+    def resume_prefetching(self) -> None:
         """End a `stop_prefetching`."""
-        self._prefetch.go_on()
+        self._prefetch.resume()
 
     async def prefetched_returned(self) -> None:
         """Wait until the prefetched jobs have returned to the queue; prefetching must be stopped.

@@ -82,10 +82,10 @@ class Prefetch:
         return any(job.number is None or job.facts.id == job_id for _, job in self._jobs)
 
     def stop(self) -> None:
-        """Prefetch nothing until `go_on` was called as often."""
+        """Prefetch nothing until `resume` was called as often."""
         self._stops += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End a `stop`."""
         self._stops -= 1
 

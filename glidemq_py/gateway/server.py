@@ -491,7 +491,7 @@ class Gateway:
             yield
         finally:
             for hub in hubs:
-                hub.go_on_prefetching()
+                hub.resume_prefetching()
 
     def _hubs_of(self, fields: Mapping[str, Any], *, reads: bool) -> Sequence[Hub]:
         """Return the hubs with jobs that a command with these fields may be about."""

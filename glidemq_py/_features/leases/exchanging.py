@@ -192,7 +192,7 @@ def released_row(facts: LeaseFacts) -> Finished:
 
 
 def returned_row(facts: LeaseFacts) -> Finished:
-    """Return the row of a lease that nobody has got: its job returns to the front of the queue."""
+    """Return the row of a lease that no client has got: its job returns to the front of the queue."""
     return working.returned(facts.id, facts.entry, facts.fence, facts.processed_on)
 
 

@@ -57,7 +57,7 @@ local function tell_starts(q, jobs)
   end
 end
 
--- A gateway prefetches no jobs from a queue with a rate: those that return would count.
+-- A gateway prefetches no jobs from a queue with a rate: those that return would be counted twice.
 local function rate_flag(fetching, limits) return fetching.lease and limits.rate and HAS_RATE or 0 end
 
 -- Return the flags.

@@ -88,7 +88,7 @@ async def test_a_client_that_waits_first_gets_no_job_ahead(
     assert (1, 1) not in exchanges
 
 
-async def test_jobs_that_nobody_fetches_return_in_their_order(
+async def test_jobs_that_no_client_fetches_return_in_their_order(
     wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "_KEPT_S", 0.05)
