@@ -57,6 +57,7 @@ class Measure:
     limit: str
 
 
+_BUSY: Final = "three busy processes share two processors; bunqueue in memory has two, and stores nothing"
 _TURNS: Final = "the client, the gateway and Valkey take turns"
 _LONE: Final = f"{_TURNS}: two round trips of processes that sleep"
 _THREE, _TWO = (OURS, SQLITE, MEMORY), (OURS, SQLITE)
@@ -64,7 +65,7 @@ _THREE, _TWO = (OURS, SQLITE, MEMORY), (OURS, SQLITE)
 MEASURES: Final = (
     Measure(
         "work-50", "worker, concurrency 50", "work", {"concurrency": 50, "jobs": 20_000}, _THREE,
-        {SQLITE: 2.0, MEMORY: 0.7}, "",
+        {SQLITE: 2.0, MEMORY: 0.7}, _BUSY,
     ),
     Measure(
         "work-10", "worker, concurrency 10", "work", {"concurrency": 10, "jobs": 12_000}, _TWO, {SQLITE: 1.5}, "",
@@ -200,6 +201,7 @@ class Crowd:
         limit: Its maximum.
         shown: Format of the figures.
         wanted: Format of the comparison.
+        reason: What limits the figure.
     """
 
     key: str
@@ -209,6 +211,7 @@ class Crowd:
     limit: float
     shown: str
     wanted: str
+    reason: str = ""
 
 
 def _idle_connections(_: BunqueuePackages, scale: float) -> dict[str, float]:
@@ -234,6 +237,7 @@ CROWDS: Final = (
         "two-gateways", "two gateways, each with a worker of one queue",
         lambda packages, scale: cpu_of_two(packages, int(4_000 * scale), 3), "ratio", 1.1,
         "{ratio:.2f} x the CPU per job of one; no job lost or completed twice", "at most 1.1 x",
+        "two gateways without a common queue need 1.17 x, as two processes have colder caches; both read all events",
     ),
 )  # fmt: skip
 
@@ -241,7 +245,8 @@ CROWDS: Final = (
 def crowd_line(crowd: Crowd, figures: dict[str, float]) -> tuple[str, bool]:
     """Return the line of the table, and whether the limit is met."""
     is_met = figures[crowd.figure] <= crowd.limit
-    columns = [crowd.label, crowd.shown.format(**figures), "", "", crowd.wanted, "yes" if is_met else "**no**", ""]
+    met = "yes" if is_met else "**no**"
+    columns = [crowd.label, crowd.shown.format(**figures), "", "", crowd.wanted, met, crowd.reason]
     return f"| {' | '.join(columns)} |", is_met
 
 
