@@ -53,6 +53,7 @@ _PACKED_TIMES: Final = [packed_value(name) + b"\xcb" for name in _TIMES]
 """Names, each with the byte that precedes a float."""
 _TIMES_LAYOUT: Final = struct.Struct(">" + "".join(f"{len(name)}sd" for name in _PACKED_TIMES))
 _UNREADABLE: Final = object()
+"""In place of data that cannot be decoded."""
 
 
 def _pack_times(added: float, run_at: float, now: float) -> bytes:

@@ -162,8 +162,6 @@ class _Exchange(NamedTuple):
     """Number of messages that had arrived before it."""
     prefetched: int
     """Jobs that it fetches for no client yet."""
-    discards: int
-    """`Prefetch.discards` before it."""
 
 
 class Hub:
@@ -206,7 +204,7 @@ class Hub:
         self._is_woken = False
         self._has_more = False
         """Whether the last fetch has found as many jobs as it wanted."""
-        self._prefetch = Prefetch(self._return_jobs)
+        self.prefetch = Prefetch(self._return_jobs)
         self._polled_at = 0.0
         self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
@@ -262,7 +260,7 @@ class Hub:
         if not self._is_listening:
             self._listen()
         is_empty = self._polled_at < self._empty_until
-        jobs = self._prefetch.take(count, lock_ms)
+        jobs = self.prefetch.take(count, lock_ms)
         if is_empty and wait <= 0 and self._empty_looks >= FIRST_LOOKS and not jobs:
             return None
         fetch = Fetching(count - len(jobs), lock_ms, self._loop.create_future())
@@ -276,7 +274,7 @@ class Hub:
             self._sleep(fetch)
         else:
             self._fetches.append(fetch)
-            if not self._prefetch.awaits(fetch.count, lock_ms):
+            if not self.prefetch.awaits(fetch.count, lock_ms):
                 self._schedule()
         return fetch
 
@@ -292,7 +290,7 @@ class Hub:
 
     def is_empty(self) -> bool:
         """Return whether a fetch that does not wait is answered from memory: the queue is known to be empty."""
-        if self._is_closed or not self._is_listening or self._empty_looks < FIRST_LOOKS or self._prefetch.has_jobs:
+        if self._is_closed or not self._is_listening or self._empty_looks < FIRST_LOOKS or self.prefetch.has_jobs:
             return False
         self._polled_at = self._loop.time()
         return self._polled_at < self._empty_until
@@ -326,7 +324,7 @@ class Hub:
             on_ready: Called when the partition may have a job.
         """
         self._on_ready = on_ready
-        self._return_jobs(self._prefetch.discard())
+        self._return_jobs(self.prefetch.discard())
         for fetch in tuple(self._sleeping):
             fetch.end([])  # it asks the other partitions
         self._sleeping.clear()
@@ -416,7 +414,7 @@ class Hub:
             ClosedError: If the hub is closed.
         """
         self._check_open()
-        self._prefetch.reported(len(reports))
+        self.prefetch.reported(len(reports))
         future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
         self._reports.append((reports, future, chars))
         self._schedule()
@@ -442,9 +440,9 @@ class Hub:
         if not reported and not fetches:
             return
         options = channel = None
-        lock_ms, prefetched = fetches[0].lock_ms if fetches else self._prefetch.lock_ms, 0
-        if reported and self._has_more and self._on_ready is None and not self._is_closed:
-            prefetched = self._prefetch.request(lock_ms)
+        lock_ms, prefetched = fetches[0].lock_ms if fetches else self.prefetch.lock_ms, 0
+        if reported and self._has_more and self._prefetches:
+            prefetched = self.prefetch.request(lock_ms)
         if fetches or prefetched:
             wanted = sum([fetch.count for fetch in fetches]) + prefetched
             options = FetchOptions(wanted, lock_ms, self._owner, working.Expiry.STALLED_ATTEMPT)
@@ -453,9 +451,7 @@ class Hub:
         reports = [report for some, _, _ in reported for report in some]
         if self._max_completed is not None:
             self._limit_completed(reports, self._max_completed)
-        exchange = _Exchange(
-            reported, fetches, is_ahead, reports, options, channel, self._messages, prefetched, self._prefetch.discards
-        )  # fmt: skip
+        exchange = _Exchange(reported, fetches, is_ahead, reports, options, channel, self._messages, prefetched)
         if not self._begin(exchange):
             self._run(exchange, None)
 
@@ -551,7 +547,7 @@ class Hub:
                 raise
 
     def _fail(self, exchange: _Exchange, failure: Exception) -> None:
-        self._prefetch.ended(exchange.prefetched)
+        self.prefetch.ended(exchange.prefetched)
         for _, future, _ in exchange.reported:
             if not future.done():
                 future.set_exception(failure)
@@ -566,7 +562,7 @@ class Hub:
     ) -> None:  # fmt: skip
         if jobs:
             has_rate = reply.flags & _HAS_RATE
-            self._prefetch.is_suitable = not has_rate and False not in [job.is_simple for job in jobs]
+            self.prefetch.is_suitable = not has_rate and False not in [job.is_simple for job in jobs]
             self.expect_end((min([job.expires_at for job in jobs]) - reply.now) / 1_000)
         done = 0
         for some, future, _ in exchange.reported:
@@ -578,7 +574,7 @@ class Hub:
         rest = self._distribute(exchange.fetches, jobs, exchange.is_ahead)
         if exchange.prefetched:
             self._use_prefetched(exchange, rest)
-            self._prefetch.ended(exchange.prefetched)
+            self.prefetch.ended(exchange.prefetched)
         else:
             self.release(rest)  # of clients that have left
 
@@ -648,12 +644,14 @@ class Hub:
 
     def _use_prefetched(self, exchange: _Exchange, jobs: list[Fetched]) -> None:
         """Give prefetched jobs to the clients that wait for them, and keep the others."""
-        if jobs and exchange.options is not None:
-            self._prefetch.keep(jobs, exchange.options.lock_duration, exchange.discards)
+        if not self._prefetches:
+            self._return_jobs(jobs)
+        elif jobs and exchange.options is not None:
+            self.prefetch.keep(jobs, exchange.options.lock_duration)
         while self._fetches:
             fetch = self._fetches[0]
             if not fetch.future.done():
-                mine = self._prefetch.take_more(fetch.count, fetch.lock_ms)
+                mine = self.prefetch.take_more(fetch.count, fetch.lock_ms)
                 if not mine:
                     return
                 fetch.end(mine)
@@ -704,19 +702,13 @@ class Hub:
             await exchange_rows(self._queue, self._link, reports, None, None)
         except GlideMQError as error:
             level = repeated_level(self.transport, error)
-            _log.log(level, "gateway: queue %r: prefetched jobs stay locked: %s", self._queue.name, error)
+            what = "prefetched jobs did not return, and stay locked until their locks expire"
+            _log.log(level, "gateway: queue %r: %s: %s", self._queue.name, what, error)
 
-    def may_have_prefetched(self, job_id: str) -> bool:
-        """Return whether the job with this id on the wire may be prefetched."""
-        return self._prefetch.may_have(job_id)
-
-    def stop_prefetching(self) -> None:
-        """Prefetch nothing until `resume_prefetching` was called as often."""
-        self._prefetch.stop()
-
-    def resume_prefetching(self) -> None:
-        """End a `stop_prefetching`."""
-        self._prefetch.resume()
+    @property
+    def _prefetches(self) -> bool:
+        """Whether it may prefetch jobs: not those of a partition, of which `PartitionHubs` asks several."""
+        return self._on_ready is None and not self._is_closed
 
     async def prefetched_returned(self) -> None:
         """Wait until the prefetched jobs have returned to the queue; prefetching must be stopped.
@@ -724,7 +716,7 @@ class Hub:
         If the caller is cancelled, they return nevertheless.
         """
         while True:
-            self._return_jobs(self._prefetch.discard())
+            self._return_jobs(self.prefetch.discard())
             calls = [call for call, exchange in self._in_flight.items() if exchange.prefetched]
             if not calls and not self._returning:
                 return
@@ -788,7 +780,7 @@ class Hub:
 
     @contextlib.contextmanager
     def adding(self) -> Generator[None]:
-        """Send the fetches that wait together with the call that the block begins, behind it: it adds a job.
+        """Send the waiting fetches in one piece with the call that adds a job, behind it; the block begins that call.
 
         As for `expect_job`, only direct connections do this.
         """
@@ -927,7 +919,7 @@ class Hub:
         for timer in (self._due, self._ending):
             if timer is not None:
                 timer.cancel()
-        self._return_jobs(self._prefetch.discard())
+        self._return_jobs(self.prefetch.discard())
         while self._in_flight or self._tasks:
             await asyncio.wait((*self._in_flight, *self._tasks))
         await self._channels.remove(self)

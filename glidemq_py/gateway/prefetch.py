@@ -29,7 +29,7 @@ _PROMPT_FETCHES: Final = 3
 _MOST_PROMPT_FETCHES: Final = 10_000
 """The same if jobs have returned often."""
 _SELDOM: Final = 20
-"""Number of served fetches from which a command that needs the jobs back is none that follows every report."""
+"""Prefetching becomes rarer if a command needs the jobs back after fewer fetches that were served with them."""
 _FORGIVEN: Final = 500
 """Number of fetches that are served with prefetched jobs until earlier returns are forgotten."""
 
@@ -50,7 +50,7 @@ class Prefetch:
         self.lock_ms = 0
         """Duration of the locks of the last fetch, and of the next prefetched jobs."""
         self.is_suitable = False
-        """Whether the queue has jobs that can return without a trace: neither groups nor a limit per time."""
+        """Whether jobs can return without a trace: the last ones had no groups, and the queue has no rate limit."""
         self._reported: deque[tuple[float, int]] = deque()
         """Numbers of jobs that clients have reported and not replaced, with the times."""
         self._requested = 0
@@ -64,7 +64,6 @@ class Prefetch:
         """Fetches since the last jobs returned."""
         self._stops = 0
         """Commands that run without prefetched jobs."""
-        self._discards = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -72,17 +71,15 @@ class Prefetch:
         """Whether it has jobs."""
         return bool(self._jobs)
 
-    @property
-    def discards(self) -> int:
-        """Number of calls of `discard`: jobs of a call that was sent before the last one are returned."""
-        return self._discards
-
     def may_have(self, job_id: str) -> bool:
-        """Return whether it may have the job with this id on the wire: that of jobs of other programs differs."""
+        """Return whether it may have the job with this id on the wire.
+
+        The jobs of other programs have other ids on the wire, so each of them might be that job.
+        """
         return any(job.number is None or job.facts.id == job_id for _, job in self._jobs)
 
     def stop(self) -> None:
-        """Prefetch nothing until `resume` was called as often."""
+        """Prefetch and keep nothing until `resume` was called as often."""
         self._stops += 1
 
     def resume(self) -> None:
@@ -115,15 +112,9 @@ class Prefetch:
         self._awaited += count
         return True
 
-    def keep(self, jobs: Sequence[Fetched], lock_ms: int, discards: int) -> None:
-        """Keep jobs for the next fetches.
-
-        Args:
-            jobs: The jobs.
-            lock_ms: Duration of their locks.
-            discards: `discards` at the time of their call.
-        """
-        if self._stops or discards != self._discards or (self._jobs and lock_ms != self._jobs_lock_ms):
+    def keep(self, jobs: Sequence[Fetched], lock_ms: int) -> None:
+        """Keep jobs for the next fetches; ``lock_ms``: the duration of their locks."""
+        if self._stops or (self._jobs and lock_ms != self._jobs_lock_ms):
             self._give_back(jobs)
             return
         now = self._loop.time()
@@ -160,8 +151,7 @@ class Prefetch:
         return taken
 
     def discard(self) -> list[Fetched]:
-        """Forget all jobs, and those of the calls in flight; return the jobs, which the caller gives back."""
-        self._discards += 1
+        """Forget all jobs, and return them; the caller gives them back."""
         self._stop_timer()
         return self._returned(seldom=self._served >= _SELDOM) if self._jobs else []
 
@@ -204,6 +194,7 @@ class Prefetch:
 
 
 def _prepare(jobs: Sequence[Fetched]) -> None:
+    ignored = contextlib.suppress(Exception)  # the fetch fails in the same way
     for job in jobs:
-        with contextlib.suppress(Exception):  # the fetch fails in the same way
+        with ignored:
             job.prepare()

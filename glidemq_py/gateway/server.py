@@ -450,7 +450,7 @@ class Gateway:
             hub.expect_job()
 
     def adding_now(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Let the hub of a queue send the polls that wait together with the call that the block begins."""
+        """Let the hub of a queue send its waiting polls together with the call that the block begins."""
         hub = self._hubs.get(name)
         return contextlib.nullcontext() if hub is None else hub.adding()
 
@@ -482,23 +482,23 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def without_prefetched(self, fields: Mapping[str, Any], *, reads: bool) -> AsyncGenerator[None]:
-        """Return the prefetched jobs that a command may be about, and prefetch no others within the block."""
+        """Let prefetched jobs return that a command may be about, and prefetch none within the block."""
         hubs = self._hubs_of(fields, reads=reads)
         for hub in hubs:
-            hub.stop_prefetching()
+            hub.prefetch.stop()
         try:
             await asyncio.gather(*(hub.prefetched_returned() for hub in hubs))
             yield
         finally:
             for hub in hubs:
-                hub.resume_prefetching()
+                hub.prefetch.resume()
 
     def _hubs_of(self, fields: Mapping[str, Any], *, reads: bool) -> Sequence[Hub]:
         """Return the hubs with jobs that a command with these fields may be about."""
         name, job_id = fields.get("queue"), fields.get("id")
         if name is None and isinstance(job_id, str):
             if reads:
-                return [hub for hub in self._hubs.values() if hub.may_have_prefetched(job_id)]
+                return [hub for hub in self._hubs.values() if hub.prefetch.may_have(job_id)]
             name = self.ids.known_queue(job_id)
         if not isinstance(name, str):
             return tuple(self._hubs.values())

@@ -71,7 +71,7 @@ _WITH_PREFETCHED: Final = frozenset((
     ),
     "GetResult", "GetProgress", "WaitJob", "Progress", "ListQueues", "StorageStatus",
 ))  # fmt: skip
-"""Commands to which it does not matter whether jobs are prefetched."""
+"""Commands that may run while jobs are prefetched. Before others, these jobs return to their queue."""
 _READING: Final = frozenset((
     *PROTOCOL["query"], *PROTOCOL["monitoring"], "Dlq", "CronGet", "CronList", "PULL", "PULLB",
 ))  # fmt: skip
@@ -201,7 +201,7 @@ class GatewayState(Protocol):
         ...
 
     def adding_now(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Note that the block begins the call that adds a job to a queue; no other one is in flight."""
+        """Return a context whose block begins the call that adds a job to a queue: polls that wait leave with it."""
         ...
 
     def added(self, name: str) -> None:
@@ -219,11 +219,13 @@ class GatewayState(Protocol):
     def without_prefetched(
         self, fields: Mapping[str, Any], *, reads: bool
     ) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return the prefetched jobs that a command may be about to their queues, and prefetch no others in the block.
+        """Return a context before which prefetched jobs return to their queues, and in which none are prefetched.
+
+        It concerns the queue that a command names, or that of its job; all queues if it names none.
 
         Args:
             fields: The fields of the command.
-            reads: Whether it changes nothing.
+            reads: Whether it changes nothing. Then only a prefetched job that it names matters.
         """
         ...
 

@@ -16,7 +16,7 @@ local function priority_time(q, now)
   return at
 end
 
--- Return a time before those of all jobs of the priority, those to come included: their times may lag.
+-- Return a time before that of every job of the priority, also of later ones: their times may lag behind the clock.
 local function time_before(q, now, priority)
   local head = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1, 'WITHSCORES')
   local band, at = G.band_of(head[G.rows.scored.score])

@@ -21,6 +21,12 @@ async def gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
 
 
 @pytest.fixture
+def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
+    """The gateway of `wire`."""
+    return gateways[0]
+
+
+@pytest.fixture
 async def wire(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
     async with Wire(gateways[0]) as wire:
         yield wire

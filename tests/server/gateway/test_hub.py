@@ -13,11 +13,6 @@ from glidemq_py.gateway import Gateway, held, hub, server
 from tests.server.gateway.wire import Wire, good, packed
 
 
-@pytest.fixture
-def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
-    return gateways[0]
-
-
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an empty queue stay known as empty until a message arrives."""

@@ -10,11 +10,6 @@ from glidemq_py.gateway import Gateway, prefetch
 from tests.server.gateway.wire import Wire, good, packed
 
 
-@pytest.fixture
-def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
-    return gateways[0]
-
-
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let prefetched jobs wait for a fetch until they are returned."""
@@ -62,6 +57,14 @@ async def filled(wire: Wire, queue: Queue, count: int = 100) -> None:
     await good(wire, "PUSHB", queue=queue.name, jobs=[{"name": "x", "data": number} for number in range(count)])
 
 
+async def warmed(wire: Wire, queue: Queue, count: int, jobs: int = 100) -> Worker:
+    """Return a worker that fetches ``count`` of so many jobs at a time, and has completed four fetches."""
+    await filled(wire, queue, jobs)
+    worker = Worker(wire, queue.name, count)
+    await worker.warm_up()
+    return worker
+
+
 @pytest.mark.parametrize("count", [1, 10])
 async def test_a_prompt_client_needs_one_call_per_fetch(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], count: int
@@ -82,9 +85,7 @@ async def test_a_client_that_waits_first_gets_no_job_ahead(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "_PROMPT_S", 0.0)
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name)
-    await worker.warm_up()
+    await warmed(wire, queue, 1)
     assert (1, 1) not in exchanges
 
 
@@ -92,9 +93,7 @@ async def test_jobs_that_no_client_fetches_return_in_their_order(
     wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "_KEPT_S", 0.05)
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 5)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 5)
     exchanges.clear()
     async with asyncio.timeout(60):
         while (5, 0) not in exchanges:  # noqa: ASYNC110  there is no event for it
@@ -110,9 +109,7 @@ async def test_jobs_that_no_client_fetches_return_in_their_order(
 async def test_other_commands_see_no_prefetched_jobs(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:  # fmt: skip
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 4)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 4)
     assert (await queue.get_job_counts()).active == 4
     counts = (await good(wire, "GetJobCounts", queue=queue.name))["counts"]
     assert (counts["active"], counts["waiting"]) == (0, 84)
@@ -132,9 +129,7 @@ async def test_other_commands_see_no_prefetched_jobs(
 async def test_a_job_of_a_call_in_flight_returns_after_a_command(
     gateway: Gateway, wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 1)
     await worker.fetch()
     ack = {"cmd": "ACKB", "reqId": "1", "ids": [worker.held[0]["id"]], "tokens": [worker.held[0]["token"]]}
     wire.send(packed(ack) + packed({"cmd": "Pause", "reqId": "2", "queue": queue.name}))
@@ -148,9 +143,7 @@ async def test_a_job_of_a_call_in_flight_returns_after_a_command(
 async def test_a_fetch_with_another_lock_gets_no_prefetched_job(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:  # fmt: skip
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 1)
     assert await worker.fetch(lockTtl=5_000) == [5]
     await worker.complete()
     assert await worker.fetch() == [4]
@@ -159,9 +152,7 @@ async def test_a_fetch_with_another_lock_gets_no_prefetched_job(
 async def test_a_larger_fetch_gets_prefetched_jobs_and_others(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:  # fmt: skip
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 2)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 2)
     exchanges.clear()
     worker.count = 6
     assert await worker.fetch() == list(range(8, 14))
@@ -205,9 +196,7 @@ async def test_the_last_jobs_are_prefetched_and_then_none(
 async def test_a_report_behind_a_pause_prefetches_nothing(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:  # fmt: skip
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 2)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 2)
     assert await worker.fetch() == [8, 9]
     first, second = worker.held
     await good(wire, "ACKB", ids=[first["id"]], tokens=[first["token"]])
@@ -223,9 +212,7 @@ async def test_a_report_behind_a_pause_prefetches_nothing(
 async def test_a_command_waits_for_prefetched_jobs_in_flight(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:  # fmt: skip
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 10)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 10)
     await worker.fetch()
     ack = {"cmd": "ACKB", "ids": [job["id"] for job in worker.held], "tokens": [job["token"] for job in worker.held]}
     wire.send(packed({**ack, "reqId": "1"}) + packed({"cmd": "GetJobCounts", "reqId": "2", "queue": queue.name}))
@@ -236,9 +223,7 @@ async def test_a_command_waits_for_prefetched_jobs_in_flight(
 async def test_a_client_that_leaves_during_a_return_does_not_stop_it(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 3)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 3)
     known = gateway._hubs[queue.name]
     begun, go_on = asyncio.Event(), asyncio.Event()
     return_all = known._return_all
@@ -261,9 +246,7 @@ async def test_a_client_that_leaves_during_a_return_does_not_stop_it(
 async def test_reading_a_job_returns_only_a_prefetched_one(
     wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]]
 ) -> None:
-    await filled(wire, queue)
-    worker = Worker(wire, queue.name, 2)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 2)
     ids = [job["id"] for job in (await good(other, "GetJobs", queue=queue.name, state="active"))["jobs"]]
     assert len(ids) == 2
     exchanges.clear()
@@ -276,9 +259,7 @@ async def test_reading_a_job_returns_only_a_prefetched_one(
 async def test_prefetched_jobs_get_no_older_than_their_time(
     wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await filled(wire, queue, 200)
-    worker = Worker(wire, queue.name, 40)
-    await worker.warm_up()
+    worker = await warmed(wire, queue, 40, jobs=200)
     monkeypatch.setattr(prefetch, "_KEPT_S", 0.0)
     worker.count = 1
     assert await worker.fetch() == [160]  # those that were kept have returned, in their order
