@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Container
 from typing import Any, Final
 
 __all__ = ["RepeatedWarnings", "address_of"]
@@ -41,6 +42,11 @@ class RepeatedWarnings:
             return
         state.count += 1
         self._log(state, message)
+
+    def forget(self, known: Container[str]) -> None:
+        """Forget all kinds but these, after logging their counts."""
+        for kind in [kind for kind in self._kinds if kind not in known]:
+            self._summarize(self._kinds.pop(kind))
 
     def close(self) -> None:
         """Log the counts."""

@@ -70,6 +70,7 @@ class FetchLoop:
     ) -> None:
         self._link = link
         self._reconnecting = RepeatedFailure(_log, f"queue {link.label}: reconnecting")
+        self._exchanging = RepeatedFailure(_log, f"queue {link.label}: exchange")
         self._source = source
         self._consumer = consumer
         self._listeners = listeners
@@ -321,6 +322,7 @@ class FetchLoop:
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         flags, engine, batch = reply.flags, self.engine, call.batch
+        self._exchanging.succeeded()
         if flags >= ExchangeFlags.OUTBOX_PENDING:
             flags = self._forward(flags)
         elif self.by_name.is_on:
@@ -413,8 +415,7 @@ class FetchLoop:
         elif engine.is_step(call):
             self._reconnecting.failed(error, repeated_level(self._link.transport, error))
         else:
-            level = repeated_level(self._link.transport, error)
-            _log.log(level, "queue %s: exchange failed: %s", self._link.label, error)
+            self._exchanging.failed(error, repeated_level(self._link.transport, error))
             self._listeners.emit("error", error)
         self._set_timer()
         self._pump()
@@ -467,8 +468,7 @@ class FetchLoop:
         # A call that was not executed has fetched no jobs: nothing to recover.
         if isinstance(error, Exception) and not isinstance(error, ServerNotReadyError) and not closing:
             if isinstance(error, GlideMQError):
-                level = repeated_level(self._link.transport, error)
-                _log.log(level, "queue %s: exchange failed: %s", self._link.label, error)
+                self._exchanging.failed(error, repeated_level(self._link.transport, error))
             else:  # a bug of ours, such as a reply that cannot be decoded
                 _log.error("queue %s: exchange failed", self._link.label, exc_info=error)
                 error = ScriptError(repr(error))

@@ -64,8 +64,10 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 _QUEUES_KEPT: Final = 10_000
-_UNUSED_S: Final = 120.0
-"""Queues that do not exist any more are forgotten if no client has named them for so long."""
+_UNUSED_S: Final = 30.0
+"""Queues that do not exist are forgotten if no client has named them for so long."""
+_FORGET_S: Final = 10.0
+"""Interval of the search for such queues."""
 _RELEASED_PER_CALL: Final = 100
 _RELEASE_S: Final = 1.0
 """Part of the time for closing that is kept for what follows the running commands, but at most a quarter."""
@@ -142,6 +144,8 @@ class Gateway:
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._used_at: dict[str, float] = {}
         """When a client has last named each of these queues, by ``time.monotonic``."""
+        self._listed: AbstractSet[str] = frozenset()
+        """The queues that existed when they were last listed."""
         self._hubs: dict[str, Hub] = {}
         """Of queues and partitions, by the names of their keys."""
         self._part_hubs: dict[str, set[str]] = {}
@@ -189,7 +193,8 @@ class Gateway:
             raise
         self.port = self._server.sockets[0].getsockname()[1]
         self._duties = (
-            asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()),
+            asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._watch_unused()),
+            asyncio.create_task(self._sweep_ids()),
             asyncio.create_task(self._repair_numbers()),
             asyncio.create_task(self._webhooks.run()), asyncio.create_task(self._watch_partitions()),
             asyncio.create_task(self.deadlines.watch(self._transport)),
@@ -611,24 +616,42 @@ class Gateway:
         """Run the maintenance of all queues of the prefix, also of those that no client has named since the start."""
         while True:
             with contextlib.suppress(GlideMQError):
-                listed = await listed_queues(self.transport, self.options.prefix)
-                for name in listed:
+                for name in await self._list():
                     with contextlib.suppress(GlideMQValidationError):  # the others are maintained
                         self.maintain(await self.queue(name))
-                await self._forget_unused(frozenset(listed))
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
 
-    async def _forget_unused(self, listed: AbstractSet[str]) -> None:
-        """Close queues that no client has named for a long time, unless they exist (``listed``) or are in use."""
-        before = time.monotonic() - _UNUSED_S
-        for name, used_at in list(self._used_at.items()):
-            hub = self._fetching.get(name)
-            in_use = name in listed or name in self._feeds or (hub is not None and hub.is_in_use)
-            if used_at >= before or in_use:
-                continue
-            queue = self._queues.pop(name, None)
+    async def _list(self) -> AbstractSet[str]:
+        """Return the names of all queues of the prefix."""
+        self._listed = frozenset(await listed_queues(self.transport, self.options.prefix))
+        return self._listed
+
+    async def _watch_unused(self) -> None:
+        """Forget the queues that do not exist, however many of them clients name."""
+        while True:
+            await asyncio.sleep(_FORGET_S * random.uniform(0.9, 1.1))
+            try:
+                await self._forget_unused()
+            except GlideMQError:
+                pass
+            except Exception:
+                _log.exception("gateway: unused queues were not closed")
+
+    async def _forget_unused(self) -> None:
+        """Close queues that no client has named for a long time, unless they exist or are in use."""
+        unused = [name for name in self._used_at if self._is_unused(name)]
+        if unused:
+            await self._list()  # some may have been added since
+        for name in unused:
+            queue = self._queues.pop(name, None) if self._is_unused(name) else None
             if queue is not None:
                 await self._close_queue(queue)
+
+    def _is_unused(self, name: str) -> bool:
+        """Return whether a queue is one of these, if it was not added since queues were last listed."""
+        hub, used_at = self._fetching.get(name), self._used_at.get(name)
+        in_use = name in self._listed or name in self._feeds or (hub is not None and hub.is_in_use)
+        return used_at is not None and used_at < time.monotonic() - _UNUSED_S and not in_use
 
     async def _sweep_ids(self) -> None:
         """Remove ids of jobs that do not exist any more from the index of chosen ids."""

@@ -219,6 +219,37 @@ async def test_rules_are_sufficient(
         assert refused(client) == set()
 
 
+async def test_a_worker_logs_a_missing_permission_once(
+    place: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    failures, done = asyncio.Queue[Exception](), asyncio.Event()
+    with place.client() as client:
+        allow(client, "app", RULES["app"] + LOADING)
+        app = as_user(place.url, "app")
+
+        async def handle(_: Job[Any, Any]) -> None:
+            done.set()
+
+        async with Queue[Any, Any]("q", app) as queue, Worker[None]("q", handle, app) as worker:
+            await queue.add("a")
+            async with asyncio.timeout(60):
+                await done.wait()
+            done.clear()
+            worker.on("error", failures.put_nowait)
+            client.execute("ACL", "SETUSER", "app", "-xreadgroup")
+            await queue.add("b")
+            async with asyncio.timeout(60):
+                for _ in range(3):
+                    assert isinstance(await failures.get(), GlideMQError)
+            client.execute("ACL", "SETUSER", "app", "+xreadgroup")
+            async with asyncio.timeout(60):
+                await done.wait()
+    lines = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
+    assert [line for line in lines if "failed: " in line] == [line for line in lines if "xreadgroup" in line]
+    assert sum("queue 'q': exchange failed: " in line for line in lines) == 1, lines
+    assert sum("queue 'q': exchange works again, after " in line for line in lines) == 1, lines
+
+
 async def test_producer_works_after_an_administrator_loads_the_library(place: ServerProcess) -> None:
     """Without `+function|load`: an administrator runs `library load`; the producer cannot change code."""
     with place.client() as client:

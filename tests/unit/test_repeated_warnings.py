@@ -44,6 +44,17 @@ async def test_first_warning_is_logged_at_once_and_the_others_are_counted() -> N
         _log.removeHandler(lines)
 
 
+def test_forgotten_kinds_are_logged_a_last_time(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = RepeatedWarnings(_log)
+    for number in range(3):
+        warnings.warn("a", f"a{number}")
+        warnings.warn("b", f"b{number}")
+    warnings.forget({"b"})
+    assert caplog.messages == ["a0", "b0", "a2 (the last of 2 in the last minute)"]
+    warnings.warn("a", "a3")
+    assert caplog.messages[3:] == ["a3"]
+
+
 def test_without_an_event_loop_the_count_is_in_the_next_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._job.job import Job
+from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.partitions import listed_queues
@@ -77,6 +78,8 @@ class Webhooks:
         """When it was last noted in Valkey that a receiver does not answer, by ``time.monotonic``."""
         self._is_paused = False
         self._failures = RepeatedFailure(_log, "gateway: reading the webhooks")
+        self._lost = RepeatedWarnings(_log)
+        """About messages that were not delivered, by webhook."""
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -103,6 +106,7 @@ class Webhooks:
 
     async def close(self) -> None:
         """Stop: running deliveries end, and another gateway continues."""
+        self._lost.close()
         await self._stop_reading()
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -117,6 +121,7 @@ class Webhooks:
             await self.close()
             return _IDLE_S
         self._slots.forget(webhooks)
+        self._lost.forget(webhooks)
         self._noted = {each: noted for each, noted in self._noted.items() if each in webhooks}
         await self._deliver()
         if not await self._lock.hold():
@@ -219,7 +224,8 @@ class Webhooks:
         except WebhookError as error:
             is_last = job.attempts_made + 1 >= options.webhook_attempts
             if is_last:
-                _log.warning("gateway: webhook %s: message %s was not delivered: %s", webhook_id, job.id, error)
+                text = f"gateway: webhook {webhook_id}: message {job.id} was not delivered: {error}"
+                self._lost.warn(webhook_id, text)
             await self.registry.count(webhook_id, ended="failed" if is_last else None)
             await self._note_dead(webhook_id)
             raise

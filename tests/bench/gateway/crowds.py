@@ -27,6 +27,7 @@ _POLLS_BEFORE: Final = 5
 _WARM_UP_S: Final = 90.0
 _OPENED_TOGETHER: Final = 250
 _CLIENTS: Final = 2
+_CONCURRENCY: Final = 50
 
 
 def _frame(value: dict[str, Any]) -> bytes:
@@ -121,25 +122,34 @@ async def idle_workers(served: Served, count: int, seconds: float) -> dict[str, 
 
 
 def cpu_of_two(packages: BunqueuePackages, jobs: int, rounds: int) -> dict[str, float]:
-    """Return the processor time per job of two gateways divided by that of one; two workers share a queue.
+    """Compare the processor time per job of two gateways that share a queue, and have a worker each, with that of one.
+
+    Returns:
+        ``ratio``: to one gateway with one worker. ``merged``: to one gateway with both workers, whose commands leave in
+        common calls: those of two gateways cannot.
 
     Raises:
         RuntimeError: If a job was lost, or completed twice.
     """
     ratios: list[float] = []
+    merged: list[float] = []
     with gateways("everysec", _CLIENTS) as served:
         for _ in range(rounds):
-            one = _shared(packages, served, served.ports[:1] * _CLIENTS, jobs)
-            ratios.append(_shared(packages, served, served.ports, jobs) / one)
-    return {"ratio": statistics.median(ratios)}
+            alone = _drained(packages, served, served.ports[:1], jobs // _CLIENTS)
+            together = _drained(packages, served, served.ports[:1] * _CLIENTS, jobs)
+            two = _drained(packages, served, served.ports, jobs)
+            ratios.append(two / alone)
+            merged.append(two / together)
+    return {"ratio": statistics.median(ratios), "merged": statistics.median(merged)}
 
 
-def _shared(packages: BunqueuePackages, served: Served, ports: tuple[int, ...], jobs: int) -> float:
-    """Return the processor time of the gateways per job of a queue that clients share, us."""
+def _drained(packages: BunqueuePackages, served: Served, ports: tuple[int, ...], jobs: int) -> float:
+    """Return the processor time of the gateways per job of a queue that clients on these ports share, us."""
     queue, environment = f"bench-{secrets.token_hex(4)}", {**os.environ, "BUNQUEUE_CLIENT": str(packages.client)}
 
     def command(role: str, port: int) -> list[str]:
-        return [str(packages.bun), str(CLIENT), role, str(port), queue, json.dumps({"jobs": jobs, "concurrency": 10})]
+        params = json.dumps({"jobs": jobs, "concurrency": _CONCURRENCY})
+        return [str(packages.bun), str(CLIENT), role, str(port), queue, params]
 
     subprocess.run(command("fill", ports[0]), env=environment, check=True, capture_output=True, timeout=60)
     before = served.cpu()[0]

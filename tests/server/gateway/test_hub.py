@@ -243,7 +243,7 @@ async def test_unused_queues_are_forgotten(
         for duty in gateway._duties:
             duty.cancel()  # they forget queues too
         monkeypatch.setattr(server, "_UNUSED_S", -1.0)
-        await gateway._forget_unused({kept})
+        await gateway._forget_unused()
         assert [name in gateway._queues for name in (kept, waiting, gone)] == [True, True, False]
         assert gone not in gateway._hubs
         assert gone not in gateway._used_at
