@@ -31,6 +31,7 @@ __all__ = [
     "QueueListTask",
     "find_queues",
     "register",
+    "register_again",
     "register_if_exists",
     "unregister",
 ]
@@ -89,6 +90,15 @@ async def register_if_exists(link: QueueLink[Any]) -> None:
             await _register(link.transport, keys)
     except GlideMQError as error:
         _log.debug("queue %r: adding it to the list of queues failed: %s", keys.name, error)
+
+
+async def register_again(link: QueueLink[Any]) -> bool:
+    """List a queue that another process has obliterated, and so unlisted; return whether it exists."""
+    keys = link.keys
+    if not await link.transport.command("EXISTS", keys.events, keys.schedulers):
+        return False
+    await link.transport.call(register_queue(keys.prefix, keys.name))
+    return True
 
 
 async def unregister(link: QueueLink[Any]) -> None:

@@ -30,7 +30,7 @@ class RepeatedWarnings:
         """Log a warning, or count it.
 
         Args:
-            kind: Its kind, of which there are a few.
+            kind: Its kind. Each is remembered until `forget` is called.
             message: Its text.
         """
         state = self._kinds.setdefault(kind, _Kind())

@@ -70,7 +70,8 @@ class FetchLoop:
     ) -> None:
         self._link = link
         self._reconnecting = RepeatedFailure(_log, f"queue {link.label}: reconnecting")
-        self._exchanging = RepeatedFailure(_log, f"queue {link.label}: exchange")
+        self._fetch_failures = RepeatedFailure(_log, f"queue {link.label}: fetching jobs")
+        self._report_failures = RepeatedFailure(_log, f"queue {link.label}: reporting results")
         self._source = source
         self._consumer = consumer
         self._listeners = listeners
@@ -322,7 +323,10 @@ class FetchLoop:
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         flags, engine, batch = reply.flags, self.engine, call.batch
-        self._exchanging.succeeded()
+        if call.want:
+            self._fetch_failures.succeeded()
+        if batch:
+            self._report_failures.succeeded()
         if flags >= ExchangeFlags.OUTBOX_PENDING:
             flags = self._forward(flags)
         elif self.by_name.is_on:
@@ -415,7 +419,8 @@ class FetchLoop:
         elif engine.is_step(call):
             self._reconnecting.failed(error, repeated_level(self._link.transport, error))
         else:
-            self._exchanging.failed(error, repeated_level(self._link.transport, error))
+            failing = self._report_failures if isinstance(call, Exchange) and call.batch else self._fetch_failures
+            failing.failed(error, repeated_level(self._link.transport, error))
             self._listeners.emit("error", error)
         self._set_timer()
         self._pump()
@@ -468,9 +473,9 @@ class FetchLoop:
         # A call that was not executed has fetched no jobs: nothing to recover.
         if isinstance(error, Exception) and not isinstance(error, ServerNotReadyError) and not closing:
             if isinstance(error, GlideMQError):
-                self._exchanging.failed(error, repeated_level(self._link.transport, error))
+                self._fetch_failures.failed(error, repeated_level(self._link.transport, error))
             else:  # a bug of ours, such as a reply that cannot be decoded
-                _log.error("queue %s: exchange failed", self._link.label, exc_info=error)
+                _log.error("queue %s: fetching jobs failed", self._link.label, exc_info=error)
                 error = ScriptError(repr(error))
             self._listeners.emit("error", error)
             self.engine.pipelined_lost(self._loop.time())

@@ -29,8 +29,8 @@ from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
 _THRESHOLDS: Final = (10_000, 5, 2)
-"""Of the garbage collector, by generation; Python's own are 700 or 2,000, 10 and 10. The last two limit what is left of
-closed queues to about 15 MiB."""
+"""Of the garbage collector, by generation. The first is high; the last two limit what is left of closed queues to about
+15 MiB."""
 _log: Final = get_logger(_MODULE)
 
 

@@ -27,6 +27,7 @@ from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.partitions.share_trading import ShareTrading
+from glidemq_py._features.queue_list import register_again
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
@@ -254,6 +255,8 @@ class Gateway:
                 task.cancel()
         self._is_closed = True
         self.warnings.close()
+        if self._webhooks is not None:
+            self._webhooks.lost.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAST_CLOSE_S):
                 if self._ids is not None:
@@ -517,14 +520,14 @@ class Gateway:
 
     async def forget_parts(self, queue: Queue[Any, Any]) -> None:
         """Close what uses the queue or its partitions; the next command opens it again."""
-        fetching = self._fetching.pop(queue.name, None)
+        fetching, maintained = self._fetching.pop(queue.name, None), self._maintained.pop(queue.name, None)
+        names = (queue.name, *self._part_hubs.pop(queue.name, ()))
+        hubs = [self._hubs.pop(name) for name in names if name in self._hubs]
+        # A command may open them again from here on.
         if isinstance(fetching, PartitionHubs):
             fetching.close()
-        for name in (queue.name, *self._part_hubs.pop(queue.name, ())):
-            hub = self._hubs.pop(name, None)
-            if hub is not None:
-                await hub.close()
-        maintained = self._maintained.pop(queue.name, None)
+        for hub in hubs:
+            await hub.close()
         if maintained is not None:
             await maintained.close()
 
@@ -623,8 +626,8 @@ class Gateway:
 
     async def _list(self) -> AbstractSet[str]:
         """Return the names of all queues of the prefix."""
-        self._listed = frozenset(await listed_queues(self.transport, self.options.prefix))
-        return self._listed
+        listed = self._listed = frozenset(await listed_queues(self.transport, self.options.prefix))
+        return listed
 
     async def _watch_unused(self) -> None:
         """Forget the queues that do not exist, however many of them clients name."""
@@ -639,19 +642,25 @@ class Gateway:
 
     async def _forget_unused(self) -> None:
         """Close queues that no client has named for a long time, unless they exist or are in use."""
-        unused = [name for name in self._used_at if self._is_unused(name)]
-        if unused:
-            await self._list()  # some may have been added since
+        unused = [name for name in self._used_at if self._is_unused(name, self._listed)]
+        listed = await self._list() if unused else self._listed  # some may have been added since
         for name in unused:
-            queue = self._queues.pop(name, None) if self._is_unused(name) else None
+            if not self._is_unused(name, listed) or await self._exists(self._queues.get(name)):
+                continue
+            queue = self._queues.pop(name, None) if self._is_unused(name, listed) else None
             if queue is not None:
-                await self._close_queue(queue)
+                await self.finished(self._close_queue(queue))
 
-    def _is_unused(self, name: str) -> bool:
-        """Return whether a queue is one of these, if it was not added since queues were last listed."""
+    def _is_unused(self, name: str, listed: AbstractSet[str]) -> bool:
+        """Return whether no client has named a queue for `_UNUSED_S`, it is not listed, and nothing uses it."""
         hub, used_at = self._fetching.get(name), self._used_at.get(name)
-        in_use = name in self._listed or name in self._feeds or (hub is not None and hub.is_in_use)
+        in_use = name in listed or name in self._feeds or (hub is not None and hub.is_in_use)
         return used_at is not None and used_at < time.monotonic() - _UNUSED_S and not in_use
+
+    async def _exists(self, queue: Queue[Any, Any] | None) -> bool:
+        """Return whether a queue exists that is not listed: another process has obliterated it, and jobs were added."""
+        link = None if queue is None else queue._link
+        return link is not None and await register_again(link)
 
     async def _sweep_ids(self) -> None:
         """Remove ids of jobs that do not exist any more from the index of chosen ids."""

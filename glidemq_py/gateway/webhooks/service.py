@@ -78,8 +78,8 @@ class Webhooks:
         """When it was last noted in Valkey that a receiver does not answer, by ``time.monotonic``."""
         self._is_paused = False
         self._failures = RepeatedFailure(_log, "gateway: reading the webhooks")
-        self._lost = RepeatedWarnings(_log)
-        """About messages that were not delivered, by webhook."""
+        self.lost = RepeatedWarnings(_log)
+        """Warnings about messages that were not delivered, by webhook. Close it after this object."""
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -106,7 +106,6 @@ class Webhooks:
 
     async def close(self) -> None:
         """Stop: running deliveries end, and another gateway continues."""
-        self._lost.close()
         await self._stop_reading()
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -117,11 +116,11 @@ class Webhooks:
         """Read the events of the queues that webhooks name. Return when to look again, s."""
         revision = await self.registry.revision()
         webhooks = await self.registry.all()
+        self.lost.forget(webhooks)
         if not webhooks:
             await self.close()
             return _IDLE_S
         self._slots.forget(webhooks)
-        self._lost.forget(webhooks)
         self._noted = {each: noted for each, noted in self._noted.items() if each in webhooks}
         await self._deliver()
         if not await self._lock.hold():
@@ -225,7 +224,7 @@ class Webhooks:
             is_last = job.attempts_made + 1 >= options.webhook_attempts
             if is_last:
                 text = f"gateway: webhook {webhook_id}: message {job.id} was not delivered: {error}"
-                self._lost.warn(webhook_id, text)
+                self.lost.warn(webhook_id, text)
             await self.registry.count(webhook_id, ended="failed" if is_last else None)
             await self._note_dead(webhook_id)
             raise

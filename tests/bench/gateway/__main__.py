@@ -235,12 +235,12 @@ CROWDS: Final = (
     ),
     Crowd(
         "two-gateways", "two gateways, each with a worker of one queue",
-        lambda packages, scale: cpu_of_two(packages, int(20_000 * scale), 5), "ratio", 1.1,
-        "{ratio:.2f} x the CPU per job of one gateway with one worker; {merged:.2f} x that of one with both workers; "
-        "no job lost or completed twice",
+        lambda packages, scale: cpu_of_two(packages, int(20_000 * scale), 7), "ratio", 1.1,
+        "{ratio:.2f} x ({low:.2f} to {high:.2f}) the CPU per job of one gateway with one worker; {merged:.2f} x that "
+        "of one with both workers; no job lost or completed twice",
         "at most 1.1 x of one with one worker",
-        "five busy processes share two processors; the commands of both workers leave in common calls if they have one "
-        "gateway",
+        "five busy processes share the caches of two processors; the commands of two workers leave in common calls if "
+        "they have one gateway",
     ),
 )  # fmt: skip
 

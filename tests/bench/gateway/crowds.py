@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgpack
 
 from tests.bench.bunqueue import BunqueuePackages
-from tests.bench.gateway.servers import Served, gateways, memory_mib
+from tests.bench.gateway.servers import Served, cpu_us, gateways, memory_mib
 
 __all__ = ["CLIENT", "cpu_of_two", "idle_connections", "idle_workers"]
 
@@ -125,8 +125,8 @@ def cpu_of_two(packages: BunqueuePackages, jobs: int, rounds: int) -> dict[str, 
     """Compare the processor time per job of two gateways that share a queue, and have a worker each, with that of one.
 
     Returns:
-        ``ratio``: to one gateway with one worker. ``merged``: to one gateway with both workers, whose commands leave in
-        common calls: those of two gateways cannot.
+        ``ratio``: to one gateway with one worker; ``low`` and ``high`` are the extremes of the runs. ``merged``: to one
+        gateway with both workers, whose commands leave in common calls: those of two gateways cannot.
 
     Raises:
         RuntimeError: If a job was lost, or completed twice.
@@ -140,11 +140,13 @@ def cpu_of_two(packages: BunqueuePackages, jobs: int, rounds: int) -> dict[str, 
             two = _drained(packages, served, served.ports, jobs)
             ratios.append(two / alone)
             merged.append(two / together)
-    return {"ratio": statistics.median(ratios), "merged": statistics.median(merged)}
+    return {
+        "ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "merged": statistics.median(merged)
+    }  # fmt: skip
 
 
 def _drained(packages: BunqueuePackages, served: Served, ports: tuple[int, ...], jobs: int) -> float:
-    """Return the processor time of the gateways per job of a queue that clients on these ports share, us."""
+    """Return the processor time per job of the gateways on these ports, us; their clients share a queue."""
     queue, environment = f"bench-{secrets.token_hex(4)}", {**os.environ, "BUNQUEUE_CLIENT": str(packages.client)}
 
     def command(role: str, port: int) -> list[str]:
@@ -152,11 +154,12 @@ def _drained(packages: BunqueuePackages, served: Served, ports: tuple[int, ...],
         return [str(packages.bun), str(CLIENT), role, str(port), queue, params]
 
     subprocess.run(command("fill", ports[0]), env=environment, check=True, capture_output=True, timeout=60)
-    before = served.cpu()[0]
+    used = [process for process, port in zip(served.processes, served.ports, strict=True) if port in ports]
+    before = sum(map(cpu_us, used))
     clients = [
         subprocess.Popen(command("drain", port), env=environment, stdout=subprocess.PIPE, text=True) for port in ports
     ]
     done = [job_id for client in clients for job_id in json.loads(client.communicate(timeout=120)[0])["ids"]]
     if len(done) != jobs or len(set(done)) != jobs:
         raise RuntimeError(f"{jobs} jobs were added; {len(done)} completed, {len(set(done))} different ones")
-    return (served.cpu()[0] - before) / jobs
+    return (sum(map(cpu_us, used)) - before) / jobs

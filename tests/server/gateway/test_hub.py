@@ -8,6 +8,7 @@ import pytest
 from glidemq_py import LeaseOutcome, Queue
 from glidemq_py._features.leases import calls as leases
 from glidemq_py._features.leases import ending
+from glidemq_py._features.queue_list import shard_key
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, held, hub, server
 from tests.server.gateway.wire import Wire, good, packed
@@ -251,6 +252,28 @@ async def test_unused_queues_are_forgotten(
         assert (await patient.receive())["job"]["data"] == 2
     await good(wire, "PUSH", queue=gone, data=3)
     assert (await good(wire, "PULL", queue=gone, timeout=60_000))["job"]["data"] == 3
+
+
+async def test_an_unused_queue_that_exists_is_kept_if_another_program_has_unlisted_it(
+    gateway: Gateway, wire: Wire, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `obliterate` does, before jobs were added again."""
+
+    async def forget() -> list[str]:
+        await gateway.transport.command("SREM", shard_key(gateway.options.prefix, queue_name), queue_name)
+        await gateway._forget_unused()
+        listed: list[str] = (await good(wire, "ListQueues"))["queues"]
+        return listed
+
+    await good(wire, "PUSH", queue=queue_name, data=1)
+    for duty in gateway._duties:
+        duty.cancel()
+    monkeypatch.setattr(server, "_UNUSED_S", -1.0)
+    assert queue_name in await forget()
+    assert queue_name in gateway._queues
+    await good(wire, "Obliterate", queue=queue_name, force=True)
+    assert queue_name not in await forget()
+    assert queue_name not in gateway._queues
 
 
 async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_leased(
