@@ -264,6 +264,20 @@ async def test_failed_deliveries_are_repeated_in_order_and_given_up(
     assert (found["successCount"], found["failureCount"]) == (1, 1)
 
 
+async def test_lost_messages_are_counted_in_the_log(
+    url: str, prefix: str, receiver: Receiver, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.answer = lambda _: "500 Oops"
+    options = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_attempts": 2, "webhook_backoff": 1}
+    async with Gateway(url, port=0, **options) as gateway, Wire(gateway) as wire:
+        webhook_id = await add(wire, receiver, queue=queue_name, events=["job.pushed"])
+        for number in range(5):
+            await good(wire, "PUSH", queue=queue_name, data=number)
+        await until(lambda: listed(wire, webhook_id), lambda found: found["failureCount"] == 5)
+    lines = [line for line in caplog.messages if f"webhook {webhook_id}: message " in line]
+    assert [line.partition("(")[2] for line in lines] == ["", "the last of 4 in the last minute)"], lines
+
+
 async def test_webhook_gets_the_events_after_its_answer(
     wire: Wire, other: Wire, receiver: Receiver, queue_name: str
 ) -> None:
