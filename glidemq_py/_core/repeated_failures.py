@@ -19,12 +19,14 @@ class RepeatedFailure:
     Args:
         log: The logger.
         what: The task in the lines, such as "queue 'q': firing schedulers".
+
+    Attributes:
+        since: When the first failure was logged, by ``time.monotonic``; None while the task works.
     """
 
     def __init__(self, log: logging.Logger, what: str) -> None:
         self._log, self._what = log, what
-        self._since: float | None = None
-        """When the first failure was logged; None while the task works."""
+        self.since: float | None = None
         self._logged_at = -_EVERY_S
 
     def failed(self, error: BaseException, level: int = logging.WARNING) -> None:
@@ -33,13 +35,13 @@ class RepeatedFailure:
         is_due = now - self._logged_at >= _EVERY_S
         if is_due and level > logging.DEBUG:
             self._logged_at = now
-            if self._since is None:
-                self._since = now
+            if self.since is None:
+                self.since = now
         self._log.log(level if is_due else logging.DEBUG, "%s failed: %s", self._what, error)
 
     def succeeded(self) -> None:
         """Log that the task works again, if its failure was logged."""
-        if self._since is not None:
-            lasted = duration_text(time.monotonic() - self._since)
+        if self.since is not None:
+            lasted = duration_text(time.monotonic() - self.since)
             self._log.warning("%s works again, after %s", self._what, lasted)
-            self._since = None
+            self.since = None

@@ -323,9 +323,9 @@ class FetchLoop:
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         flags, engine, batch = reply.flags, self.engine, call.batch
-        if call.want:
+        if self._fetch_failures.since is not None and call.want:
             self._fetch_failures.succeeded()
-        if batch:
+        if self._report_failures.since is not None and batch:
             self._report_failures.succeeded()
         if flags >= ExchangeFlags.OUTBOX_PENDING:
             flags = self._forward(flags)
