@@ -93,7 +93,10 @@ async def register_if_exists(link: QueueLink[Any]) -> None:
 
 
 async def register_again(link: QueueLink[Any]) -> bool:
-    """List a queue that another process has obliterated, and so unlisted; return whether it exists."""
+    """List the queue if it has events or schedulers, whenever this process last did so; return whether it has.
+
+    Its name is missing if another process obliterated the queue before these were added.
+    """
     keys = link.keys
     if not await link.transport.command("EXISTS", keys.events, keys.schedulers):
         return False

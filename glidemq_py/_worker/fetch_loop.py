@@ -323,6 +323,7 @@ class FetchLoop:
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         flags, engine, batch = reply.flags, self.engine, call.batch
+        # Every exchange comes here: the attribute saves a call.
         if self._fetch_failures.since is not None and call.want:
             self._fetch_failures.succeeded()
         if self._report_failures.since is not None and batch:

@@ -707,7 +707,7 @@ class Hub:
 
     @property
     def _prefetches(self) -> bool:
-        """Whether it may prefetch jobs: not those of a partition, of which `PartitionHubs` asks several."""
+        """Whether it may prefetch jobs: not if it is the hub of a partition, since a fetch goes to several of them."""
         return self._on_ready is None and not self._is_closed
 
     async def prefetched_returned(self) -> None:

@@ -146,7 +146,7 @@ class Gateway:
         self._used_at: dict[str, float] = {}
         """When a client has last named each of these queues, by ``time.monotonic``."""
         self._listed: AbstractSet[str] = frozenset()
-        """The queues that existed when they were last listed."""
+        """Names of all queues of the prefix when they were last read."""
         self._hubs: dict[str, Hub] = {}
         """Of queues and partitions, by the names of their keys."""
         self._part_hubs: dict[str, set[str]] = {}
@@ -523,7 +523,7 @@ class Gateway:
         fetching, maintained = self._fetching.pop(queue.name, None), self._maintained.pop(queue.name, None)
         names = (queue.name, *self._part_hubs.pop(queue.name, ()))
         hubs = [self._hubs.pop(name) for name in names if name in self._hubs]
-        # A command may open them again from here on.
+        # From here on, a command may open them again.
         if isinstance(fetching, PartitionHubs):
             fetching.close()
         for hub in hubs:
@@ -619,48 +619,41 @@ class Gateway:
         """Run the maintenance of all queues of the prefix, also of those that no client has named since the start."""
         while True:
             with contextlib.suppress(GlideMQError):
-                for name in await self._list():
+                await self._list()
+                for name in self._listed:
                     with contextlib.suppress(GlideMQValidationError):  # the others are maintained
                         self.maintain(await self.queue(name))
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
 
-    async def _list(self) -> AbstractSet[str]:
-        """Return the names of all queues of the prefix."""
-        listed = self._listed = frozenset(await listed_queues(self.transport, self.options.prefix))
-        return listed
+    async def _list(self) -> None:
+        """Read the names of all queues of the prefix."""
+        self._listed = frozenset(await listed_queues(self.transport, self.options.prefix))
 
     async def _watch_unused(self) -> None:
-        """Forget the queues that do not exist, however many of them clients name."""
+        """Close queues that do not exist: clients may name any number of them."""
         while True:
             await asyncio.sleep(_FORGET_S * random.uniform(0.9, 1.1))
-            try:
+            with contextlib.suppress(GlideMQError):
                 await self._forget_unused()
-            except GlideMQError:
-                pass
-            except Exception:
-                _log.exception("gateway: unused queues were not closed")
 
     async def _forget_unused(self) -> None:
         """Close queues that no client has named for a long time, unless they exist or are in use."""
-        unused = [name for name in self._used_at if self._is_unused(name, self._listed)]
-        listed = await self._list() if unused else self._listed  # some may have been added since
-        for name in unused:
-            if not self._is_unused(name, listed) or await self._exists(self._queues.get(name)):
+        if not any(map(self._is_unused, self._used_at)):
+            return
+        await self._list()  # some may have been added since the last time
+        for name in list(filter(self._is_unused, self._used_at)):
+            queue = self._queues.get(name)
+            if queue is None or (queue._link is not None and await register_again(queue._link)):
                 continue
-            queue = self._queues.pop(name, None) if self._is_unused(name, listed) else None
-            if queue is not None:
+            if self._is_unused(name):  # no client has named it meanwhile
+                self._queues.pop(name, None)
                 await self.finished(self._close_queue(queue))
 
-    def _is_unused(self, name: str, listed: AbstractSet[str]) -> bool:
+    def _is_unused(self, name: str) -> bool:
         """Return whether no client has named a queue for `_UNUSED_S`, it is not listed, and nothing uses it."""
         hub, used_at = self._fetching.get(name), self._used_at.get(name)
-        in_use = name in listed or name in self._feeds or (hub is not None and hub.is_in_use)
+        in_use = name in self._listed or name in self._feeds or (hub is not None and hub.is_in_use)
         return used_at is not None and used_at < time.monotonic() - _UNUSED_S and not in_use
-
-    async def _exists(self, queue: Queue[Any, Any] | None) -> bool:
-        """Return whether a queue exists that is not listed: another process has obliterated it, and jobs were added."""
-        link = None if queue is None else queue._link
-        return link is not None and await register_again(link)
 
     async def _sweep_ids(self) -> None:
         """Remove ids of jobs that do not exist any more from the index of chosen ids."""
