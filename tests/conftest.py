@@ -42,6 +42,9 @@ SERVER_AND_CLUSTER = ("valkey-9.1", pytest.param("cluster", marks=pytest.mark.sl
 LONGEST = {"bench", "chaos", "simulation", "test_examples.py", "test_state_machine.py"}
 """Folders and files of tests that take tens of seconds each; those of Spark run even before (tests/spark)."""
 
+LONGEST_FAILURE = 8_000
+"""Characters of the traceback and of the log that the report shows of a repeated test's first run."""
+
 REPEATED = {"server", "cluster", "bench", "test_examples.py"}
 """Folders and files of tests with several processes and their real clocks, which a busy machine can stop for seconds.
 
@@ -119,8 +122,16 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Report the repeated tests, and the deselected ones: one line per missing server."""
-    for report in terminalreporter.stats.get("rerun", []):
+    """Report the repeated tests, with the failures of their first runs, and the deselected ones: one line per missing
+    server."""
+    repeated = terminalreporter.stats.get("rerun", [])
+    if repeated:
+        terminalreporter.write_sep("=", "FAILURES OF REPEATED TESTS")
+    for report in repeated:
+        terminalreporter.write_sep("_", report.nodeid)
+        terminalreporter.write_line(report.longreprtext[-LONGEST_FAILURE:])
+        terminalreporter.write_line(report.caplog[-LONGEST_FAILURE:])
+    for report in repeated:
         crash = getattr(report.longrepr, "reprcrash", None)
         terminalreporter.write_line(f"RERUN {report.nodeid} - {getattr(crash, 'message', report.longrepr)!s:.200}")
     for reason, count in config.stash.get(NOT_RUN, Counter[str]()).items():

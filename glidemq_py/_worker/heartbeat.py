@@ -135,7 +135,7 @@ class Heartbeat:
     _runtime: Runtime = BLOCKING_RUNTIME
 
     async def start(self) -> None:
-        """Start the thread and wait until its first heartbeat succeeds or fails."""
+        """Start the thread and wait until its first heartbeat succeeds or fails, or until it is closed."""
         self._spawn()
         await self._first_beat.wait()
 
@@ -177,6 +177,7 @@ class Heartbeat:
                 break
             await self._hurry.wait(interval if pause is None else min(interval, pause))
             self._hurry.clear()
+        self._call_in_loop(self._first_beat.set)  # closed before its first heartbeat
         if self._transport is not None:
             await self._transport.close()
 

@@ -443,8 +443,20 @@ class PooledEngine(FetchEngine):
                 drained, self._busy = exhausted, not exhausted
             elif self.drained_is_wanted():
                 self.wake()  # the call requested no jobs, so there may be some
-        self.queue.was_busy = self.queue.was_busy or drained
-        return self.queue.take_drained()
+        queue = self.queue
+        queue.was_busy = queue.was_busy or drained
+        return queue.take_drained(self, looked=bool(call.want), found=bool(fetched))
+
+    @property
+    def may_look(self) -> bool:
+        """True if the queue or partition can be asked for jobs."""
+        return self.accepting and not self.disconnected
+
+    def look(self) -> None:
+        """Look for jobs as soon as a slot is free."""
+        if self.may_look and self._pump is not None:
+            self.wake()
+            self._pump()
 
     @property
     def _has_ended(self) -> bool:
@@ -489,6 +501,8 @@ class QueueOfEngines:
         self.engines = engines
         self.was_busy = False
         """True if a partition was drained, and the queue has not been since."""
+        self._unseen: set[PooledEngine] | None = None
+        """Engines that look for jobs once more before the queue counts as drained; None if none was asked to."""
 
     def add(self, engine: PooledEngine) -> None:
         """Add the engine of another partition."""
@@ -496,11 +510,30 @@ class QueueOfEngines:
             self.engines.append(engine)
         engine.queue = self
 
-    def take_drained(self) -> bool:
-        """Return True once, when all partitions have been drained."""
+    def take_drained(self, engine: PooledEngine, *, looked: bool, found: bool) -> bool:
+        """Return True once, when all partitions have been drained.
+
+        The wake-up for jobs of a partition may come later than the end of the jobs of the others. So if somebody wants
+        to know, each partition is looked at once more after the end of the last job.
+
+        Args:
+            engine: The engine that got a reply.
+            looked: True if its call requested jobs.
+            found: True if it got some.
+        """
+        if found:
+            self._unseen = None
+        elif self._unseen is not None and looked:
+            self._unseen.discard(engine)
         if not self.was_busy or not all(each.is_quiet for each in self.engines):
             return False
-        self.was_busy = False
+        if self._unseen is None and len(self.engines) > 1 and engine.drained_is_wanted():
+            self._unseen = set(self.engines)
+            for each in self.engines:
+                each.look()
+        if self._unseen and any(each.may_look for each in self._unseen):
+            return False
+        self.was_busy, self._unseen = False, None
         return True
 
 

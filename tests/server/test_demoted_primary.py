@@ -26,6 +26,8 @@ class Pair(NamedTuple):
             await with_timeout(until(lambda: "state=online" in resp.execute("INFO", "replication")))
             resp.execute("FAILOVER")
             await with_timeout(until(lambda: resp.execute("ROLE")[0] == "slave"))
+        with self.replica.client() as resp:
+            await with_timeout(until(lambda: resp.execute("ROLE")[0] == "master"))
 
 
 @pytest_asyncio.fixture

@@ -15,11 +15,13 @@ import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Queue, Worker
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.partitions.layout import partition_names
 from glidemq_py._worker import idle_queues, lanes, wake_channel
 from glidemq_py._worker.background import Background
 from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.conftest import SERVER_AND_CLUSTER
+from tests.server.test_partitions import keyed
 from tests.server.worker_support import until, with_timeout
 
 NEVER_S = 3_600.0
@@ -254,6 +256,38 @@ async def test_each_queue_is_drained_once(core_url: str, names: list[str], parti
             for _ in used:
                 await with_timeout(arrived.acquire())
             assert sorted(drained) == sorted(used * turn)
+
+
+async def test_a_queue_is_not_drained_before_the_wake_up_for_its_last_job(
+    url: str, resp: RespClient, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Messages do not arrive, as if they were late: a job in another partition was added while the first one ran."""
+    events: list[Any] = []
+    begun, added, arrived = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        begun.set()
+        await added.wait()
+        events.append(job.data)
+
+    def drained() -> None:
+        events.append("drained")
+        arrived.set()
+
+    async with Queue(queue_name, url, partitions=3) as queue:
+        worker = Worker(queue_name, handle, url, concurrency=2)
+        worker.on("drained", drained)
+        async with worker:
+            for name in partition_names(queue_name, 3):
+                await registered(resp, name)
+            await queue.add("n", 1, fair_key=keyed(1, 3))
+            await with_timeout(begun.wait())
+            monkeypatch.setattr(wake_channel.ChannelWake, "woken", lambda _: None)
+            monkeypatch.setattr(wake_channel.ChannelWake, "found", lambda _: None)
+            await queue.add("n", 2, fair_key=keyed(2, 3))
+            added.set()
+            await with_timeout(arrived.wait())
+            assert events == [1, 2, "drained"]
 
 
 async def test_concurrency_is_that_of_all_queues(url: str, names: list[str]):
