@@ -177,7 +177,7 @@ class Heartbeat:
                 break
             await self._hurry.wait(interval if pause is None else min(interval, pause))
             self._hurry.clear()
-        self._call_in_loop(self._first_beat.set)  # closed before its first heartbeat
+        self._call_in_loop(self._first_beat.set)  # also if it was closed before its first heartbeat
         if self._transport is not None:
             await self._transport.close()
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from glidemq_py._client.connect import resolve
@@ -45,6 +46,7 @@ from glidemq_py._worker.components import (
     open_parts,
     request_timeout_ms,
 )
+from glidemq_py._worker.drain_probe import DrainProbe
 from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.idle_queues import REGISTERED_S, idle_queues_of
 from glidemq_py._worker.opening import connect_patiently, entered
@@ -85,6 +87,7 @@ class SharedByLanes:
         context: Value yielded by the lifespan.
         throttles: By name of a partitioned queue: its partitions are paused together.
         queues: By name of a partitioned queue: its partitions are drained together.
+        probes: By name of a partitioned queue: look for jobs before it counts as drained.
         traders: By name of a partitioned queue: trade the shares of its partitions.
     """
 
@@ -95,6 +98,7 @@ class SharedByLanes:
     context: Any
     throttles: dict[str, Throttle] = field(default_factory=dict[str, Throttle])
     queues: dict[str, QueueOfEngines] = field(default_factory=dict[str, QueueOfEngines])
+    probes: dict[str, DrainProbe] = field(default_factory=dict[str, DrainProbe])
     traders: dict[str, ShareTrading] = field(default_factory=dict[str, ShareTrading])
 
     def trader(self, prefix: str, queue_name: str) -> ShareTrading:
@@ -138,6 +142,8 @@ class Lane:
         self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
         self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity, self._called)
+        if opening.partition is not None and opening.in_background:
+            self._join_probe(opening.partition.queue_name)
         self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
         self.background: Background | None = None
         self._expects_outbox = False
@@ -169,6 +175,13 @@ class Lane:
         self._shared.queues.setdefault(queue_name, engine.queue).add(engine)
         engine.throttle = throttles.setdefault(queue_name, engine.throttle)
         engine.throttle.engines.append(engine)
+
+    def _join_probe(self, name: str) -> None:
+        probes = self._shared.probes
+        if name not in probes:
+            drained = partial(self._opening.listeners.emit, "drained", queue=name)
+            probes[name] = DrainProbe(self.fetching.engine.queue, name, drained)
+        probes[name].add(self.wake)
 
     def beside(self, opening: WorkerComponents, served: ServedQueue, position: int) -> Lane:
         """Return a lane of another queue of the same worker."""
@@ -467,23 +480,22 @@ class Lanes:
         pool: The slots.
         layouts: Names of the partitions of each queue that has any.
         channels: Wake the queues.
-        traders: Trade the shares of partitions; see `SharedByLanes`.
+        shared: What the lanes share.
     """
 
     def __init__(
-        self, opening: WorkerComponents, lanes: list[Lane], pool: SlotPool, layouts: dict[str, Sequence[str]],
-        channels: WakeChannels, traders: dict[str, ShareTrading],
-    ) -> None:  # fmt: skip
+        self, opening: WorkerComponents, lanes: list[Lane], layouts: dict[str, Sequence[str]], shared: SharedByLanes
+    ) -> None:
         self._opening = opening
-        self._pool = pool
+        self._pool = shared.pool
         self._layouts = layouts
         self._left: dict[str, int] = {}
         """Per queue, how many of its partitions, the last ones, are former ones."""
         self.lanes = lanes
-        self._idle = idle_queues_of(channels)
-        self.fetching = _Fetching(lanes, pool)
+        self._idle = idle_queues_of(shared.channels)
+        self.fetching = _Fetching(lanes, shared.pool)
         self.runner = _Running(lanes)
-        self._traders = traders
+        self._shared = shared
         self._taking_over: asyncio.Task[None] | None = None
 
     # -- partitions that are added later --------------------------------------------------------------------
@@ -571,7 +583,8 @@ class Lanes:
         """See `Parts.close`."""
         await self._idle.remove(self.lanes)
         self.fetching.pause()
-        await asyncio.gather(*(trader.close() for trader in self._traders.values()))
+        await asyncio.gather(*(trader.close() for trader in self._shared.traders.values()))
+        await asyncio.gather(*(probe.close() for probe in self._shared.probes.values()))
         for lane in self.lanes:
             lane.runner.stop_accepting()
         if self._taking_over is not None:
@@ -680,7 +693,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     except BaseException:
         await asyncio.gather(*(lane.abandon() for lane in lanes), return_exceptions=True)
         raise
-    opened = Lanes(plain, lanes, pool, layouts, channels, shared.traders)
+    opened = Lanes(plain, lanes, layouts, shared)
     if opening.in_background:
         opened.start()
     return opened

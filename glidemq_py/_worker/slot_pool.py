@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -445,18 +445,13 @@ class PooledEngine(FetchEngine):
                 self.wake()  # the call requested no jobs, so there may be some
         queue = self.queue
         queue.was_busy = queue.was_busy or drained
-        return queue.take_drained(self, looked=bool(call.want), found=bool(fetched))
+        queue.rounds += bool(fetched)
+        return queue.take_drained()
 
-    @property
-    def may_look(self) -> bool:
-        """True if the queue or partition can be asked for jobs."""
-        return self.accepting and not self.disconnected
-
-    def look(self) -> None:
-        """Look for jobs as soon as a slot is free."""
-        if self.may_look and self._pump is not None:
-            self.wake()
-            self._pump()
+    def reattached(self, runs: Collection[Run], cursor: str) -> bool:
+        """See `FetchEngine.reattached`."""
+        self.queue.rounds += bool(runs)
+        return super().reattached(runs, cursor)
 
     @property
     def _has_ended(self) -> bool:
@@ -501,8 +496,13 @@ class QueueOfEngines:
         self.engines = engines
         self.was_busy = False
         """True if a partition was drained, and the queue has not been since."""
-        self._unseen: set[PooledEngine] | None = None
-        """Engines that look for jobs once more before the queue counts as drained; None if none was asked to."""
+        self.probe: Callable[[], None] | None = None
+        """Looks for jobs in all partitions, and calls `probed`; None if the queue has no partitions."""
+        self.rounds = 0
+        """Number of replies with jobs."""
+        self._is_probing = False
+        self._probed_round = -1
+        """`rounds` at the time of the last look that has ended."""
 
     def add(self, engine: PooledEngine) -> None:
         """Add the engine of another partition."""
@@ -510,31 +510,23 @@ class QueueOfEngines:
             self.engines.append(engine)
         engine.queue = self
 
-    def take_drained(self, engine: PooledEngine, *, looked: bool, found: bool) -> bool:
-        """Return True once, when all partitions have been drained.
-
-        The wake-up for jobs of a partition may come later than the end of the jobs of the others. So if somebody wants
-        to know, each partition is looked at once more after the end of the last job.
-
-        Args:
-            engine: The engine that got a reply.
-            looked: True if its call requested jobs.
-            found: True if it got some.
-        """
-        if found:
-            self._unseen = None
-        elif self._unseen is not None and looked:
-            self._unseen.discard(engine)
-        if not self.was_busy or not all(each.is_quiet for each in self.engines):
+    def take_drained(self) -> bool:
+        """Return True once, when all partitions have been drained; before, have them looked at if somebody waits."""
+        engines = self.engines
+        if not self.was_busy or not all(each.is_quiet for each in engines):
             return False
-        if self._unseen is None and len(self.engines) > 1 and engine.drained_is_wanted():
-            self._unseen = set(self.engines)
-            for each in self.engines:
-                each.look()
-        if self._unseen and any(each.may_look for each in self._unseen):
+        if self.probe is not None and self._probed_round != self.rounds and engines[0].drained_is_wanted():
+            if not self._is_probing:
+                self._is_probing = True
+                self.probe()
             return False
-        self.was_busy, self._unseen = False, None
+        self.was_busy = False
         return True
+
+    def probed(self, rounds: int) -> bool:
+        """End a look at the partitions that began at this number of `rounds`. Return the value of `take_drained`."""
+        self._is_probing, self._probed_round = False, rounds
+        return self.take_drained()
 
 
 class PooledFetchLoop(FetchLoop):

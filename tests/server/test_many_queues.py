@@ -258,6 +258,7 @@ async def test_each_queue_is_drained_once(core_url: str, names: list[str], parti
             assert sorted(drained) == sorted(used * turn)
 
 
+@pytest.mark.usefixtures("without_polling")
 async def test_a_queue_is_not_drained_before_the_wake_up_for_its_last_job(
     url: str, resp: RespClient, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -283,7 +284,6 @@ async def test_a_queue_is_not_drained_before_the_wake_up_for_its_last_job(
             await queue.add("n", 1, fair_key=keyed(1, 3))
             await with_timeout(begun.wait())
             monkeypatch.setattr(wake_channel.ChannelWake, "woken", lambda _: None)
-            monkeypatch.setattr(wake_channel.ChannelWake, "found", lambda _: None)
             await queue.add("n", 2, fair_key=keyed(2, 3))
             added.set()
             await with_timeout(arrived.wait())

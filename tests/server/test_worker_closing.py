@@ -14,7 +14,6 @@ from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.glide_config import config_of
 from glidemq_py._worker import components, shutdown
-from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
@@ -56,16 +55,6 @@ async def test_close_waits_for_active_jobs_and_fetches_no_more(core_url: str, co
         async with Worker(queue_name, gate, core_url, concurrency=8) as other:
             await EventRecorder(other).wait("drained")
         assert (await queue.get_job_counts()).completed == 8
-
-
-async def test_start_of_heartbeats_ends_if_they_are_closed_first():
-    nothing: Any = None
-    heartbeat = Heartbeat(
-        connect=nothing, source=nothing, consumer="c", lock_duration=30_000, stalled_policy="", running=set(),
-        lost=nothing, unresponsive_seconds=nothing, unsupported=nothing,
-    )  # fmt: skip
-    await heartbeat.close()
-    await with_timeout(heartbeat.start())
 
 
 @pytest.mark.parametrize("how", ["force", "timeout", "zero"])
