@@ -115,6 +115,24 @@ async def test_worker_outlives_lost_connections(private_server: PRIVATE) -> None
         await with_timeout(until(lambda: set(ran) == set(range(20))))
 
 
+async def test_refused_connection_is_logged_while_the_call_waits(
+    private_server: PRIVATE, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = private_server()
+    async with Queue("q", server.url) as queue:
+        await queue.add("n")
+        nodes = (await transport_of(queue))._direct
+        assert nodes is not None
+        server.kill()
+        await with_timeout(until(lambda: not nodes.by_key))
+        adding = asyncio.ensure_future(queue.add("n"))
+        await with_timeout(until(lambda: "cannot be reached since" in caplog.text))
+        assert "(connection refused)" in caplog.text
+        assert not adding.done()
+        server.restart()
+        await asyncio.wait([adding])
+
+
 @pytest.mark.slow
 async def test_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> None:
     server = private_server()

@@ -7,14 +7,17 @@ import contextlib
 import random
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from glide_shared.exceptions import GlideError
 
+from glidemq_py._client.connect_errors import silence_of
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.direct.connection import DirectConnection, open_connection, tls_context
 from glidemq_py._client.direct.slots import Slots
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.replies import PollChoice
 from glidemq_py._core.logs import get_logger
@@ -45,6 +48,8 @@ class DirectNodes:
         self._open: dict[Address | None, DirectConnection] = {}
         """Connections by node; None is the only one of a standalone server."""
         self._opening: dict[Address | None, asyncio.Task[None]] = {}
+        self._later: dict[Address | None, asyncio.TimerHandle] = {}
+        """Nodes that a call needs, and that are connected to after the pause."""
         self._slots = Slots()
         self._context: ssl.SSLContext | None = None
         self._choice = PollChoice(wanted=options.busy_poll)
@@ -106,10 +111,19 @@ class DirectNodes:
             connection.replace()
 
     def _begin(self, node: Address | None) -> None:
-        if self._closed or node in self._opening or self.loop.time() < self._not_before:
+        if self._closed or node in self._opening or node in self._later:
+            return
+        pause = self._not_before - self.loop.time()
+        if pause > 0:
+            self._later[node] = self.loop.call_later(pause, self._begin_later, node)
             return
         task = self._opening[node] = self.loop.create_task(self._connect(node))
         task.add_done_callback(lambda _: self._opening.pop(node, None))
+
+    def _begin_later(self, node: Address | None) -> None:
+        del self._later[node]
+        if node not in self._open:
+            self._begin(node)
 
     async def _connect(self, node: Address | None) -> None:
         # A failure is no error: GLIDE serves the calls, and reports the cause.
@@ -125,13 +139,20 @@ class DirectNodes:
                 self._reachability.accept()
         except (OSError, GlideError, ValueError) as error:  # TimeoutError is an OSError
             _log.debug("no direct connection to %s: %r", node or self._options, error)
-            if isinstance(error, ConnectionRefusedError) and not self._options.cluster:
-                self._reachability.refuse()
+            if isinstance(error, ConnectionError | TimeoutError) and not self._options.cluster:
+                self._doubt(error)
             self._wait_longer()
             self._slots.forget()
             self._context = None  # certificates may be replaced meanwhile
         finally:
             self._tried.add(node)
+
+    def _doubt(self, error: ConnectionError | TimeoutError) -> None:
+        """Have the server checked: a call waits for it, which GLIDE reports only at the end of the request timeout."""
+        if isinstance(error, ConnectionRefusedError):
+            self._reachability.refuse()
+        check = partial(silence_of, config_of(self._options))
+        self._reachability.failed(0.0, self._options.request_timeout / 1000, check)
 
     def _wait_longer(self) -> None:
         self._not_before = self.loop.time() + self._pause * (0.5 + random.random())
@@ -190,8 +211,8 @@ class DirectNodes:
     def close(self) -> None:
         """Close all connections, in their event loop. Idempotent."""
         self._closed = True
-        for task in list(self._opening.values()):
-            task.cancel()
+        for each in (*self._opening.values(), *self._later.values()):
+            each.cancel()
         for connection in list(self._open.values()):
             connection.close()
 
