@@ -7,6 +7,8 @@ from typing import Any, Final, TypedDict, Unpack
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._client.connect import Connection
+from glidemq_py._core.checks import name_within
+from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import Compression, JobInput, JobSpec, Serializer, SerializerName
 from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.flows.definition import DagNode, FlowJob
@@ -33,11 +35,21 @@ GROUP_NAME: Final = "__group__"
 """Name of the parent job of a group."""
 
 
+def _job(queue: str, job: JobInput, where: str) -> FlowJob:
+    try:
+        spec = JobSpec.parse(job, where)
+        return FlowJob(spec.name, queue, spec.data, spec.options)
+    except GlideMQValidationError as error:
+        name_within(error, where)
+        raise
+
+
 def _jobs(queue: str, jobs: Sequence[JobInput]) -> list[FlowJob]:
-    specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(jobs)]
-    if not specs:
+    validate_queue_name(queue, "queue")
+    found = [_job(queue, job, f"jobs[{i}]") for i, job in enumerate(jobs)]
+    if not found:
         raise GlideMQValidationError("jobs", jobs, "must name at least one job")
-    return [FlowJob(spec.name, queue, spec.data, spec.options) for spec in specs]
+    return found
 
 
 async def chain(
@@ -81,8 +93,9 @@ async def group(
     Returns:
         The node of the parent job.
     """
+    parent = FlowJob(GROUP_NAME, queue, {}, None, _jobs(queue, jobs))
     async with FlowProducer(connection, **options) as producer:
-        return await producer.add(FlowJob(GROUP_NAME, queue, {}, None, _jobs(queue, jobs)))
+        return await producer.add(parent)
 
 
 async def chord(
@@ -106,9 +119,11 @@ async def chord(
     Returns:
         The node of the callback job.
     """
-    last = _jobs(queue, (callback,))[0]
+    children = _jobs(queue, jobs)
+    last = _job(queue, callback, "callback")
+    parent = FlowJob(last.name, queue, last.data, last.options, children)
     async with FlowProducer(connection, **options) as producer:
-        return await producer.add(FlowJob(last.name, queue, last.data, last.options, _jobs(queue, jobs)))
+        return await producer.add(parent)
 
 
 async def dag(

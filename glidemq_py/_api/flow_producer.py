@@ -240,7 +240,7 @@ class FlowProducer(AsyncOnly):
         roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_iterable("flows", flows, "trees"))]
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
-        plans = [plan_tree(root, self._link) for root in roots]
+        plans = [plan_tree(root, self._link, f"flows[{i}]") for i, root in enumerate(roots)]
         for plan in plans:
             await self._place(plan)
         waits = [await self._durable_wait(durable, [plan]) for plan in plans]

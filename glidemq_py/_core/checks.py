@@ -116,7 +116,8 @@ def check_mapping(option: str, value: object, known: Collection[str]) -> Mapping
         if not isinstance(name, str):
             raise GlideMQValidationError(option, mapping, f"keys must be strings, not {type(name).__name__}")
         if name not in known:
-            reject_unknown(f"{option}.{name}", given, [f"{option}.{each}" for each in known])
+            near = nearest_option(name, known)  # a common prefix would make any two names similar
+            reject_unknown(f"{option}.{name}", given, (), suggestion=None if near is None else f"{option}.{near}")
     return cast("Mapping[str, Any]", mapping)
 
 
@@ -129,11 +130,13 @@ def reject_unknown(
         option: the unknown name.
         value: its value.
         known: the existing options.
-        problem: text of the error; by default "unknown option", with the most similar known option.
-        suggestion: the option to use instead, for a given ``problem``.
+        problem: text of the error; by default "unknown option", with the suggestion.
+        suggestion: the option to use instead; without a ``problem``, by default the most similar known option.
     """
     shown = SECRET if _SECRET_NAME.search(option) else value
-    raise UnknownOptionError(option, shown, problem, suggestion if problem else nearest_option(option, known))
+    if suggestion is None and not problem:
+        suggestion = nearest_option(option, known)
+    raise UnknownOptionError(option, shown, problem, suggestion)
 
 
 def snake_case(name: str) -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
-from glidemq_py._core.checks import nearest_option, reject_unknown, snake_case
+from glidemq_py._core.checks import check_mapping, nearest_option, reject_unknown, snake_case
 from glidemq_py.errors import ContextManagerError, GlideMQValidationError
 
 __all__ = [
@@ -21,10 +21,12 @@ __all__ = [
     "FOREIGN_NAMES",
     "AsyncOnly",
     "BlockingOnly",
+    "check_job_mapping",
     "check_keywords",
     "keywords_of",
     "known_arguments",
     "known_methods",
+    "reject_field_of_job",
     "reject_option",
     "reject_positional_options",
 ]
@@ -272,6 +274,41 @@ def _with_known_keywords(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(*args, **given)
 
     return checked
+
+
+def reject_field_of_job(name: str, value: object, known: Collection[str], where: str = "") -> None:
+    """Raise `UnknownOptionError` for a job option beside the fields of a job, such as ``FlowJob(..., attempts=5)``.
+
+    Return if the name is similar to no job option, or to a field.
+
+    Args:
+        name: The unknown name.
+        value: Its value.
+        known: The fields, of which ``options`` is one.
+        where: Place of the job, such as "jobs[3]", for the error; "" if there is none.
+    """
+    from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
+
+    options = JobOptionsDict.__annotations__
+    option = snake_case(name)
+    if option not in options:
+        near = None if nearest_option(name, known) else nearest_option(name, options)
+        if near is None:
+            return
+        option = near
+    prefix = f"{where}." if where else ""
+    problem = f"unknown option; {option!r} is an option of the job: use options={{{option!r}: ...}}"
+    reject_unknown(prefix + name, value, known, problem, f"{prefix}options")
+
+
+def check_job_mapping(option: str, value: object, known: Collection[str]) -> Mapping[str, Any]:
+    """Return a mapping of the fields of a job, whose keys are all in ``known``; as `check_mapping`."""
+    job = value
+    if isinstance(job, Mapping):
+        for name, given in cast("Mapping[object, object]", job).items():
+            if isinstance(name, str) and name not in known:
+                reject_field_of_job(name, given, known, option)
+    return check_mapping(option, value, known)
 
 
 def reject_positional_options(given: tuple[object, ...]) -> NoReturn:

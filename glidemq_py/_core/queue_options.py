@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_mapping
+from glidemq_py._core.checks import check_bool, check_callable, check_choice
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
@@ -167,12 +168,16 @@ class JobSpec(OptionValue):
         if not isinstance(value, Mapping):
             problem = "must be a JobSpec or a tuple (name, data, options), or a mapping of these"
             raise GlideMQValidationError(option, value, f"{problem}, not {type(value).__name__}")
-        given = dict(check_mapping(option, cast("object", value), ("name", "data", "options", "opts")))
+        given = dict(cast("Mapping[str, Any]", value))
         if "opts" in given:
             if "options" in given:
                 raise GlideMQValidationError(f"{option}.opts", given["opts"], "is another name of 'options': give one")
             given["options"] = given.pop("opts")
-        return cls(**given)
+        return cls(**check_job_mapping(option, given, ("name", "data", "options")))
+
+    def _reject(self, name: str, value: object) -> None:
+        reject_field_of_job(name, value, self._checks)
+        super()._reject(name, value)
 
 
 JobInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]

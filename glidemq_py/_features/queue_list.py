@@ -1,7 +1,8 @@
 """The list of queues of a prefix: sets of names, spread over the slots of a cluster (docs/reference/data-model.md).
 
-A client registers a queue once per process: when it opens a queue that exists, after its first add, and while a worker
-serves the queue. Nothing is sent per job. `obliterate` removes the name. Keys are never scanned, except on request.
+A client registers a queue once per process: when it opens a queue that exists, after its first add, while a worker
+serves the queue, and when an entry is delivered to it as a dead letter queue. Nothing is sent per job. `obliterate`
+removes the name. Keys are never scanned, except on request.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "register",
     "register_again",
     "register_if_exists",
+    "register_keys",
     "unregister",
 ]
 
@@ -73,10 +75,15 @@ def register_queue(prefix: str, name: str) -> Call[int]:
 async def register(link: QueueLink[Any]) -> None:
     """List the queue, unless this process did so a short time ago. Errors are logged: the list is not essential."""
     link.is_listed = True
+    await register_keys(link.transport, link.keys)
+
+
+async def register_keys(transport: Transport, keys: QueueKeys) -> None:
+    """List the queue of these keys as `register` does."""
     try:
-        await _register(link.transport, link.keys)
+        await _register(transport, keys)
     except GlideMQError as error:
-        _log.debug("queue %s: adding it to the list of queues failed: %s", link.label, error)
+        _log.debug("queue %r: adding it to the list of queues failed: %s", keys.name, error)
 
 
 async def register_if_exists(link: QueueLink[Any]) -> None:

@@ -47,7 +47,7 @@ class QueueSnapshot:
     Attributes:
         name: Name of the queue.
         paused: True if the queue is paused.
-        workers: Number of live workers.
+        workers: Number of live workers; one that died is counted for up to a minute.
         oldest_waiting: Milliseconds since the oldest waiting job became ready; 0 without one.
         waiting: Number of jobs that are ready to run.
         prioritized: Number of ready jobs with a priority.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 __all__ = [
     "SECRET",
@@ -27,24 +27,7 @@ _VALUE_WIDTH: Final = 80
 _SECRET: Final = "***"
 
 
-class _ShortRepr(reprlib.Repr):
-    """Shows sets as sorted lists."""
-
-    def repr_set(self, x: Any, level: int) -> str:
-        return self.repr_list(_sorted(x), level)
-
-    def repr_frozenset(self, x: Any, level: int) -> str:
-        return self.repr_list(_sorted(x), level)
-
-
-def _sorted(values: Any) -> list[Any]:
-    try:
-        return sorted(values)
-    except Exception:  # values of several types
-        return list(values)
-
-
-_short_repr = _ShortRepr()
+_short_repr = reprlib.Repr()  # sets are sorted
 _short_repr.maxstring = _VALUE_WIDTH
 _short_repr.maxother = _VALUE_WIDTH
 _short_repr.maxlong = _VALUE_WIDTH

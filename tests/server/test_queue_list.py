@@ -97,6 +97,24 @@ async def test_worker_lists_its_queues(core_url: str, prefix: str, listed: Any) 
     assert names == ["one", "three", "two"]
 
 
+async def test_dead_letter_queue_is_listed_when_its_first_entry_is_delivered(
+    core_url: str, prefix: str, listed: Any
+) -> None:
+    async def fail(job: Job) -> None:
+        raise ValueError
+
+    async with (
+        Queue("mail", core_url, prefix=prefix, dead_letter_queue="lost") as queue,
+        Worker("mail", fail, core_url, prefix=prefix),
+    ):
+        assert "lost" not in await listed()
+        await queue.add("a")
+        async with asyncio.timeout(PATIENCE):
+            names: list[str] = []
+            while "lost" not in names:
+                names = await listed()
+
+
 async def test_broadcast_is_listed(core_url: str, prefix: str, listed: Any) -> None:
     async with Broadcast("news", core_url, prefix=prefix) as broadcast:
         await broadcast.publish("a", 1)

@@ -181,15 +181,15 @@ def test_errors_survive_pickling(error):
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ({"foo", "id"}, "['foo', 'id']"),
-        (frozenset({2, 1}), "[1, 2]"),
-        ({"a": {"y", "x"}}, "{'a': ['x', 'y']}"),
-        (set(), "[]"),
+        ({"foo", "id"}, "{'foo', 'id'}"),
+        (frozenset({2, 1}), "frozenset({1, 2})"),
+        ({"a": {"y", "x"}}, "{'a': {'x', 'y'}}"),
+        (set(), "set()"),
     ],
 )
-def test_sets_are_shown_as_sorted_lists(value: object, shown: str) -> None:
+def test_sets_are_shown_as_sets_in_order(value: object, shown: str) -> None:
     assert str(GlideMQValidationError("o", value, "p")) == f"option 'o' = {shown}: p"
 
 
 def test_sets_of_several_types_are_shown() -> None:
-    assert str(GlideMQValidationError("o", {1, "a"}, "p")) in ("option 'o' = [1, 'a']: p", "option 'o' = ['a', 1]: p")
+    assert str(GlideMQValidationError("o", {1, "a"}, "p")) in ("option 'o' = {1, 'a'}: p", "option 'o' = {'a', 1}: p")

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import pickle
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,13 +31,18 @@ from glidemq_py import (
     TokenBucket,
     TokenLimiter,
     UnknownOptionError,
+    chain,
+    chord,
+    group,
     validate_dag,
 )
 from glidemq_py._core.checked_options import OptionValue, parse_nested
+from glidemq_py._core.payload import JSON_SERIALIZER
 from glidemq_py._features.budgets.options import BudgetDict
 from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
 from glidemq_py._features.deduplication.options import DeduplicationDict
 from glidemq_py._features.fallbacks import Fallback, FallbackDict
+from glidemq_py._features.flows.plan import plan_dag, plan_tree
 from glidemq_py._features.limits.options import RateLimitDict, TokenBucketDict, TokenLimiterDict
 from glidemq_py._features.ordering_groups import OrderingDict
 from glidemq_py._features.retention import KeepJobsDict
@@ -124,6 +130,10 @@ def _nested(child: Any) -> dict[str, Any]:
 _JOB: Any = {"name": "c", "queue": "q"}
 
 
+def _with(**options: Any) -> dict[str, Any]:
+    return _nested({**_JOB, "options": options})
+
+
 @pytest.mark.parametrize(
     ("make", "option", "value"),
     [
@@ -135,6 +145,17 @@ _JOB: Any = {"name": "c", "queue": "q"}
         (lambda: FlowJob.parse(_nested({**_JOB, "nam": 1}), "flow"), "flow.children[1].children[0].nam", 1),
         (lambda: FlowJob.parse(_nested({**_JOB, "children": 3})), "flow.children[1].children[0].children", 3),
         (lambda: validate_dag([DagNode("a", "q"), 5]), "nodes[1]", 5),  # type: ignore[list-item]
+        (lambda: FlowJob.parse({**_JOB, "queue": ""}), "flow.queue", ""),
+        (lambda: FlowJob.parse(_nested({**_JOB, "queue": ""})), "flow.children[1].children[0].queue", ""),
+        (lambda: FlowJob.parse(_nested({**_JOB, "name": ""})), "flow.children[1].children[0].name", ""),
+        (lambda: FlowJob.parse(_with(priority=-1)), "flow.children[1].children[0].options.priority", -1),
+        (lambda: FlowJob.parse(_with(atempts=3)), "flow.children[1].children[0].options.atempts", 3),
+        (lambda: FlowJob.parse(_with(lifo=True, priority=3)), "flow.children[1].children[0].options.lifo", True),
+        (lambda: FlowJob.parse(_nested({**_JOB, "options": 5})), "flow.children[1].children[0].options", 5),
+        (lambda: FlowJob("x", "q", children=[{**_JOB, "options": {"delay": -1}}]), "children[0].options.delay", -1),
+        (lambda: validate_dag([_JOB, {**_JOB, "queue": ""}]), "nodes[1].queue", ""),
+        (lambda: validate_dag([_JOB, {**_JOB, "options": {"delay": -1}}]), "nodes[1].options.delay", -1),
+        (lambda: validate_dag([_JOB, {**_JOB, "deps": "c"}]), "nodes[1].deps", "c"),
     ],
 )
 def test_an_invalid_job_of_a_flow_is_named_by_its_place(make: Any, option: str, value: object) -> None:
@@ -142,3 +163,72 @@ def test_an_invalid_job_of_a_flow_is_named_by_its_place(make: Any, option: str, 
         make()
     assert (caught.value.option, caught.value.value) == (option, value)
     assert str(caught.value).startswith(f"option {option!r} = {value!r}: ")
+
+
+def _link(queue: str) -> Any:
+    return SimpleNamespace(serializer=JSON_SERIALIZER, compression="none", payload_limit=100, keys=None, name=queue)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "place"),
+    [({"x": {1}}, {}, "data"), ("x" * 200, {}, "data"), (1, {"cost": 2}, "options.cost")],
+)
+def test_a_job_of_a_flow_that_cannot_be_encoded_is_named_by_its_place(data: Any, options: Any, place: str) -> None:
+    last = FlowJob("c", "q", data, options)
+    tree = FlowJob("a", "q", children=[_JOB, FlowJob("b", "q", children=[_JOB, _JOB, last]), _JOB])
+    with pytest.raises(GlideMQValidationError) as caught:
+        plan_tree(tree, _link, "flows[3]")
+    assert caught.value.option == f"flows[3].children[1].children[2].{place}"
+    with pytest.raises(GlideMQValidationError) as caught:
+        plan_dag([DagNode("a", "q", deps=["b"]), DagNode("b", "q", data, options)], _link)
+    assert caught.value.option == f"nodes[1].{place}"
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value", "hint", "suggestion"),
+    [
+        (lambda: FlowJob.parse(_nested({**_JOB, "nme": 1})), "flow.children[1].children[0].nme", 1,
+         "did you mean 'flow.children[1].children[0].name'?", "flow.children[1].children[0].name"),
+        (lambda: FlowJob.parse({**_JOB, "attempts": 3}), "flow.attempts", 3,
+         "'attempts' is an option of the job: use options={'attempts': ...}", "flow.options"),
+        (lambda: FlowJob("a", "q", attempts=5), "attempts", 5,  # type: ignore[call-arg]
+         "'attempts' is an option of the job: use options={'attempts': ...}", "options"),
+        (lambda: DagNode("a", "q", removeOnComplete=5), "removeOnComplete", 5,  # type: ignore[call-arg]
+         "'remove_on_complete' is an option of the job: use options={'remove_on_complete': ...}", "options"),
+        (lambda: DagNode("a", "q", depends_on=["b"]), "depends_on", ["b"], "", None),  # type: ignore[call-arg]
+        (lambda: FlowJob("a", "q", opts={}), "opts", {}, "did you mean 'options'?", "options"),  # type: ignore[call-arg]
+        (lambda: JobSpec("a", atempts=3), "atempts", 3,  # type: ignore[call-arg]
+         "'attempts' is an option of the job: use options={'attempts': ...}", "options"),
+        (lambda: JobSpec.parse({"name": "a", "attempts": 3}, "jobs[0]"), "jobs[0].attempts", 3,
+         "'attempts' is an option of the job: use options={'attempts': ...}", "jobs[0].options"),
+        (lambda: JobSpec.parse({"name": "a", "opt": {}}, "jobs[0]"), "jobs[0].opt", {},
+         "did you mean 'jobs[0].options'?", "jobs[0].options"),
+        (lambda: JobSpec.parse({"name": "a", "foo": 3}, "jobs[0]"), "jobs[0].foo", 3, "", None),
+    ],
+)  # fmt: skip
+def test_an_unknown_field_of_a_job_is_explained(
+    make: Any, option: str, value: object, hint: str, suggestion: str | None
+) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        make()
+    problem = f"unknown option; {hint}" if hint else "unknown option"
+    assert (caught.value.option, caught.value.value, caught.value.problem) == (option, value, problem)
+    assert caught.value.suggestion == suggestion
+
+
+@pytest.mark.parametrize(
+    ("add", "option"),
+    [
+        (lambda: chain("", [("a",)]), "queue"),
+        (lambda: chain("q", []), "jobs"),
+        (lambda: chain("q", [("a",), ("b", 1, {"delay": -1})]), "jobs[1].delay"),
+        (lambda: group("q", [("a",), ("",)]), "jobs[1].name"),
+        (lambda: group("q", [("a", 1, {"parent": ("q", "1")})]), "jobs[0].parent"),
+        (lambda: chord("q", [("a",)], ("c", 1, {"delay": -1})), "callback.delay"),
+        (lambda: chord("q", [("a",), {"name": "b", "dta": 1}], ("c",)), "jobs[1].dta"),
+    ],
+)  # fmt: skip
+async def test_an_invalid_job_of_a_common_flow_is_named_by_its_place(add: Any, option: str) -> None:
+    with pytest.raises(GlideMQValidationError) as caught:
+        await add()
+    assert caught.value.option == option

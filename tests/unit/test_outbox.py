@@ -47,3 +47,14 @@ async def test_waiting_for_another_client_ends_at_the_deadline(monkeypatch: pyte
     transport = FakeTransport(OutboxReply(False, []))
     assert await outbox_of(transport).deliver(25.0) == 0
     assert transport.calls == ["outbox"] * 3
+
+
+async def test_a_dead_letter_queue_is_listed_once() -> None:
+    fields = {"to": "dead", "id": "1", "name": "a", "data": "1", "reason": "", "attempts": "1", "activation": "1"}
+    entry = OutboxEntry("1-1", "dead", fields)
+    reply, end = OutboxReply(True, [entry]), OutboxReply(True, [])
+    transport = FakeTransport(reply, end, reply, end)
+    outbox = outbox_of(transport)
+    for _ in range(2):
+        assert await outbox.deliver() == 1
+    assert transport.calls == ["outbox", "add", "register_queue", "outbox", "outbox", "add", "outbox"]

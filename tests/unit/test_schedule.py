@@ -17,8 +17,8 @@ NOW = 1_800_000_000_000
     ("options", "named"),
     [
         ({}, "schedule"),
-        ({"every": 5, "pattern": "* * * * *"}, "schedule"),
-        ({"every": 5, "repeat_after_complete": 5}, "schedule"),
+        ({"every": 5, "pattern": "* * * * *"}, "pattern"),
+        ({"every": 5, "repeat_after_complete": 5}, "repeat_after_complete"),
         ({"every": 0}, "every"),
         ({"every": -5}, "every"),
         ({"every": 1.5}, "every"),
@@ -50,6 +50,12 @@ def test_invalid_part_is_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(GlideMQValidationError) as caught:
         Schedule(**options)
     assert caught.value.option == named
+
+
+def test_two_schedules_in_one_are_named() -> None:
+    with pytest.raises(GlideMQValidationError) as caught:
+        Schedule(every=5, pattern="@daily")
+    assert str(caught.value) == "option 'pattern' = '@daily': options 'every' and 'pattern' are mutually exclusive"
 
 
 def test_values_are_kept_in_milliseconds_and_numbers() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option
-from glidemq_py._core.checks import check_iterable, check_mapping
+from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_option_rules import check_effect
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py.errors import CycleError, GlideMQValidationError, UnsupportedOptionError
 
@@ -26,6 +27,8 @@ __all__ = [
     "validate_dag",
 ]
 
+_NOT_OF_FLOWS: Final = ("parent", "deduplication", "depends_on")
+
 
 def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
     """Return the validated options of a job of a flow.
@@ -35,7 +38,7 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
         GlideMQValidationError: another option is invalid.
     """
     parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
-    for name in ("parent", "deduplication", "depends_on"):
+    for name in _NOT_OF_FLOWS:
         if getattr(parsed, name) is not None:
             raise UnsupportedOptionError(name, getattr(parsed, name), "is not supported for jobs of a flow")
     check_effect(parsed, parsed, of_flow=True)
@@ -68,6 +71,23 @@ class FlowMember(OptionValue):
         _options, default=NO_OPTIONS, optional=True
     )
 
+    def _reject(self, name: str, value: object) -> None:
+        if name not in _NOT_OF_FLOWS:
+            reject_field_of_job(name, value, self._checks)
+        super()._reject(name, value)
+
+    @classmethod
+    def _of_fields(cls, fields: Mapping[str, Any], where: str) -> Self:
+        """Return the job of these fields; the errors name its place, such as ``flow.children[1].options.delay``."""
+        place = f"{where}.options"
+        try:
+            checked: dict[str, Any] = {**fields, "options": check_flow_options(fields.get("options"))}
+            place = where
+            return cls(**checked)
+        except GlideMQValidationError as error:
+            name_within(error, where if error.option == "options" else place)
+            raise
+
 
 def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[str, Any]:
     """Return the given mapping if it has only these keys, ``name`` and ``queue`` included.
@@ -75,7 +95,7 @@ def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[st
     Raises:
         GlideMQValidationError: it is no mapping, has an unknown key, or lacks a required one.
     """
-    given = check_mapping(option, value, keys)
+    given = check_job_mapping(option, value, keys)
     for needed in ("name", "queue"):
         if needed not in given:
             raise GlideMQValidationError(f"{option}.{needed}", None, "is required")
@@ -136,13 +156,17 @@ class FlowJob(FlowMember):
                     raise too_deep(frame.fields["name"])
                 try:
                     frames.append(_Frame(child, f"children[{i}]"))
-                except GlideMQValidationError as error:
-                    error.option = ".".join([*(each.option for each in frames), error.option])
-                    error.args = (error.option, *error.args[1:])
+                except GlideMQValidationError:
+                    _Frame(child, f"{_place(frames)}.children[{i}]")  # raises again, with the whole place
                     raise
                 break
             else:
-                made = cls(**frame.fields, children=frame.children)
+                fields = {**frame.fields, "children": frame.children}
+                try:
+                    made = cls._of_fields(fields, frame.option)
+                except GlideMQValidationError:
+                    cls._of_fields(fields, _place(frames))  # raises again, with the whole place
+                    raise
                 frames.pop()
                 if not frames:
                     return made
@@ -161,6 +185,10 @@ class _Frame:
         self.fields = {key: part for key, part in given.items() if key != "children"}
         self.rest: Iterator[tuple[int, object]] = enumerate(children)
         self.children: list[FlowJob] = []
+
+
+def _place(frames: Sequence[_Frame]) -> str:
+    return ".".join(frame.option for frame in frames)
 
 
 MAX_DEPENDENTS: Final = 1_000
@@ -195,7 +223,7 @@ class DagNode(FlowMember):
         """Return a `DagNode` built from a `DagNode` or from a mapping of its fields."""
         if isinstance(value, DagNode):
             return value
-        return cls(**member_fields(value, option, _NODE_KEYS))
+        return cls._of_fields(member_fields(value, option, _NODE_KEYS), option)
 
 
 def _parsed(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from glidemq_py._core.calls.adding import DATA, Row, encode_row
+from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
 from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "whole_request"]
 
@@ -98,28 +101,48 @@ def _row(link: QueueLink, name: str, data: Any, options: JobOptions) -> Row:
     return [*row, *[False] * (_WIDTH - len(row))]
 
 
-def _planned(link: QueueLink, job: FlowMember, parents: list[int], inner: bool, multi: bool) -> Planned:
+def _planned(
+    link: QueueLink, job: FlowMember, parents: list[int], inner: bool, multi: bool, place: Callable[[], str]
+) -> Planned:
+    try:
+        row = _row(link, job.name, job.data, job.options)
+    except GlideMQValidationError as error:
+        name_within(error, f"{place()}.options" if error.option == "cost" else place())
+        raise
     return Planned(
-        link=link, name=job.name, data=job.data, options=job.options,
-        row=_row(link, job.name, job.data, job.options), parents=parents, inner=inner,
+        link=link, name=job.name, data=job.data, options=job.options, row=row, parents=parents, inner=inner,
         multi=multi, id=job.options.job_id or "",
     )  # fmt: skip
 
 
-def plan_tree(root: FlowJob, link_of: LinkOf) -> list[Planned]:
+def plan_tree(root: FlowJob, link_of: LinkOf, where: str = "flow") -> list[Planned]:
     """Return the jobs of a tree, each parent before its children.
+
+    Args:
+        root: the root of the tree.
+        link_of: returns the link of a queue.
+        where: name of the root in errors.
 
     Raises:
         GlideMQValidationError: a job is invalid, or the tree is too deep.
     """
     plan: list[Planned] = []
-    waiting: list[tuple[FlowJob, list[int], int]] = [(root, [], 0)]
-    for job, parents, depth in waiting:  # grows while it is read: level by level
+    waiting: list[tuple[FlowJob, list[int], int, int]] = [(root, [], 0, 0)]
+
+    def place() -> str:
+        parts: list[str] = []
+        _, parents, _, number = waiting[len(plan)]
+        while parents:
+            parts.append(f".children[{number}]")
+            _, parents, _, number = waiting[parents[0]]
+        return where + "".join(reversed(parts))
+
+    for job, parents, depth, _ in waiting:  # grows while it is read: level by level
         if depth > MAX_DEPTH:
             raise too_deep(job.name)
-        plan.append(_planned(link_of(job.queue), job, parents, bool(job.children), False))
+        plan.append(_planned(link_of(job.queue), job, parents, bool(job.children), False, place))
         here = [len(plan) - 1]
-        waiting += [(child, here, depth + 1) for child in job.children]
+        waiting += [(child, here, depth + 1, i) for i, child in enumerate(job.children)]
     return plan
 
 
@@ -138,11 +161,15 @@ def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
     for node in ordered:
         for dep in node.deps:
             parents[place[dep]].append(place[node.name])
+    given = {node.name: i for i, node in enumerate(nodes)}
     return [
         # As Node clients store it: a node without dependencies and with one dependent is an ordinary child.
-        _planned(link_of(node.queue), node, above, bool(node.deps), bool(node.deps) or len(above) > 1)
+        _planned(
+            link_of(node.queue), node, above, bool(node.deps), bool(node.deps) or len(above) > 1,
+            partial("nodes[{}]".format, given[node.name]),
+        )
         for node, above in zip(ordered, parents, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 NextMark = Callable[[str], str]

@@ -121,9 +121,9 @@ class Schedule(OptionValue, kw_only=True):
         if not named:
             raise MissingOptionError("schedule", None, f"requires one of {', '.join(map(repr, _KINDS))}")
         if len(named) > 1:
-            raise GlideMQValidationError(
-                "schedule", " and ".join(named), f"must have exactly one of {', '.join(map(repr, _KINDS))}"
-            )
+            first, second = named[:2]
+            problem = f"options {first!r} and {second!r} are mutually exclusive"
+            raise GlideMQValidationError(second, getattr(self, second), problem)
         if self.pattern is not None:
             self.__dict__["pattern"] = parse_cron(self.pattern, self.day_match).text
         else:
