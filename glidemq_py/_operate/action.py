@@ -64,6 +64,8 @@ class Action(ABC):
 
     kind: ClassVar[str]
     """Name of the change, as in `Access.actions`."""
+    subject: ClassVar[str] = "job"
+    """What the ids of its problems name."""
     destroys: ClassVar[bool] = False
     """True if it deletes or cancels what cannot be brought back."""
     instead: ClassVar[str] = ""

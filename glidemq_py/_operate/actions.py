@@ -336,6 +336,7 @@ class CancelBatch(Action):
     """Close a batch, reject further jobs, and cancel its jobs that have not ended."""
 
     kind: ClassVar[str] = "cancel_batch"
+    subject: ClassVar[str] = "batch"
     destroys: ClassVar[bool] = True
 
     batch: str
@@ -382,6 +383,7 @@ class PauseSchedule(Action):
     """Pause a schedule. Jobs it has added are kept."""
 
     kind: ClassVar[str] = "pause_schedule"
+    subject: ClassVar[str] = "schedule"
 
     name: str
 
@@ -395,6 +397,7 @@ class ResumeSchedule(Action):
     """Resume a schedule; ``catch_up`` is that of `Queue.resume_job_scheduler`."""
 
     kind: ClassVar[str] = "resume_schedule"
+    subject: ClassVar[str] = "schedule"
 
     name: str
     catch_up: bool | None = None
@@ -412,6 +415,7 @@ class RunSchedule(Action):
     """Add the job of a schedule now. Its due times do not change."""
 
     kind: ClassVar[str] = "run_schedule"
+    subject: ClassVar[str] = "schedule"
 
     name: str
 
@@ -431,6 +435,7 @@ class RemoveSchedule(Action):
     """Delete a schedule. Jobs it has added are kept."""
 
     kind: ClassVar[str] = "remove_schedule"
+    subject: ClassVar[str] = "schedule"
     destroys: ClassVar[bool] = True
 
     name: str

@@ -17,7 +17,7 @@ from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, S
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.errors.jobs import readable_reason
 
-__all__ = ["data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "summary_of"]
+__all__ = ["data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "score_of", "summary_of"]
 
 _UPCOMING: Final = 5
 _DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
@@ -107,3 +107,11 @@ def schedule_of(found: JobScheduler, queue: str, states: Mapping[str, str]) -> S
         ),
         in_words=(pattern_in_words(schedule.pattern) or None) if schedule.pattern is not None else None,
     )  # fmt: skip
+
+
+def score_of(reply: Any) -> int:
+    """Return the score of the member of a reply, which is a mapping, pairs, or a flat list."""
+    if hasattr(reply, "values"):
+        return int(float(next(iter(reply.values()))))
+    first: Any = reply[0]
+    return int(float(reply[1] if isinstance(first, (bytes, str)) else first[1]))

@@ -13,6 +13,7 @@ from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.server_check import findings_of
 from glidemq_py._features.broadcast.broadcast import Subscription
+from glidemq_py._operate.dead_letter_queues import source_of
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.roles import ROLES, missing_permissions, user_name
 from glidemq_py._operate.snapshots import QueueSnapshot
@@ -101,7 +102,10 @@ async def examine(
             queue = await operator.get_queue(name)
             schedules = 0 if queue.workers else len(await operator.get_schedules(name))
             late = queue.ready and queue.oldest_waiting > max_wait
-            found += queue_findings(queue, max_wait, schedules, await operator.get_subscriptions(name) if late else ())
+            subscriptions = await operator.get_subscriptions(name) if late else ()
+            has_only_waiting = queue.waiting and queue.waiting == queue.unfinished and not queue.workers
+            source = await source_of(operator, name) if has_only_waiting and not queue.is_broadcast else None
+            found += queue_findings(queue, max_wait, schedules, subscriptions, source)
         except GlideMQConnectionError:
             raise
         except GlideMQError as error:
@@ -283,8 +287,9 @@ async def _permissions(operator: Operator, user: str, role: str) -> Diagnosis:
 
 
 def queue_findings(
-    queue: QueueSnapshot, max_wait: int, schedules: int = 0, subscriptions: Collection[Subscription] = ()
-) -> list[Diagnosis]:
+    queue: QueueSnapshot, max_wait: int, schedules: int = 0, subscriptions: Collection[Subscription] = (),
+    source: str | None = None,
+) -> list[Diagnosis]:  # fmt: skip
     """Return the diagnoses of a queue.
 
     Args:
@@ -292,10 +297,15 @@ def queue_findings(
         max_wait: ms that a job may wait before the queue gets a warning.
         schedules: number of its schedules, if it has no worker.
         subscriptions: its subscriptions, if it is a broadcast and its oldest unread message has waited for longer.
+        source: the queue whose dead letter queue it is, if all its jobs are waiting and it has no worker.
     """
     found: list[Diagnosis] = []
     name = queue.name
-    if queue.paused and queue.ready:
+    if source is not None:
+        entries = "1 dead-letter entry" if queue.ready == 1 else f"{queue.ready:,} dead-letter entries, the oldest"
+        problem, remedy = f"{entries} of queue {source!r}", f"list them: glidemq dlq ls {source}"
+        found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
+    elif queue.paused and queue.ready:
         problem = f"paused, with {_ready(queue)}{'' if queue.is_broadcast else ' to run'}"
         remedy = f"if it is not intended: glidemq queue resume {name}"
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))

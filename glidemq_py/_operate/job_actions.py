@@ -484,6 +484,7 @@ class ReplayDeadLetters(_DeadLettersAction):
     """
 
     kind: ClassVar[str] = "replay_dead_letters"
+    subject: ClassVar[str] = "entry"
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
@@ -501,6 +502,7 @@ class ReplayEdited(Action):
     """Add the job of a dead-letter entry to its queue again with other data, and delete the entry."""
 
     kind: ClassVar[str] = "replay_dead_letters"
+    subject: ClassVar[str] = "entry"
     instead: ClassVar[str] = "a message is delivered again with its own data: glidemq dlq replay {queue} ENTRY"
 
     id: str
@@ -524,6 +526,7 @@ class PurgeDeadLetters(_DeadLettersAction):
     """Delete dead-letter entries."""
 
     kind: ClassVar[str] = "purge_dead_letters"
+    subject: ClassVar[str] = "entry"
     destroys: ClassVar[bool] = True
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:

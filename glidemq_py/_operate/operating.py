@@ -42,7 +42,15 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
 from glidemq_py._operate.broadcasts import Letters
-from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, schedule_of, shown_reason, summary_of
+from glidemq_py._operate.conversion import (
+    data_of,
+    dead_letter_of,
+    encoding_of,
+    schedule_of,
+    score_of,
+    shown_reason,
+    summary_of,
+)
 from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
 from glidemq_py._operate.snapshots import (
@@ -469,7 +477,7 @@ class Operator:
             command = ("ZRANGE", link.keys.failed, str(count), str(count), "REV", "WITHSCORES")
             older: Any = await link.transport.command(*command)
             if older:
-                since = max(since, _score(older))
+                since = max(since, score_of(older))
         found = [each async for each in self.iter_failures(queue, since=since + 1 if since else None, **criteria)]
         return found, bool(since)
 
@@ -597,14 +605,6 @@ class Operator:
         """Iterate over the fair keys of a queue that have ready jobs."""
         async for info in (await self.queue(queue)).iter_fair_keys():
             yield info
-
-
-def _score(reply: Any) -> int:
-    """Return the score of the member of a reply, which is a mapping, pairs, or a flat list."""
-    if hasattr(reply, "values"):
-        return int(float(next(iter(reply.values()))))
-    first: Any = reply[0]
-    return int(float(reply[1] if isinstance(first, (bytes, str)) else first[1]))
 
 
 async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:

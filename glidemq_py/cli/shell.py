@@ -351,7 +351,10 @@ class Shell:
         self.print_json(result)
         for problem in result.problems:
             shown = repr(problem.id)
-            self.note(problem.error if shown in problem.error else f"{shown}: {problem.error}")
+            if problem.missing:
+                self.note(f"{action.subject} {shown} {problem.error}")
+            else:
+                self.note(problem.error if shown in problem.error else f"{shown}: {problem.error}")
         if result.done or not result.problems:
             self.say(done.replace("{}", jobs_text(result.done, of, noun)))
         if result.problems:
@@ -362,7 +365,7 @@ class Shell:
         """Report the jobs or schedules that do not exist; end the command if there are no others."""
         gone = await operate.actions.missing(self.operator, action)
         for name in gone:
-            self.note(f"{name!r}: does not exist")
+            self.note(f"{action.subject} {name!r} does not exist")
         left = number if number is None else number - len(gone)
         if gone and not left:
             self.stop(ExitCode.MISSING)

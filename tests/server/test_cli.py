@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from glidemq_py import Broadcast, FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._core.calls import Call
+from glidemq_py._operate import newest
 from glidemq_py._operate.roles import ROLES
 from tests.server.cli_support import Done, Shell
 
@@ -420,7 +422,7 @@ def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name:
     gone = shell("job", "rm", queue_name, "x", "y", "--yes")
     assert gone.code == 4
     assert gone.out == f"deleted 1 job from queue '{queue_name}'\n"
-    assert gone.err == "'y': does not exist\n"
+    assert gone.err == "job 'y' does not exist\n"
     assert shell("job", "rm", queue_name, "--name", "hello", "--yes", "--json").json()["ids"] == [number]
     assert shell("job", "rm", queue_name).code == 2
     assert shell("job", "rm", queue_name, "1", "--state", "failed").code == 2
@@ -515,6 +517,10 @@ def test_failures_are_listed_counted_requeued_and_deleted(shell: Shell, url: str
     assert [each["job_id"] for each in found["failures"]] == ["2", "4"]
     assert found["failures"][0]["reason"] == "max_attempts_exceeded"
     assert len(shell("failures", "ls", queue_name, "-n", "1").lines) == 2
+    newest_first = shell("failures", "ls", queue_name, "--newest", "--json").json()
+    assert [each["job_id"] for each in newest_first["failures"]] == ["4", "2"]
+    cut = shell("failures", "ls", queue_name, "-n", "1")
+    assert cut.err == "more than 1 failures match; list more with --limit, or the newest ones with --newest\n"
     assert "max_attempts_exceeded" in shell("failures", "stats", queue_name).out
     assert shell("failures", "stats", queue_name, "--json").json()["by_reason"] == {"max_attempts_exceeded": 2}
     assert shell("failures", "retry", queue_name, "--reason", "timeout", "--dry-run", "--json").json()["count"] == 0
@@ -526,6 +532,72 @@ def test_failures_are_listed_counted_requeued_and_deleted(shell: Shell, url: str
     purged = shell("failures", "purge", queue_name, "--yes")
     assert purged.out == f"deleted 2 failed jobs from queue '{queue_name}'\n"
     assert shell("failures", "ls", queue_name).err == f"no such failures in queue '{queue_name}'\n"
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_newest_jobs_and_failures_are_listed_first(
+    shell: Shell, url: str, queue_name: str, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "ROWS_A_CALL", 2)
+
+    async def add(queue: Queue[Any, Any]) -> None:
+        if partitions > 1:
+            await queue.set_partitions(partitions)
+        await queue.add_bulk([("even" if n % 2 == 0 else "odd", {"n": n}) for n in range(12)])
+
+    async def fail_some(job: Job) -> None:
+        await asyncio.sleep(0.002)  # each ends at a time of its own
+        if job.data["n"] % 4 < 2:
+            raise ValueError("is wrong")
+
+    filled(url, queue_name, add)
+    worked(url, queue_name, fail_some)
+    for state in ("completed", "failed"):
+        found = shell("job", "ls", queue_name, "--state", state, "--newest", "--json").json()["jobs"]
+        assert len(found) == 6
+        assert [each["finished_at"] for each in found] == sorted((each["finished_at"] for each in found), reverse=True)
+        page = shell("job", "ls", queue_name, "--state", state, "--newest", "-n", "4", "--json").json()
+        assert ([each["id"] for each in page["jobs"]], page["more"]) == ([each["id"] for each in found[:4]], True)
+        odd = shell("job", "ls", queue_name, "--state", state, "--newest", "--name", "odd", "--json").json()["jobs"]
+        assert [each["id"] for each in odd] == [each["id"] for each in found if each["name"] == "odd"]
+    failures = shell("failures", "ls", queue_name, "--newest", "--json").json()["failures"]
+    assert [each["job_id"] for each in failures] == [each["id"] for each in found]
+    since = ["--since", datetime.fromtimestamp(failures[2]["failed_at"] / 1_000, UTC).isoformat()]
+    some = shell("failures", "ls", queue_name, "--newest", "--name", "even", *since, "--json").json()["failures"]
+    assert some == [each for each in failures[:3] if each["name"] == "even"]
+
+
+def test_newest_jobs_of_other_states_are_rejected(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    for criteria in ([], ["--state", "waiting"]):
+        done = shell("job", "ls", queue_name, "--newest", *criteria)
+        assert (done.code, done.err) == (2, "glidemq: --newest requires --state completed or --state failed\n")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_dead_letter_queue_is_recognized(shell: Shell, url: str, queue_name: str, partitions: int) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        if partitions > 1:
+            await queue.set_partitions(partitions)
+        await _four(queue)
+
+    dead = f"{queue_name}-dead"
+    filled(url, queue_name, add)
+    worked(url, queue_name, _fail_odd, dead_letter_queue=dead)
+    shell("dlq", "ls", queue_name)  # delivers the entries
+    listed = shell("dlq", "ls", dead)
+    assert listed.code == 0
+    assert listed.err.splitlines() == [
+        f"queue '{dead}' has no dead letters",
+        f"it is the dead letter queue of '{queue_name}': glidemq dlq ls {queue_name}",
+    ]
+    (finding,) = [each for each in shell("doctor", dead, "--json").json() if each["check"] == "queue"]
+    assert finding["severity"] == "note"
+    assert finding["problem"] == f"2 dead-letter entries, the oldest of queue '{queue_name}'"
+    assert finding["remedy"] == f"list them: glidemq dlq ls {queue_name}"
+    filled(url, dead, lambda queue: queue.add("later", delay=60_000))
+    (finding,) = [each for each in shell("doctor", dead, "--json").json() if each["check"] == "queue"]
+    assert finding["problem"] == "3 unfinished jobs and no live worker"
 
 
 def test_dead_letters_are_listed_replayed_and_deleted(shell: Shell, url: str, queue_name: str) -> None:
@@ -838,7 +910,8 @@ def test_an_observer_may_look_at_everything_and_change_nothing(
     try:
         monkeypatch.setenv("GLIDEMQ_URL", url.replace("://", f"://{user}:hunter2@"))
         for look in ("queue ls", "queue show", "queue limits", "job ls", "job show 2", "job logs 1", "failures ls",
-                     "failures stats", "cron ls", "flow show 1", "worker ls", "group ls"):  # fmt: skip
+                     "failures ls --newest", "job ls --state failed --newest", "failures stats",
+                     "cron ls", "flow show 1", "worker ls", "group ls"):  # fmt: skip
             noun, verb, *rest = look.split()
             done = shell(noun, verb, queue_name, *rest)
             assert done.code == 0, f"{look}: {done.err}"
@@ -927,12 +1000,40 @@ def test_options_that_a_command_lacks_are_refused(shell: Shell, form: list[str],
 def test_dry_runs_and_prompts_know_what_does_not_exist(shell: Shell, url: str, queue_name: str) -> None:
     (job,) = filled(url, queue_name, lambda queue: queue.add_bulk([("a", 1)]))
     done = shell("job", "rm", queue_name, "99999", "--dry-run")
-    assert (done.code, done.err) == (4, "'99999': does not exist\n")
+    assert (done.code, done.err) == (4, "job '99999' does not exist\n")
     assert shell("job", "rm", queue_name, "99999").code == 4
     done = shell("job", "rm", queue_name, job.id, "99999", "--dry-run")
     assert done.lines == [f"would delete 1 job from queue {queue_name!r}"]
-    done = shell("cron", "rm", queue_name, "nope")
-    assert (done.code, done.err) == (4, "'nope': does not exist\n")
+    for command in ("rm", "run", "pause", "resume"):
+        done = shell("cron", command, queue_name, "nope")
+        assert (done.code, done.err) == (4, "schedule 'nope' does not exist\n")
+    done = shell("dlq", "replay", queue_name, "nope")
+    assert (done.code, done.err) == (4, "entry 'nope' does not exist\n")
+
+
+@pytest.mark.parametrize("command", [
+    ("cron", "show"), ("cron", "pause"), ("cron", "resume"), ("cron", "run"), ("cron", "rm"), ("dlq", "replay"),
+    ("dlq", "purge"),
+], ids=" ".join)  # fmt: skip
+def test_missing_queue_of_a_schedule_or_entry_is_reported(
+    shell: Shell, queue_name: str, command: tuple[str, ...]
+) -> None:
+    done = shell(*command, queue_name, "nope")
+    assert (done.code, done.err) == (4, f"glidemq: queue '{queue_name}' does not exist (prefix 'glide')\n")
+
+
+@pytest.mark.parametrize(("command", "criteria"), [("cancel", "--state waiting"), ("rm", "--state failed")])
+def test_suggested_criteria_are_valid_for_the_command(
+    shell: Shell, url: str, queue_name: str, command: str, criteria: str
+) -> None:
+    done = shell("job", command, queue_name)
+    assert (done.code, done.err) == (2, f"glidemq: give ids of jobs, or criteria such as {criteria}\n")
+    filled(url, queue_name, _four)
+    if command == "rm":
+        worked(url, queue_name, _fail_odd)
+    changed = shell("job", command, queue_name, *criteria.split(), "--yes", "--json")
+    assert changed.code == 0
+    assert changed.json()["done"] == (4 if command == "cancel" else 2)
 
 
 def test_a_dry_run_of_a_repair_is_a_check(shell: Shell, url: str, queue_name: str) -> None:

@@ -29,6 +29,11 @@ def entries_of(shell: Shell, *arguments: str) -> dict[str, str]:
     return {each["subscription"]: each["id"] for each in shell("dlq", "ls", *arguments, "--json").json()["entries"]}
 
 
+def test_dead_letter_queue_of_a_subscription_is_recognized(shell: Shell, news: str) -> None:
+    listed = shell("dlq", "ls", f"{news}-audit-dead")
+    assert listed.err.endswith(f"it is the dead letter queue of '{news}': glidemq dlq ls {news}\n")
+
+
 def test_ready_are_the_unread_messages_of_the_slowest_subscription(shell: Shell, url: str, queue_name: str) -> None:
     async def read(_: Message) -> None:
         received.release()

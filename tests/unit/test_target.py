@@ -93,16 +93,27 @@ def test_options_override_a_workers_own(module: Module) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("worker", "'worker' is not module:attribute; did you mean worker:worker?"),
+        ("surely_not", "'surely_not' is not MODULE:NAME, such as surely_not:worker"),
         ("my/app.py:worker", "did you mean my.app:worker?"),
-        ("my/app.py", "did you mean my.app:worker?"),
-        ("", "'' is not module:attribute"),
-        ("a b:c", "'a b:c' is not module:attribute"),
-        ("a:b:c", "'a:b:c' is not module:attribute"),
+        ("my/app.py", "'my/app.py' is not MODULE:NAME, such as my.app:worker"),
+        ("", "'' is not MODULE:NAME, such as tasks:worker"),
+        ("a b:c", "'a b:c' is not MODULE:NAME"),
+        ("a:b:c", "'a:b:c' is not MODULE:NAME"),
     ],
 )
 def test_invalid_target_is_rejected(target: str, message: str) -> None:
     assert message in refusal(target)
+
+
+def test_module_without_a_name_is_rejected_with_the_names_of_its_workers(module: Module) -> None:
+    name = module("from glidemq_py import Worker\nshop = Worker('q')\n")
+    for target in (name, f"{name}:", f"./{name}.py"):
+        assert refusal(target) == f"{target!r} is not MODULE:NAME; did you mean {name}:shop?"
+    several = module(SOURCE)
+    assert refusal(several).endswith(f"; did you mean {several}:worker or {several}:other?")
+    for source in ("worker = 1\n", "raise SystemExit(1)\n"):
+        name = module(source)
+        assert refusal(name) == f"{name!r} is not MODULE:NAME, such as {name}:worker"
 
 
 def test_missing_module_is_rejected(module: Module) -> None:

@@ -153,7 +153,7 @@ def _parser() -> ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     option = parser.add_argument
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attribute")
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="MODULE:NAME, such as tasks:worker")
     option("--queue", action="append", type=_checked(_check_queue), metavar="NAME[:WEIGHT]",
            help="queue, if TARGET is a function; repeated: several, in strict order, or shared by weight")  # fmt: skip
     option(

@@ -37,7 +37,7 @@ def load_workers(arguments: WorkerArguments) -> list[BaseWorker]:
     target = arguments.target or ""
     parts = _TARGET.fullmatch(target)
     if parts is None:
-        raise WorkerTargetError(f"{hide_secrets(target)!r} is not module:attribute{_meant(target)}")
+        raise WorkerTargetError(f"{hide_secrets(target)!r} is not MODULE:NAME{_meant(target)}")
     found: Any = _import(parts["module"])
     reached = parts["module"]
     for name in parts["attribute"].split("."):
@@ -131,10 +131,20 @@ def _trace(error: BaseException) -> str:
 
 
 def _meant(target: str) -> str:
+    """Return which target the user may have meant: of a module alone, those of its workers."""
     path, _, attribute = target.partition(":")
     module = path.removesuffix(".py").replace("/", ".").lstrip(".")
-    guess = f"{module}:{attribute or 'worker'}"
-    return f"; did you mean {guess}?" if guess != target and _TARGET.fullmatch(guess) else ""
+    example = f"{module}:{attribute or 'worker'}"
+    if example == target or not _TARGET.fullmatch(example):
+        return ", such as tasks:worker"
+    if attribute:
+        return f"; did you mean {example}?"
+    try:
+        names = _worker_names(_import(module))
+    except WorkerTargetError:
+        names = []
+    guesses = " or ".join(f"{module}:{name}" for name in names)
+    return f"; did you mean {guesses}?" if guesses else f", such as {example}"
 
 
 def _similar(missing: str, folder: str) -> str:
@@ -144,13 +154,21 @@ def _similar(missing: str, folder: str) -> str:
 
 
 def _nearest(holder: Any, name: str) -> str:
-    values = dict(cast("dict[str, Any]", getattr(holder, "__dict__", {})))
+    values = _values(holder)
     close = difflib.get_close_matches(name, [known for known in values if not known.startswith("_")], 1)
-    workers = [known for known, value in values.items() if isinstance(value, BaseWorker)]
+    workers = _worker_names(holder)
     hints = [f"did you mean {close[0]!r}?"] if close else []
     if workers and workers != close:
         hints.append(f"it has the worker{'s' if len(workers) > 1 else ''} {', '.join(workers)}")
     return f"; {'; '.join(hints)}" if hints else ""
+
+
+def _worker_names(holder: Any) -> list[str]:
+    return [name for name, value in _values(holder).items() if isinstance(value, BaseWorker)]
+
+
+def _values(holder: Any) -> dict[str, Any]:
+    return dict(cast("dict[str, Any]", getattr(holder, "__dict__", {})))
 
 
 def _kind(value: Any) -> str:

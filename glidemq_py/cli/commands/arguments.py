@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from glidemq_py._operate.operating import JobFilter
 
 __all__ = [
-    "Concurrency", "Data", "FairKey", "Group", "JobId", "JobIds", "JobName", "Limit", "Queue", "Queues", "Rate",
-    "Reason", "Since", "State", "Tag", "Timeout", "Until", "filter_of",
+    "Concurrency", "Data", "FairKey", "Group", "JobId", "JobIds", "JobName", "Limit", "Newest", "Queue", "Queues",
+    "Rate", "Reason", "Since", "State", "Tag", "Timeout", "Until", "filter_of",
 ]  # fmt: skip
 
 Queue = Annotated[
@@ -56,6 +56,7 @@ Group = Annotated[str | None, typer.Option("--group", metavar="KEY", help="Order
 FairKey = Annotated[str | None, typer.Option("--fair-key", metavar="KEY", help="Fair key of the jobs.")]
 Tag = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag of the jobs; repeated: all of them.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="Maximum number to list.")]
+Newest = Annotated[bool, typer.Option("--newest", help="List the jobs that ended last, newest first.")]
 Reason = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,7 +8,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import time_of
-from glidemq_py.cli.commands.arguments import JobName, Limit, Queue, Reason, Since, Until
+from glidemq_py.cli.commands.arguments import JobName, Limit, Newest, Queue, Reason, Since, Until
 from glidemq_py.cli.commands.queues import check_exists, reject_broadcast
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock
@@ -38,14 +38,22 @@ async def ls(
     name: JobName = None,
     since: Since = None,
     until: Until = None,
+    newest: Newest = False,
     limit: Limit = 50,
 ) -> None:
-    """List failed jobs, oldest failure first."""
+    """List failed jobs, oldest failure first, or with --newest, newest first."""
     await _reject_broadcast(shell, queue)
     found: list[Failure] = []
     more = False
-    criteria = {"reason": reason or None, "name": name, "since": time_of("--since", since)}
-    async for each in shell.operator.iter_failures(queue, **criteria, until=time_of("--until", until)):
+    criteria = {
+        "reason": reason or None, "name": name, "since": time_of("--since", since), "until": time_of("--until", until),
+    }  # fmt: skip
+    failures = (
+        operate.newest.iter_newest_failures(shell.operator, queue, **criteria)
+        if newest
+        else shell.operator.iter_failures(queue, **criteria)
+    )
+    async for each in failures:
         if len(found) == limit:
             more = True
             break
@@ -60,7 +68,8 @@ async def ls(
     ]  # fmt: skip
     shell.table(("ID", "NAME", "FAILED", ">ATTEMPTS", "REASON", "ERROR"), rows, f"no such failures in queue {queue!r}")
     if more:
-        shell.note(f"more than {limit:,} failures match; list more with --limit")
+        of_newest = "" if newest else ", or the newest ones with --newest"
+        shell.note(f"more than {limit:,} failures match; list more with --limit{of_newest}")
 
 
 @command(app, "stats")
@@ -156,6 +165,9 @@ async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None,
         rows = [(each.id, each.name, each.job_id, age(each.added_at), each.error[:_LONG]) for each in found]
         of = f"queue {queue!r}" if subscription is None else f"subscription {subscription!r} of broadcast {queue!r}"
         shell.table(("ENTRY", "NAME", "JOB", "ADDED", "ERROR"), rows, f"{of} has no dead letters")
+        source = None if found else await operate.dead_letter_queues.source_of(shell.operator, queue)
+        if source is not None:
+            shell.note(f"it is the dead letter queue of {source!r}: glidemq dlq ls {source}")
     if more:
         shell.note(f"more than {limit:,} entries; list more with --limit")
 

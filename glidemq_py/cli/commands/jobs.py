@@ -20,6 +20,7 @@ from glidemq_py.cli.commands.arguments import (
     JobIds,
     JobName,
     Limit,
+    Newest,
     Queue,
     Since,
     State,
@@ -76,15 +77,26 @@ async def ls(
     group: Group = None,
     fair_key: FairKey = None,
     tag: Tag = None,
+    newest: Newest = False,
     limit: Limit = 50,
 ) -> None:
-    """List the jobs of a queue, or the messages of a broadcast, that match all given criteria."""
+    """List the jobs of a queue, or the messages of a broadcast, that match all given criteria.
+
+    Completed and failed jobs are listed oldest first, or with --newest, which requires their state, newest first.
+    """
     wanted = filter_of(state, name, since, until, data, group, fair_key, tag)
     await check_exists(shell, queue)
     is_broadcast = await shell.operator.is_broadcast(queue)
     found: list[JobSummary] = []
     more = False
-    async for job in shell.operator.iter_jobs(queue, wanted):
+    if newest and state not in ("completed", "failed"):
+        raise GlideMQValidationError("--newest", None, "--newest requires --state completed or --state failed")
+    jobs = (
+        operate.newest.iter_newest_jobs(shell.operator, queue, wanted)
+        if newest
+        else shell.operator.iter_jobs(queue, wanted)
+    )
+    async for job in jobs:
         if len(found) == limit:
             more = True
             break
@@ -98,7 +110,9 @@ async def ls(
     else:
         jobs_table(shell, found, f"queue {queue!r} is empty" if is_all else f"no such jobs in queue {queue!r}")
     if more:
-        shell.note(f"more than {limit:,} {'messages' if is_broadcast else 'jobs'} match; list more with --limit")
+        of_newest = "" if newest or state not in ("completed", "failed") else ", or the newest ones with --newest"
+        noun = "messages" if is_broadcast else "jobs"
+        shell.note(f"more than {limit:,} {noun} match; list more with --limit{of_newest}")
 
 
 @command(app, "show")
@@ -253,9 +267,7 @@ async def add(
         shell.note(f"not added as a new job: {result.detail}")
 
 
-def _chosen(
-    ids: list[str] | None, wanted: JobFilter, criteria: str = "criteria such as --state failed"
-) -> tuple[tuple[str, ...], JobFilter | None]:
+def _chosen(ids: list[str] | None, wanted: JobFilter, criteria: str) -> tuple[tuple[str, ...], JobFilter | None]:
     if ids and wanted != operate.operating.JobFilter():
         raise GlideMQValidationError("--state", None, f"give either ids of jobs, or {criteria}")
     if not ids and wanted == operate.operating.JobFilter():
@@ -312,7 +324,8 @@ async def cancel(
     dry_run: DryRun = False,
 ) -> None:
     """Cancel unfinished jobs: they do not start, or stop running, and fail."""
-    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag))
+    criteria = "criteria such as --state waiting"
+    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag), criteria)
     action = operate.actions.CancelJobs(queue=queue, ids=chosen, wanted=wanted)
     done = f"cancelled {{}} of queue {queue!r}"
     await shell.change(action, f"cancel {{}} of queue {queue!r}", done, yes=yes, dry_run=dry_run)
@@ -335,7 +348,8 @@ async def rm(
     dry_run: DryRun = False,
 ) -> None:
     """Delete jobs with their logs and results, or messages of a broadcast given by their ids."""
-    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag))
+    criteria = "criteria such as --state failed"
+    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag), criteria)
     action = operate.actions.RemoveJobs(queue=queue, ids=chosen, wanted=wanted)
     done = f"deleted {{}} from queue {queue!r}"
     await shell.change(action, f"delete {{}} from queue {queue!r}", done, yes=yes, dry_run=dry_run)

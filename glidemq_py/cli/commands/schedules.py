@@ -9,7 +9,7 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of, value_of
 from glidemq_py.cli.commands.arguments import Queue, Queues
-from glidemq_py.cli.commands.queues import queue_names
+from glidemq_py.cli.commands.queues import check_exists, queue_names
 from glidemq_py.cli.completion import complete_schedule
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock, json_line
@@ -79,6 +79,7 @@ async def show(shell: Shell, queue: Queue, name: _Name) -> None:
     """Show a schedule with its next due times."""
     found = await shell.operator.get_schedule(queue, name)
     if found is None:
+        await check_exists(shell, queue)
         shell.missing(f"queue {queue!r} has no schedule {name!r}")
     shell.print_json(found)
     shell.facts([
@@ -143,6 +144,7 @@ async def add(
 @command(app, "pause")
 async def pause(shell: Shell, queue: Queue, name: _Name) -> None:
     """Add no jobs of a schedule until it is resumed. Jobs it has added are kept."""
+    await check_exists(shell, queue)
     what = f"schedule {name!r} of queue {queue!r}"
     await shell.change(operate.actions.PauseSchedule(queue=queue, name=name), f"pause {what}", f"paused {what}")
 
@@ -162,6 +164,7 @@ async def resume(
     ] = None,
 ) -> None:
     """Add the jobs of a paused schedule again, from its next due time on."""
+    await check_exists(shell, queue)
     what = f"schedule {name!r} of queue {queue!r}"
     action = operate.actions.ResumeSchedule(queue=queue, name=name, catch_up=catch_up)
     await shell.change(action, f"resume {what}", f"resumed {what}")
@@ -172,6 +175,7 @@ async def resume(
 @command(app, "run")
 async def run(shell: Shell, queue: Queue, name: _Name) -> None:
     """Add the job of a schedule now. Its due times do not change."""
+    await check_exists(shell, queue)
     action = operate.actions.RunSchedule(queue=queue, name=name)
     what = f"the job of schedule {name!r} to queue {queue!r}"
     await shell.change(action, f"add {what}", f"added {what}")
@@ -180,6 +184,7 @@ async def run(shell: Shell, queue: Queue, name: _Name) -> None:
 @command(app, "rm")
 async def rm(shell: Shell, queue: Queue, name: _Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a schedule. Jobs it has added are kept."""
+    await check_exists(shell, queue)
     what = f"schedule {name!r} of queue {queue!r}"
     action = operate.actions.RemoveSchedule(queue=queue, name=name)
     await shell.change(action, f"delete {what}", f"deleted {what}", yes=yes, dry_run=dry_run)
