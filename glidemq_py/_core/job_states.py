@@ -119,6 +119,8 @@ class WorkerInfo:
         concurrency: maximum number of jobs that it runs at the same time; None = unknown, as of Node workers.
         memory: physical memory of its process at the last heartbeat, bytes; None = unknown.
         paused: True if it fetched no jobs at the last heartbeat: it was paused, or is quiet.
+        stuck: number of slots that were occupied, at the last heartbeat, by handlers that had not ended although their
+            attempts had: after a timeout, a cancellation or a lost lock.
     """
 
     id: str
@@ -130,3 +132,4 @@ class WorkerInfo:
     concurrency: int | None = None
     memory: int | None = None
     paused: bool = False
+    stuck: int = 0

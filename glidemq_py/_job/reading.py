@@ -256,7 +256,7 @@ def _worker(consumer: str, info: dict[str, Any], now: int) -> WorkerInfo:
         id=consumer, host=str(info.get("addr", "")), pid=int(info.get("pid") or 0), started_at=started,
         age=max(0, now - started), active_jobs=int(info.get("activeJobs") or 0),
         concurrency=int(info.get("concurrency") or 0) or None, memory=int(info.get("memory") or 0) or None,
-        paused=bool(info.get("paused")),
+        paused=bool(info.get("paused")), stuck=int(info.get("stuck") or 0),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Run:
         completion: The kind of the report if the job completes.
         handler: The handler; set when it is started.
         task: Task of an async handler; None for a handler in a thread.
-        timer: Timer of the job's timeout.
+        timer: Timer of the job's timeout; of a cancelled handler, timer of the warning that it has not ended.
         suspect_limit: Maximum number of suspects that may run in this worker at the same time, this one included;
             0 if the job is not a suspect.
     """

@@ -15,6 +15,7 @@ from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
+from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["StalledJobsTask"]
@@ -69,15 +70,30 @@ class StalledJobsTask(PeriodicTask):
                 for meter in TELEMETRY.meters:
                     meter.stalled(self._link.queue_name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
-                self._failure_log.stalled(job_id)
                 self._listeners.emit("stalled", self._link.shown_id(job_id), queue=self._link.queue_name)
-            for job_id in reply.failed:
-                self._failure_log.stalled_out(job_id)
             if reply.failed:
                 self._outbox_pending()  # there may be dead-letter entries
+            for job_id in reply.recovered:
+                await self._failure_log.stalled(job_id, self._read_record)
+            for job_id in reply.failed:
+                await self._failure_log.stalled_out(job_id, self._read_record)
             cursor = reply.cursor
             if not cursor or not reply.held:
                 break
         self._policy.checked()
         if reply.held and reply.policy:
             await self._policy.run_round()
+
+    async def _read_record(self, job_id: str) -> tuple[str, str]:
+        """Return the name and the failure reason of a job, for the log; '' if they cannot be read."""
+        keys = self._link.keys
+        try:
+            (reply,) = await self._link.transport.send_reads(
+                keys.meta, [("HMGET", keys.job(job_id), "name", "failedReason")]
+            )
+        except GlideMQError:
+            return "", ""
+        if isinstance(reply, GlideMQError):
+            return "", ""
+        name, reason = (value.decode("utf-8", "replace") if value else "" for value in reply)
+        return name, reason

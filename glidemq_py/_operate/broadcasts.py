@@ -23,6 +23,7 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, summary_of
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageDelivery, MessagePage, MessageSummary
 from glidemq_py.errors import GlideMQError, JobNotFoundError
+from glidemq_py.errors.jobs import readable_reason
 
 if TYPE_CHECKING:
     from glidemq_py._operate.operating import JobFilter, Operator
@@ -102,7 +103,8 @@ async def get_deliveries(
         states = await asyncio.gather(*(get_delivery(link, message_id, name) for name in some))
         found += (
             MessageDelivery(
-                subscription=name, state=state.state, attempts_made=state.attempts_made, error=state.failed_reason,
+                subscription=name, state=state.state, attempts_made=state.attempts_made,
+                error=None if state.failed_reason is None else readable_reason(state.failed_reason),
                 error_type=state.failed_type,
             )
             for name, state in zip(some, states, strict=True)

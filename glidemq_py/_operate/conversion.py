@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.attempts import FailedAttempt, last_run_time, last_start
+from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.outbox import STORED
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.in_words import pattern_in_words
@@ -17,8 +19,12 @@ from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, S
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.errors.jobs import readable_reason
 
-__all__ = ["data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "score_of", "summary_of"]
+__all__ = [
+    "data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "score_of", "shown_failure",
+    "shown_reason", "summary_of",
+]  # fmt: skip
 
+_Failed = TypeVar("_Failed", Failure, FailedAttempt)
 _UPCOMING: Final = 5
 _DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
 
@@ -43,6 +49,11 @@ def encoding_of(job: Job[Any, Any]) -> str | None:
 def shown_reason(job: Job[Any, Any]) -> str | None:
     """Return why a job failed, for people; None if it has not failed."""
     return None if job.failed_reason is None else readable_reason(job.failed_reason)
+
+
+def shown_failure(failure: _Failed) -> _Failed:
+    """Return a failed job or attempt with its error for people."""
+    return replace(failure, error=readable_reason(failure.error))
 
 
 def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> JobSummary:

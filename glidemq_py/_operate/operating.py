@@ -48,6 +48,7 @@ from glidemq_py._operate.conversion import (
     encoding_of,
     schedule_of,
     score_of,
+    shown_failure,
     shown_reason,
     summary_of,
 )
@@ -424,7 +425,7 @@ class Operator:
             result: Any = job.returnvalue
         except SerializationError:
             result = job._result_text
-        attempts = tuple(await opened.get_job_attempts(job.id))
+        attempts = tuple(map(shown_failure, await opened.get_job_attempts(job.id)))
         return JobDetails(
             job=summary_of(job, attempts), data=data_of(job), encoding=encoding_of(job), result=result,
             options=job.opts, attempts=attempts, timeline=tuple(await job.get_timeline()),
@@ -460,9 +461,9 @@ class Operator:
         return await (await self.queue(queue)).get_failure_stats()
 
     async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
-        """Iterate over the failed jobs of a queue; ``criteria`` are those of `Queue.iter_failures`."""
+        """Iterate over the failed jobs of a queue, for people; ``criteria`` are those of `Queue.iter_failures`."""
         async for failure in (await self.queue(queue)).iter_failures(**criteria):
-            yield failure
+            yield shown_failure(failure)
 
     async def get_newest_failures(self, queue: str, count: int, **criteria: Any) -> tuple[list[Failure], bool]:
         """Return the failures among about the ``count`` newest, and whether there are older ones.

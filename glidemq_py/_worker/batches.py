@@ -28,7 +28,7 @@ from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import BatchOptions
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner, ResultSink
-from glidemq_py._worker.timeouts import start_timeout
+from glidemq_py._worker.timeouts import cancel_task, start_timeout
 from glidemq_py.errors import (
     BatchError,
     BatchMismatchError,
@@ -263,7 +263,7 @@ class BatchCollector:
             return False
         if batch.is_over:
             if batch.task is not None:
-                batch.task.cancel()
+                cancel_task(run, batch.task, why, len(batch.runs) - 1)
             else:
                 _log.warning(
                     "queue %r: the attempts of all %d jobs of a batch ended (%s), but the handler is a plain function "

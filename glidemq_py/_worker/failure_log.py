@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import sysconfig
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -24,8 +25,9 @@ from glidemq_py._job.run import Run
 from glidemq_py._worker.options import FailureLogOptions
 from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
+from glidemq_py.errors.jobs import STALLED_OUT, readable_reason
 
-__all__ = ["FailureLog"]
+__all__ = ["FailureLog", "ReadRecord"]
 
 _log = get_logger("glidemq_py.failures")
 
@@ -41,6 +43,9 @@ _MAX_KINDS: Final = 200
 _MESSAGE_CHARS: Final = 300
 _ANY: Final = ""
 """Part of a kind that does not distinguish failures."""
+
+ReadRecord = Callable[[str], Awaitable[tuple[str, str]]]
+"""Returns the name of a job, by its stored id, and the stored reason of its failure; '' if there is none."""
 
 _Kind = tuple[str, str, str]
 """Outcome, job name, error type."""
@@ -137,16 +142,18 @@ class FailureLog:
             self._write("discarded", "%s: job %s %r: discarded stale result: %s", show_id(job.id), job.name, why,
                         job_id=job.id, job_name=job.name)  # fmt: skip
 
-    def stalled(self, job_id: str) -> None:
-        """Log a stalled job, or expired lease, that runs again: at once, or after its backoff."""
-        self._write_id("stalled", "%s: job %s stalled (its lock was not renewed); it will run again", job_id)
+    async def stalled(self, job_id: str, read: ReadRecord) -> None:
+        """Log a stalled job, or expired lease, that runs again: at once, or after its backoff.
 
-    def stalled_out(self, job_id: str) -> None:
-        """Log a job that stalled, or whose lease expired, and that may not run again."""
-        self._write_id(
-            "stalled-out",
-            "%s: job %s failed (its lock was not renewed, and its maximum of stalls or attempts is reached)", job_id,
-        )  # fmt: skip
+        Args:
+            job_id: Id of the job.
+            read: Returns the name and the reason of the failure that its record has; called if the job is logged.
+        """
+        await self._write_stalled("stalled", "stalled (its lock was not renewed); it will run again", job_id, read)
+
+    async def stalled_out(self, job_id: str, read: ReadRecord) -> None:
+        """Log a job that stalled, or whose lease expired, and that may not run again; arguments as `stalled`."""
+        await self._write_stalled("stalled-out", "failed", job_id, read)
 
     def signal_timed_out(self, job_id: str) -> None:
         """Log a suspended job that failed because no signal arrived within its timeout."""
@@ -230,6 +237,18 @@ class FailureLog:
         if self._counted(outcome, job_id, _ANY, _ANY):
             self._write(outcome, template, show_id(job_id), job_id=job_id)
 
+    async def _write_stalled(self, outcome: str, what: str, stored_id: str, read: ReadRecord) -> None:
+        job_id = self._id_of(stored_id)
+        if not self._counted(outcome, job_id, _ANY, _ANY):
+            return
+        name, reason = await read(stored_id)
+        if outcome == "stalled-out":
+            # A broadcast stores the reason per subscription; it has no leases.
+            known = reason or (STALLED_OUT if name else f"{STALLED_OUT}, or its lease expired in its last attempt")
+            what = f"{what} ({_shortened(readable_reason(known))})"
+        shown = f"{show_id(job_id)} {name!r}" if name else show_id(job_id)
+        self._write(outcome, "%s: job %s %s", shown, what, job_id=job_id, job_name=name)
+
     def _write_attempt(
         self, outcome: str, run: Run, error: BaseException, template: str, *args: object, trace: bool = False
     ) -> None:
@@ -308,10 +327,12 @@ def _has_users_cause(error: BaseException) -> bool:
 
 
 def _described(error: BaseException) -> str:
-    message, name = message_of(error), type(error).__name__
-    if len(message) > _MESSAGE_CHARS:
-        message = message[: _MESSAGE_CHARS - 1] + "…"
+    message, name = _shortened(message_of(error)), type(error).__name__
     return name if message == name else f"{name}: {message}"
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _MESSAGE_CHARS else message[: _MESSAGE_CHARS - 1] + "…"
 
 
 def _next_attempt(row: Finished) -> str:

@@ -22,7 +22,7 @@ from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.timeouts import start_timeout, stop_timeout
+from glidemq_py._worker.timeouts import cancel_task, start_timeout, stop_timeout
 from glidemq_py.errors import (
     EventLoopError,
     GlideMQError,
@@ -301,7 +301,7 @@ class Runner(AttemptRunner):
 
     def _cancel(self, run: Run, why: str) -> None:
         if run.task is not None:
-            run.task.cancel()
+            cancel_task(run, run.task, why)
         else:
             _log.warning(
                 "queue %r: the attempt of job %s %r ended (%s), but its handler is a plain function and cannot be "

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from time import monotonic
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from glidemq_py._core.forks import new_lock
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.logs import get_logger, show_id
+
+if TYPE_CHECKING:
+    from glidemq_py._job.run import Run
 
 __all__ = [
     "SAME_SIGNAL_S",
     "GracefulShutdown",
+    "RunningJobsLog",
     "SignalFilter",
     "closing_on_signals",
     "graceful_shutdown",
@@ -36,6 +41,11 @@ _log = get_logger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SAME_SIGNAL_S: Final = 1.0
 """Repetitions within this time are ignored: a terminal, a process group and a service manager may each send one."""
+
+REMINDER_S: Final = 60.0
+"""How often a closing worker logs the jobs that it waits for."""
+_NAMED_JOBS: Final = 5
+"""Maximum number of jobs that such a line names."""
 
 OnSignal = Callable[[signal.Signals], None]
 
@@ -209,25 +219,82 @@ class Closable(Protocol):
         ...
 
 
+class _Working(Protocol):
+    """A worker, and the jobs whose handlers run."""
+
+    @property
+    def _runs(self) -> Sequence[Run]: ...
+
+
+class RunningJobsLog:
+    """Describes the jobs that closing workers wait for, and logs them once a minute.
+
+    Args:
+        workers: The workers.
+        log: Gets the reminders.
+    """
+
+    def __init__(self, workers: Iterable[_Working], log: logging.Logger) -> None:
+        self._workers = list(workers)
+        self._log = log
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __str__(self) -> str:
+        """Return the number of the jobs, and the first ones by queue, id and name."""
+        runs = [run for worker in self._workers for run in worker._runs]
+        if not runs:
+            return "no job is running"
+        named = [_described(run) for run in runs[:_NAMED_JOBS]]
+        if len(runs) > len(named):
+            named.append(f"{len(runs) - len(named):,} more")
+        return f"{'1 job is' if len(runs) == 1 else f'{len(runs):,} jobs are'} running: {', '.join(named)}"
+
+    def start(self) -> None:
+        """Log the jobs once a minute, from a minute on."""
+        self._timer = asyncio.get_running_loop().call_later(REMINDER_S, self._remind)
+
+    def _remind(self) -> None:
+        if any(worker._runs for worker in self._workers):
+            self._log.info("still closing; %s", self)
+        self.start()
+
+    def stop(self) -> None:
+        """Stop logging. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _described(run: Run) -> str:
+    where = f"queue {run.job.queue_name!r}" + (", attempt ended" if run.attempt.ended else "")
+    return f"{show_id(run.job.id)} {run.job.name!r} ({where})"
+
+
 @contextlib.contextmanager
 def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
     """Close ``worker`` at the first SIGTERM or SIGINT, and with ``force`` at the second.
+
+    What it waits for is logged, and once a minute again.
 
     Yields:
         The list of close tasks; empty until a signal arrives.
     """
     closing: list[asyncio.Task[None]] = []
+    running = RunningJobsLog([worker], _log)
 
     def on_signal(number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if closing:
             _log.warning("%s: closing %r now; releasing %d running jobs", name, worker, worker.active_count)
         else:
-            _log.info("%s: closing %r; waiting for %d running jobs", name, worker, worker.active_count)
+            _log.info("%s: closing %r; %s", name, worker, running)
+            running.start()
         closing.append(asyncio.ensure_future(worker.close(force=bool(closing))))
 
-    with on_termination(on_signal):
-        yield closing
+    try:
+        with on_termination(on_signal):
+            yield closing
+    finally:
+        running.stop()
 
 
 class GracefulShutdown:

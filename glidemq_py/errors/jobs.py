@@ -176,13 +176,14 @@ class LeaseLostError(StaleAttemptError):
         return f"{job}: the lease is lost ({reasons}); nothing was changed"
 
 
-_STALLED_OUT = "job stalled more than maxStalledCount"
+STALLED_OUT = "stalled more often than max_stalled_count allows"
+_STORED_STALLED_OUT = "job stalled more than maxStalledCount"
 """Stored by every glide-mq library, so it is kept in the job."""
 
 
 def readable_reason(reason: str) -> str:
     """Return the reason of a failure for people; that of stalled jobs is stored in the words of the wire format."""
-    return "stalled more often than max_stalled_count allows" if reason == _STALLED_OUT else reason
+    return STALLED_OUT if reason == _STORED_STALLED_OUT else reason
 
 
 class JobFailedError(GlideMQError):

@@ -19,7 +19,9 @@ from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._core.calls import Call
 from glidemq_py._operate import newest
 from glidemq_py._operate.roles import ROLES
+from glidemq_py.testing import RespClient
 from tests.server.cli_support import Done, Shell
+from tests.server.worker_support import Raw
 
 ROOT = Path(__file__).resolve().parents[2]
 pytest.importorskip("typer", reason="needs the extra `cli`")
@@ -682,6 +684,24 @@ def test_workers_are_listed(shell: Shell, url: str, queue_name: str) -> None:
     assert shell("job", "add", queue_name, "a").code == 0
     assert shell("worker", "ls", queue_name).err == "no live workers\n"
     assert shell("workers", "ls", queue_name, "--json").json() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [({}, []), ({"stuck": 1}, ["1", "stuck"]), ({"stuck": 1, "paused": 1}, ["quiet,", "1", "stuck"])],
+)
+def test_stuck_slots_are_listed(
+    shell: Shell, resp: RespClient, queue_name: str, state: dict[str, int], words: list[str]
+) -> None:
+    assert shell("job", "add", queue_name, "a").code == 0
+    raw = Raw(resp, queue_name)
+    info = {"addr": "web", "pid": 7, "startedAt": 1, "activeJobs": 1, "concurrency": 3, **state}
+    raw.run("SET", "w:py-x", json.dumps(info), "PX", 60_000)
+    raw.run("ZADD", "workers", int(resp.execute("TIME")[0]) * 1_000, "py-x")
+    line = shell("worker", "ls", queue_name).lines[1].split()
+    assert f"{1 + state.get('stuck', 0)}/3" in line
+    assert line[-len(words) :] == words if words else "stuck" not in line
+    assert shell("worker", "ls", queue_name, "--json").json()[0]["worker"]["stuck"] == state.get("stuck", 0)
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, Raw, until, with_timeout
 
 LOGGER = "glidemq_py.failures"
+STALLED_OUT = "stalled more often than max_stalled_count allows"
 
 
 @pytest.fixture
@@ -326,14 +327,40 @@ async def test_the_minute_ends_by_a_timer_that_runs_only_if_something_was_left_o
     monkeypatch.setattr(failure_log, "_WINDOW_S", 0.01)
     log = _log(per_minute=1)
     timers: list[object] = [log._timer]
-    log.stalled("1")
+    read: list[str] = []
+
+    async def record(job_id: str) -> tuple[str, str]:
+        read.append(job_id)
+        return "n", ""
+
+    await log.stalled("1", record)
     timers.append(log._timer)
-    log.stalled("2")
-    log.stalled("3")
+    await log.stalled("2", record)
+    await log.stalled("3", record)
+    assert read == ["1"]
     assert timers == [None, None]
     assert log._timer is not None
     await with_timeout(until(lambda: len(failures()) == 2))
     assert failures()[1].getMessage() == "queue 'q': 2 more jobs stalled in the last minute (last: job 3)"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "message"),
+    [
+        ("n", "job stalled more than maxStalledCount", f"7 'n' failed ({STALLED_OUT})"),
+        ("n", "the lease expired", "7 'n' failed (the lease expired)"),
+        ("n", "", f"7 'n' failed ({STALLED_OUT})"),
+        ("", "", f"7 failed ({STALLED_OUT}, or its lease expired in its last attempt)"),
+    ],
+)
+async def test_stalled_out_job_is_logged_with_its_reason(failures: Any, name: str, reason: str, message: str) -> None:
+    async def read(_: str) -> tuple[str, str]:
+        return name, reason
+
+    await _log().stalled_out("7", read)
+    (record,) = failures("stalled-out")
+    assert record.getMessage() == f"queue 'q': job {message}"
+    assert (record.job_id, record.job_name) == ("7", name)
 
 
 async def test_empty_stream_entry_is_not_logged(failures: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py._operate.operating import Operator
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
@@ -25,7 +26,9 @@ def open_gate() -> Gate:
     return gate
 
 
-async def test_a_killed_workers_job_is_recovered_once(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_a_killed_workers_job_is_recovered_once(
+    core_url: str, core_resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+):
     gate = open_gate()
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue, worker_process("wait", core_url, queue_name, **QUICK) as child:
@@ -41,6 +44,7 @@ async def test_a_killed_workers_job_is_recovered_once(core_url: str, core_resp: 
     assert [job.id for job in gate.begun] == [job.id]
     assert recorded.of("stalled") == [(job.id,)]
     assert raw.event_names(job.id) == ["added", "stalled", "completed"]
+    assert f"job {job.id} 'n' stalled (its lock was not renewed); it will run again" in caplog.text
     assert raw.metric("completed") == 1
     record = raw.job(job.id)
     # The attempt that was lost with its worker is not counted as one that failed.
@@ -65,7 +69,9 @@ async def test_list_job_of_a_killed_worker_is_recovered(url: str, resp: RespClie
     assert raw.run("ZCARD", "list-active-ids") == 0
 
 
-async def test_job_that_stalls_too_often_fails(url: str, resp: RespClient, queue_name: str):
+async def test_job_that_stalls_too_often_fails(
+    url: str, resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+):
     gate = open_gate()
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
         job = await queue.add("n", attempts=5)
@@ -74,6 +80,14 @@ async def test_job_that_stalls_too_often_fails(url: str, resp: RespClient, queue
         async with Worker(queue_name, gate, url, max_stalled_count=0, **QUICK):
             with pytest.raises(JobFailedError, match="stalled"):
                 await job.wait_until_finished()
+        reason = "stalled more often than max_stalled_count allows"
+        await with_timeout(until(lambda: f"job {job.id} 'n' failed ({reason})" in caplog.text))
+        async with Operator(url) as operator:
+            (failure,) = [each async for each in operator.iter_failures(queue_name)]
+            assert failure.error == reason
+            details = await operator.get_job(queue_name, job.id)
+            assert details is not None
+            assert [details.job.error, *(each.error for each in details.attempts)] == [reason, reason]
     assert gate.begun == []
     assert Raw(resp, queue_name).metric("failed") == 1
 

@@ -14,6 +14,7 @@ from glidemq_py import (
     GlideMQError,
     GlideMQValidationError,
     Job,
+    JobFailedError,
     Queue,
     Worker,
     WorkerActivity,
@@ -107,6 +108,28 @@ async def test_ping_and_inspect(url: str, queue: Queue) -> None:
         assert running.started_at == stored.processed_on
         slots.open.set()
     assert await queue.ping_workers() == []
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+async def test_handlers_of_ended_attempts_occupy_stuck_slots(url: str, queue: Queue, queues: int) -> None:
+    slots = Slots()
+    names = [queue.name, f"{queue.name}-2"][:queues]
+    worker = Worker(names, slots.in_thread, url, concurrency=2, lock_duration=LOCK_MS)
+    async with worker, slots:
+        await registered(queue, worker)
+        job = await queue.add("late", timeout=20)
+        with pytest.raises(JobFailedError):
+            await job.wait_until_finished()
+        await queue.add("running")
+        await with_timeout(until(lambda: slots.running == 2))
+        activity = await only(queue.inspect_workers(**WAIT))
+        assert (activity.active, activity.stuck, [job.name for job in activity.jobs]) == (1, 1, ["running"])
+        async with asyncio.timeout(PATIENCE):
+            while [(each.active_jobs, each.stuck) for each in await queue.get_workers()] != [(1, 1)]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        slots.open.set()
+        await with_timeout(until(lambda: worker.active_count == 0))
+        assert (await only(queue.inspect_workers(**WAIT))).stuck == 0
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ async def test_sigterm_finishes_the_running_job(
             running, waiting = await queue.add("first"), await queue.add("second")
             await command.printed(f"began {running.id}")
             command.signal(signal.SIGTERM)
-            await command.printed("closing; 1 job is running")
+            await command.printed(rf"closing; 1 job is running: {running.id} 'first' \(queue '{queue_name}'\)")
             open_gate(folder)
             assert await command.ends() == 0
         assert await running.get_state() == "completed"

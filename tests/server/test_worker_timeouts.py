@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py._worker import timeouts
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import EventRecorder, Gate, Raw
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 
 async def test_an_async_handler_is_cancelled(core_url: str, core_resp: RespClient, queue_name: str):
@@ -78,6 +79,68 @@ async def test_handler_that_ignores_cancellation_keeps_its_slot_but_its_result_i
         assert began == [late.id, other.id]
         assert await late.is_failed()
         assert Raw(resp, queue_name).event_names(late.id) == ["added", "failed"]
+
+
+async def stubborn_until(opened: asyncio.Event) -> None:
+    while not opened.is_set():
+        try:
+            await opened.wait()
+        except asyncio.CancelledError:
+            continue
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == timeouts.__name__]
+
+
+@pytest.mark.parametrize("why", ["JobTimeoutError", "JobRevokedError"])
+async def test_handler_that_ignores_cancellation_is_logged(
+    url: str, queue_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
+):
+    monkeypatch.setattr(timeouts, "_END_S", 0.02)
+    opened, began = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        began.set()
+        if job.name == "obedient":
+            await asyncio.Event().wait()
+        await stubborn_until(opened)
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        recorded = EventRecorder(worker)
+        await queue.add("obedient", timeout=10)
+        await recorded.wait("failed")
+        began.clear()
+        job = await queue.add("stubborn", timeout=30 if why == "JobTimeoutError" else None)
+        await with_timeout(began.wait())
+        if why == "JobRevokedError":
+            assert worker.cancel_job(job.id)
+        await with_timeout(until(lambda: warnings_of(caplog)))
+        opened.set()
+    assert warnings_of(caplog) == [
+        f"queue {queue_name!r}: the handler of job {job.id} 'stubborn' has not ended 0.02 s after it was cancelled "
+        f"({why}); it occupies its slot until it returns (a handler must not suppress CancelledError)"
+    ]
+
+
+async def test_batch_handler_that_ignores_cancellation_is_logged_once(
+    url: str, queue_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(timeouts, "_END_S", 0.02)
+    opened = asyncio.Event()
+
+    async def handle(jobs: list[Job]) -> list[None]:
+        await stubborn_until(opened)
+        return [None] * len(jobs)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", n, {"timeout": 30 + 20 * n}) for n in range(3)])
+        async with Worker(queue_name, handle, url, batch={"size": 3}):
+            await with_timeout(until(lambda: warnings_of(caplog)))
+            opened.set()
+    (warning,) = warnings_of(caplog)
+    assert f"job {jobs[2].id} 'n' and 2 more of its batch has not ended" in warning
+    assert "it occupies its slots" in warning
 
 
 async def test_timed_out_thread_is_signalled_and_keeps_its_slot(

@@ -1,15 +1,18 @@
 """Closing several components together: on a signal, on request, at the end of the block, or never."""
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from glidemq_py import graceful_shutdown
 from glidemq_py._worker import shutdown as shutdown_module
+from glidemq_py._worker.shutdown import RunningJobsLog
 
 
 class Part:
@@ -77,6 +80,47 @@ async def test_a_signal_closes_and_a_second_one_hurries() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await shutdown.wait()
     assert slow.closings == [False, True]
+
+
+class Busy:
+    """A worker with running jobs, in the form that the log of running jobs reads."""
+
+    def __init__(self, *names: str) -> None:
+        self._runs: Any = [
+            SimpleNamespace(
+                job=SimpleNamespace(id=str(number), name=name, queue_name="q"),
+                attempt=SimpleNamespace(ended=name == "late"),
+            )
+            for number, name in enumerate(names, 1)
+        ]
+
+
+def running(*workers: Busy) -> RunningJobsLog:
+    return RunningJobsLog(workers, logging.getLogger(__name__))
+
+
+async def test_running_jobs_are_described() -> None:
+    assert str(running(Busy())) == "no job is running"
+    assert str(running(Busy("a"))) == "1 job is running: 1 'a' (queue 'q')"
+    assert str(running(Busy("late"), Busy(*"abcdef"))) == (
+        "7 jobs are running: 1 'late' (queue 'q', attempt ended), 1 'a' (queue 'q'), 2 'b' (queue 'q'), "
+        "3 'c' (queue 'q'), 4 'd' (queue 'q'), 2 more"
+    )
+
+
+async def test_running_jobs_are_logged_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(shutdown_module, "REMINDER_S", 0.01)
+    caplog.set_level(logging.INFO)
+    busy = Busy("a")
+    log = running(busy)
+    log.start()
+    try:
+        async with asyncio.timeout(120):
+            while len(caplog.messages) < 2:  # noqa: ASYNC110  there is no event for it
+                await asyncio.sleep(0.01)
+    finally:
+        log.stop()
+    assert set(caplog.messages) == {"still closing; 1 job is running: 1 'a' (queue 'q')"}
 
 
 async def test_previous_handler_is_restored_when_repetitions_are_over(monkeypatch: pytest.MonkeyPatch) -> None:

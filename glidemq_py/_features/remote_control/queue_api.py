@@ -62,6 +62,8 @@ class WorkerActivity:
         is_paused: True if it fetches no jobs: it was paused, or is quiet.
         concurrency: maximum number of jobs that it runs at the same time.
         active: number of running jobs.
+        stuck: number of slots occupied by handlers that have not ended although their attempts have: after a timeout, a
+            cancellation or a lost lock.
         jobs: the running jobs, at most 1,000.
     """
 
@@ -70,6 +72,7 @@ class WorkerActivity:
     concurrency: int
     active: int
     jobs: tuple[RunningJob, ...]
+    stuck: int = 0
 
 
 async def ping_workers(
@@ -270,7 +273,7 @@ def _activity(worker: str, answer: Any) -> WorkerActivity:
         )  # fmt: skip
         return WorkerActivity(
             id=worker, is_paused=bool(answer["paused"]), concurrency=int(answer["concurrency"]),
-            active=int(answer["active"]), jobs=jobs,
+            active=int(answer["active"]), jobs=jobs, stuck=int(answer.get("stuck") or 0),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError):
         raise WorkerCommandError(worker, "malformed answer") from None

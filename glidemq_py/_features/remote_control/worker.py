@@ -56,8 +56,23 @@ class CommandRunner:
         self._answers: set[asyncio.Task[None]] = set()
 
     def about(self) -> dict[str, object]:
-        """Return the state of the worker for its registration: its slots, and whether it fetches no jobs."""
-        return {"concurrency": self._worker.concurrency, "paused": int(self._worker.is_paused)}
+        """Return the state of the worker for its registration: its slots, and whether it fetches no jobs.
+
+        Called in any thread.
+        """
+        state: dict[str, object] = {"concurrency": self._worker.concurrency, "paused": int(self._worker.is_paused)}
+        stuck = self._stuck()
+        if stuck:
+            state["stuck"] = stuck
+        return state
+
+    def _stuck(self) -> int:
+        """Return the number of slots that handlers of ended attempts occupy."""
+        while True:
+            try:
+                return sum(run.attempt.ended for run in self._worker._runs)
+            except RuntimeError:
+                continue  # the loop changed the running jobs during the iteration
 
     def run(self, link: QueueLink, texts: Iterable[str]) -> None:
         """Run commands that were sent through the queue of ``link``, and send the answers there."""
@@ -104,9 +119,10 @@ class CommandRunner:
         return None
 
     def _activity(self) -> dict[str, Any]:
-        runs = [run for run in self._worker._runs if not run.attempt.ended]
+        every = self._worker._runs
+        runs = [run for run in every if not run.attempt.ended]
         jobs = [[run.job.queue_name, run.job.id, run.job.name, run.attempt.token[1]] for run in runs[:MAX_JOBS]]
         return {
             "paused": self._worker.is_paused, "concurrency": self._worker.concurrency, "active": len(runs),
-            "jobs": jobs,
+            "stuck": len(every) - len(runs), "jobs": jobs,
         }  # fmt: skip

@@ -27,7 +27,7 @@ from glidemq_py._worker.command.logs import set_up_logs
 from glidemq_py._worker.command.supervisor import Line
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py._worker.memory import resident_memory
-from glidemq_py._worker.shutdown import handle_until_exit
+from glidemq_py._worker.shutdown import RunningJobsLog, handle_until_exit
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Limits", "run_workers", "serve_metrics"]
@@ -182,6 +182,7 @@ class _Crew:
         self._workers = workers
         self._timeout = arguments.shutdown_timeout
         self._line = line
+        self._running = RunningJobsLog(workers, _log)
         self._limits = Limits(max_jobs=arguments.max_jobs, max_memory=arguments.max_memory, reached=self._enough)
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -203,6 +204,7 @@ class _Crew:
             if isinstance(ended, BaseException):
                 _log.error("closing %r failed", worker, exc_info=ended)
                 code = code or 1
+        self._running.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self._line is not None:
@@ -280,8 +282,8 @@ class _Crew:
     def drain(self, why: str) -> None:
         """Stop fetching, finish the running jobs, exit. Repeated calls have no effect."""
         if not self._stopping.is_set():
-            running = sum(worker.active_count for worker in self._workers)
-            _log.info("%s: closing; %s running", why, "1 job is" if running == 1 else f"{running} jobs are")
+            _log.info("%s: closing; %s", why, self._running)
+            self._running.start()
             for worker in self._workers:
                 worker.pause()  # immediately; close() starts a few loop iterations later
             self._stopping.set()

@@ -43,7 +43,7 @@ async def ls(shell: Shell, queues: Queues = None) -> None:
             _slots(each),
             size_text(each.memory),
             span(each.age),
-            ("quiet", "yellow") if each.paused else "",
+            _state(each.paused, each.stuck) or "",
         )
         for name, workers in found.items()
         for each in workers
@@ -53,7 +53,14 @@ async def ls(shell: Shell, queues: Queues = None) -> None:
 
 
 def _slots(worker: WorkerInfo) -> str:
-    return f"{worker.active_jobs:,}" if worker.concurrency is None else f"{worker.active_jobs:,}/{worker.concurrency:,}"
+    occupied = worker.active_jobs + worker.stuck
+    return f"{occupied:,}" if worker.concurrency is None else f"{occupied:,}/{worker.concurrency:,}"
+
+
+def _state(is_paused: bool, stuck: int) -> tuple[str, str] | None:
+    """Return the state of a worker and its color; None if it fetches jobs and no slot is stuck."""
+    words = (["quiet"] if is_paused else []) + ([f"{stuck:,} stuck"] if stuck else [])
+    return (", ".join(words), "red" if stuck else "yellow") if words else None
 
 
 _Worker = Annotated[
@@ -92,14 +99,14 @@ async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _
     shell.print_json([
         {
             "id": each.id, "is_paused": each.is_paused, "concurrency": each.concurrency, "active": each.active,
-            "jobs": [job._asdict() for job in each.jobs],
+            "stuck": each.stuck, "jobs": [job._asdict() for job in each.jobs],
         }
         for each in found
     ])  # fmt: skip
     rows: list[tuple[Any, ...]] = []
     for each in found:
-        state = ("quiet", "yellow") if each.is_paused else "fetching"
-        slots = f"{each.active:,} of {each.concurrency:,}"
+        state = _state(each.is_paused, each.stuck) or "fetching"
+        slots = f"{each.active + each.stuck:,} of {each.concurrency:,}"
         rows += [(each.id, state, slots, job.queue, job.id, job.name, age(job.started_at)) for job in each.jobs] or [
             (each.id, state, slots, "", "", "", "")
         ]
