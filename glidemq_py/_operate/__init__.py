@@ -15,22 +15,8 @@ from typing import TYPE_CHECKING
 from glidemq_py._core.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_py._operate import (
-        access,
-        actions,
-        audit,
-        broadcasts,
-        bulk,
-        dead_letter_queues,
-        doctor,
-        newest,
-        operating,
-        snapshots,
-    )
+    from glidemq_py._operate import access, actions, audit, broadcasts, bulk, doctor, newest, operating, snapshots
 
-__all__ = [
-    "access", "actions", "audit", "broadcasts", "bulk", "dead_letter_queues", "doctor", "newest", "operating",
-    "snapshots",
-]  # fmt: skip
+__all__ = ["access", "actions", "audit", "broadcasts", "bulk", "doctor", "newest", "operating", "snapshots"]
 
 __getattr__, __dir__ = import_on_first_use(__name__, {}, tuple(__all__))

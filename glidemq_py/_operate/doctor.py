@@ -13,7 +13,6 @@ from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.server_check import findings_of
 from glidemq_py._features.broadcast.broadcast import Subscription
-from glidemq_py._operate.dead_letter_queues import source_of
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.roles import ROLES, missing_permissions, user_name
 from glidemq_py._operate.snapshots import QueueSnapshot
@@ -104,7 +103,9 @@ async def examine(
             late = queue.ready and queue.oldest_waiting > max_wait
             subscriptions = await operator.get_subscriptions(name) if late else ()
             has_only_waiting = queue.waiting and queue.waiting == queue.unfinished and not queue.workers
-            source = await source_of(operator, name) if has_only_waiting and not queue.is_broadcast else None
+            source = (
+                await operator.get_dead_letter_source(name) if has_only_waiting and not queue.is_broadcast else None
+            )
             found += queue_findings(queue, max_wait, schedules, subscriptions, source)
         except GlideMQConnectionError:
             raise

@@ -21,11 +21,11 @@ from glidemq_py._client.counting import complete_counts
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_states import WorkerInfo
+from glidemq_py._core.job_states import JobState, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.dead_letters.queue_api import get_newest_dead_letter_jobs
+from glidemq_py._features.dead_letters.queue_api import envelope_of, get_newest_dead_letter_jobs
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
@@ -34,7 +34,7 @@ from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.outbox import dead_letter_queue
-from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py._features.partitions.layout import partition_home, split_partition_id
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control.queue_api import WorkerActivity
 from glidemq_py._job.job import Job
@@ -302,6 +302,25 @@ class Operator:
         link = await self.link(name)
         # Opening the dead letter queue would deliver entries, and a reader may not write.
         return await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription)) or None
+
+    async def get_dead_letter_source(self, name: str) -> str | None:
+        """Return the queue or broadcast whose dead letter queue this one is, by its oldest entry; None if it has none.
+
+        If several queues share the dead letter queue, it is the queue of the oldest entry. An empty dead letter queue
+        is not recognized: only the other queue stores the setting.
+        """
+        jobs, _ = await self.read_jobs(name, JobFilter(state=JobState.WAITING), "", 1, 1, with_data=True)
+        envelope = envelope_of(jobs[0]) if jobs else None
+        if envelope is None:
+            return None
+        queue, subscription = str(envelope["originalQueue"]), envelope.get("subscription")
+        whole = partition_home(queue)
+        if whole is not None and queue in [link.keys.name for link in await self.links(whole)]:
+            queue = whole
+        if not self.access.may_see(queue):
+            return None
+        of = subscription if isinstance(subscription, str) else ""
+        return queue if await self.get_dead_letter_queue(queue, of) == name else None
 
     async def get_limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""

@@ -211,8 +211,10 @@ class DirectNodes:
     def close(self) -> None:
         """Close all connections, in their event loop. Idempotent."""
         self._closed = True
-        for each in (*self._opening.values(), *self._later.values()):
-            each.cancel()
+        for task in list(self._opening.values()):
+            task.cancel()
+        for timer in self._later.values():
+            timer.cancel()
         for connection in list(self._open.values()):
             connection.close()
 

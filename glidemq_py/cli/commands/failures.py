@@ -165,7 +165,7 @@ async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None,
         rows = [(each.id, each.name, each.job_id, age(each.added_at), each.error[:_LONG]) for each in found]
         of = f"queue {queue!r}" if subscription is None else f"subscription {subscription!r} of broadcast {queue!r}"
         shell.table(("ENTRY", "NAME", "JOB", "ADDED", "ERROR"), rows, f"{of} has no dead letters")
-        source = None if found else await operate.dead_letter_queues.source_of(shell.operator, queue)
+        source = None if found else await shell.operator.get_dead_letter_source(queue)
         if source is not None:
             shell.note(f"it is the dead letter queue of {source!r}: glidemq dlq ls {source}")
     if more:
