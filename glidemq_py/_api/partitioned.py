@@ -415,7 +415,7 @@ class PartitionedQueue:
                 known = found.get(worker.id)
                 found[worker.id] = worker if known is None else replace(
                     known, started_at=min(known.started_at, worker.started_at), age=max(known.age, worker.age),
-                    active_jobs=known.active_jobs + worker.active_jobs, stuck=max(known.stuck, worker.stuck),
+                    active_jobs=known.active_jobs + worker.active_jobs, stuck=known.stuck + worker.stuck,
                 )  # fmt: skip
         return sorted(found.values(), key=lambda worker: worker.started_at)
 

@@ -9,7 +9,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -56,6 +56,7 @@ from glidemq_py.errors import AmbiguousResultError, ClosedError, EventLoopError,
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
     from glidemq_py._client.direct.connection import DirectConnection
+    from glidemq_py._client.direct.nodes import DirectNodes
 
 __all__ = ["AsyncTransport", "SharedClient"]
 
@@ -262,6 +263,8 @@ class AsyncTransport:
                 connection = await direct.connect(call.key)
         if connection is None:
             work = self._run_through_glide(call, timeout_s)
+            if direct is not None:
+                work = self._watched(work, direct)
             return await (work if call.unclaimed is None else uncancelled(work, call.unclaimed))
         words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
         replied = connection.send(words, self._timeout_s if timeout_s is None else timeout_s)
@@ -276,6 +279,21 @@ class AsyncTransport:
                 direct.retire(connection)
             raise reply
         return reply
+
+    async def _watched(self, work: Awaitable[Any], direct: DirectNodes) -> Any:
+        """Have the server checked if a call has no reply after a while, and no direct connection can be opened.
+
+        GLIDE reports that the server cannot be reached only at the end of the request timeout.
+        """
+        timer = direct.loop.call_later(_DOUBTED_AFTER_S, self._doubt, direct)
+        try:
+            return await work
+        finally:
+            timer.cancel()
+
+    def _doubt(self, direct: DirectNodes) -> None:
+        if direct.is_failing:
+            self._reachability.failed(_DOUBTED_AFTER_S, self._timeout_s, partial(silence_of, self.config))
 
     async def _run_through_glide(self, call: Call[Any], timeout_s: float | None) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
@@ -736,6 +754,8 @@ class AsyncTransport:
 
 _log = get_logger(__name__)
 _current_loop = asyncio._get_running_loop
+_DOUBTED_AFTER_S = 0.3
+"""Wait of a call after which the server is checked if no direct connection can be opened, seconds."""
 _TICK_S = 5.0
 _GRACE_S = 10.0
 """Added to the request timeout before a reply counts as overdue, seconds; longer than any blocking read here."""

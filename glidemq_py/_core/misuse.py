@@ -301,12 +301,17 @@ def reject_field_of_job(name: str, value: object, known: Collection[str], where:
     reject_unknown(prefix + name, value, known, problem, f"{prefix}options")
 
 
-def check_job_mapping(option: str, value: object, known: Collection[str]) -> Mapping[str, Any]:
-    """Return a mapping of the fields of a job, whose keys are all in ``known``; as `check_mapping`."""
+def check_job_mapping(
+    option: str, value: object, known: Collection[str], without: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """Return a mapping of the fields of a job, whose keys are all in ``known``; as `check_mapping`.
+
+    ``without``: job options that such a job may not have.
+    """
     job = value
     if isinstance(job, Mapping):
         for name, given in cast("Mapping[object, object]", job).items():
-            if isinstance(name, str) and name not in known:
+            if isinstance(name, str) and name not in known and name not in without:
                 reject_field_of_job(name, given, known, option)
     return check_mapping(option, value, known)
 

@@ -22,7 +22,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
 from glidemq_py._features.failures.attempts import read_failed_attempts
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
-from glidemq_py._features.queue_list import KEPT_S, register_keys
+from glidemq_py._features.queue_list import register_keys
 from glidemq_py._features.usage.calls import Charge, charge_budget
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
@@ -141,8 +141,6 @@ class Outbox:
         self._holder = secrets.token_hex(8)
         self._busy = link.runtime.lock()
         self._elsewhere = False
-        self._listed: dict[str, float] = {}
-        """Dead letter queue -> time at which it was added to the list of queues."""
         self.left = False
         """Whether the last round left entries: of another kind, or because another client held the lock."""
         self.writes = 0
@@ -168,6 +166,7 @@ class Outbox:
     async def _round(self) -> int:
         link, cursor, count = self._link, "", 0
         done: list[str] = []
+        unlisted: set[str] = set()
         failure: GlideMQError | None = None
         left = False
         self.left = True
@@ -192,20 +191,15 @@ class Outbox:
                 else:
                     done += [entry.id for entry in entries] if delivered else []
                     if kind == "dead":
-                        await self._list(to)
+                        unlisted.add(to)
             count += len(done) - len(malformed)
             left = left or len(done) < len(reply.entries)
         self.left = left or self._elsewhere
+        for queue in unlisted:
+            await register_keys(link.transport, QueueKeys(link.keys.prefix, queue))
         if failure is not None:
             raise failure
         return count
-
-    async def _list(self, queue: str) -> None:
-        """Add a dead letter queue to the list of queues, unless that was done a short time ago."""
-        listed, now = self._listed.get(queue), time.monotonic()
-        if listed is None or now - listed >= KEPT_S:
-            self._listed[queue] = now
-            await register_keys(self._link.transport, QueueKeys(self._link.keys.prefix, queue))
 
     def _malformed(self, entries: list[OutboxEntry]) -> set[str]:
         """Return the ids of the entries that can never be delivered. They are logged and deleted."""

@@ -61,16 +61,17 @@ async def iter_newest_failures(operator: Operator, queue: str, **criteria: Any) 
 async def _windows(
     links: list[QueueLink], state: str, since: int = 0, until: int | None = None
 ) -> AsyncIterator[tuple[int, int | str]]:
-    """Yield the times of about `ROWS_A_CALL` finished jobs per partition, from the newest on.
+    """Yield the times of about `ROWS_A_CALL` finished jobs, at least 10 per partition, from the newest on.
 
     Each window has the jobs that finished between two times in epoch ms, which belong to it. Jobs that finish meanwhile
     may be missing.
     """
     high: int | str = "+inf" if until is None else until
+    count = max(10, ROWS_A_CALL // len(links))
     while True:
         low = since
         for link in links:
-            limit = ("LIMIT", str(ROWS_A_CALL - 1), "1", "WITHSCORES")
+            limit = ("LIMIT", str(count - 1), "1", "WITHSCORES")
             command = ("ZRANGE", _key(link, state), str(high), str(since), "BYSCORE", "REV", *limit)
             oldest: Any = await link.transport.command(*command)
             if oldest:

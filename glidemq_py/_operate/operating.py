@@ -68,7 +68,13 @@ from glidemq_py._operate.snapshots import (
     QueueSnapshot,
     ScheduleSnapshot,
 )
-from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError, SerializationError
+from glidemq_py.errors import (
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobBatchNotFoundError,
+    SerializationError,
+)
 
 __all__ = ["JobFilter", "Operator"]
 
@@ -314,13 +320,17 @@ class Operator:
         if envelope is None:
             return None
         queue, subscription = str(envelope["originalQueue"]), envelope.get("subscription")
-        whole = partition_home(queue)
-        if whole is not None and queue in [link.keys.name for link in await self.links(whole)]:
-            queue = whole
-        if not self.access.may_see(queue):
-            return None
         of = subscription if isinstance(subscription, str) else ""
-        return queue if await self.get_dead_letter_queue(queue, of) == name else None
+        try:
+            whole = partition_home(queue)
+            if whole is not None and queue in [link.keys.name for link in await self.links(whole)]:
+                queue = whole
+            is_source = self.access.may_see(queue) and await self.get_dead_letter_queue(queue, of) == name
+        except GlideMQConnectionError:
+            raise
+        except GlideMQError:
+            return None  # a name that any client may have written, or a queue that this user may not read
+        return queue if is_source else None
 
     async def get_limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""

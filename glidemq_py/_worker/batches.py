@@ -246,6 +246,11 @@ class BatchCollector:
         if self._overdue:
             self._begin()
 
+    def _end_unstarted(self, batch: _Batch) -> None:
+        """Free the slots of a batch whose handler was cancelled before its first step, and so did not even begin."""
+        if any(run in self._batch_of for run in batch.runs):
+            self._ended(batch, None, asyncio.CancelledError())
+
     def _leave(self, batch: _Batch) -> None:
         self._running -= 1
         self._slots.withhold(len(batch.runs) - self._options.size)
@@ -263,6 +268,7 @@ class BatchCollector:
             return False
         if batch.is_over:
             if batch.task is not None:
+                batch.task.add_done_callback(lambda _: self._end_unstarted(batch))
                 cancel_task(run, batch.task, why, len(batch.runs) - 1)
             else:
                 _log.warning(

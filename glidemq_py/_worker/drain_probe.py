@@ -19,8 +19,8 @@ __all__ = ["DrainProbe"]
 
 _log = get_logger(__name__)
 
-_PATIENCE_S: Final = 3.0
-"""Longest wait for the replies: a node that is down must not delay the event for long."""
+_PATIENCE_S: Final = 2.0
+"""Longest wait for the replies: a server that is down must not delay the event for long."""
 
 
 class DrainProbe:
@@ -51,6 +51,9 @@ class DrainProbe:
         rounds = self._queue.rounds
         for wake in await self._found():
             wake.found()
+        self._end(rounds)
+
+    def _end(self, rounds: int) -> None:
         if self._queue.probed(rounds):
             self._drained()
 
@@ -65,6 +68,8 @@ class DrainProbe:
         return []
 
     async def close(self) -> None:
-        """Stop looking."""
-        if self._task is not None:
+        """Stop looking: the queue is drained when the last job of this worker has ended."""
+        self._queue.probe = None
+        if self._task is not None and not self._task.done():
             await stop_task(self._task)
+            self._end(self._queue.rounds)

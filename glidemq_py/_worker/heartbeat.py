@@ -40,7 +40,7 @@ _JOBS_A_CALL = 200
 
 def registration(
     started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, channel: str = "",
-    about: Mapping[str, object] | None = None, interval: int = 0,
+    about: Mapping[str, object] | None = None, interval: int = 0, stuck: int = 0,
 ) -> str:  # fmt: skip
     """Return the registration of a worker: the fields that Node peers write too, and those of our own.
 
@@ -53,6 +53,7 @@ def registration(
         channel: Channel on which the worker is called to read commands; "" = it reads them with its next heartbeat.
         about: State of the worker (`CommandRunner.about`).
         interval: Time until the next registration of a worker without heartbeats, ms; 0 = it sends heartbeats.
+        stuck: Number of handlers that have not ended although their attempts have.
     """
     fields: dict[str, object] = {
         "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": started_at, "activeJobs": active,
@@ -64,6 +65,8 @@ def registration(
         fields["channel"] = channel
     if interval:
         fields["interval"] = interval
+    if stuck:
+        fields["stuck"] = stuck
     memory = resident_memory()
     if memory is not None:
         fields["memory"] = memory
@@ -214,7 +217,8 @@ class Heartbeat:
         silence = int(self._unresponsive_seconds() * 1000)
         about = None if self._about is None else self._about()
         return registration(
-            self._started_at, active, silence, self._lock_duration, self._stalled_policy, about=about
+            self._started_at, active, silence, self._lock_duration, self._stalled_policy, about=about,
+            stuck=max(0, len(self._running) - active),
         )  # fmt: skip
 
     def _call_in_loop(self, function: Callable[..., Any], *args: Any) -> None:

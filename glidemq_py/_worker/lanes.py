@@ -142,8 +142,6 @@ class Lane:
         self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
         self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity, self._called)
-        if opening.partition is not None and opening.in_background:
-            self._join_probe(opening.partition.queue_name)
         self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
         self.background: Background | None = None
         self._expects_outbox = False
@@ -193,6 +191,8 @@ class Lane:
         self._expects_outbox = await self.source.declare_dead_letters(self.link, self._opening.queue_options)
         if self._opening.in_background:
             await self.wake.open()
+            if self._opening.partition is not None:
+                self._join_probe(self._opening.partition.queue_name)
             self._always = self._is_first and not self._channels.hears
             if self._always:
                 self._start_background()

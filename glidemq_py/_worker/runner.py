@@ -96,6 +96,9 @@ class AttemptRunner:
     def close(self) -> None:
         """Let idle threads end."""
         self._until_loop_ends.cancel()
+        for run in self.running:
+            if run.timer is not None:
+                stop_timeout(run)
 
     def refuse(self, run: Run, error: BaseException) -> None:
         """Fail the attempt of a job that was not started, with ``error``."""
@@ -301,6 +304,7 @@ class Runner(AttemptRunner):
 
     def _cancel(self, run: Run, why: str) -> None:
         if run.task is not None:
+            run.task.add_done_callback(lambda _: self._end_unstarted(run))
             cancel_task(run, run.task, why)
         else:
             _log.warning(
@@ -308,6 +312,11 @@ class Runner(AttemptRunner):
                 "stopped; it occupies its slot until it returns (check job.cancelled)",
                 run.job.queue_name, run.job.id, run.job.name, why,
             )  # fmt: skip
+
+    def _end_unstarted(self, run: Run) -> None:
+        """Free the slot of a handler that was cancelled before its first step, and so did not even begin."""
+        if run in self.running:
+            self._ended(run, None, asyncio.CancelledError())
 
     def close(self) -> None:
         """Let idle threads end."""

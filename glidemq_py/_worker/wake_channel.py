@@ -69,6 +69,9 @@ _PLACES: Final = (
 _READY: Final = ("lifo", "priority", "suspects", "fair-keys", "ranked-above", "ranked-below")
 """The places of `_PLACES` with jobs that an exchange fetches."""
 
+_READY_S: Final = 1.0
+"""How long `with_ready_jobs` waits for a node of a cluster."""
+
 SleeperT = TypeVar("SleeperT", bound="Sleeper")
 
 
@@ -299,11 +302,8 @@ async def with_ready_jobs(queues: Sequence[SleeperT]) -> list[SleeperT]:
     are left out.
     """
     if queues and queues[0].transport.is_cluster:
-        found: list[SleeperT] = []
-        for some in _batches(queues, VISITS_PER_POLL):
-            ready = await asyncio.gather(*map(_has_ready_jobs, some), return_exceptions=True)
-            found += [each for each, is_ready in zip(some, ready, strict=True) if is_ready is True]
-        return found
+        ready = await asyncio.gather(*map(_has_ready_jobs, queues))
+        return [each for each, is_ready in zip(queues, ready, strict=True) if is_ready]
     streams: set[str] = set()
     for some in _batches(queues, STREAMS_PER_READ):
         streams |= await _read(some[0].transport, [(each.keys.stream, each.position) for each in some])
@@ -315,7 +315,12 @@ async def with_ready_jobs(queues: Sequence[SleeperT]) -> list[SleeperT]:
 
 
 async def _has_ready_jobs(queue: Sleeper) -> bool:
-    return bool(await _read(queue.transport, [(queue.keys.stream, queue.position)])) or await _exist([queue])
+    try:
+        async with asyncio.timeout(_READY_S):
+            return bool(await _read(queue.transport, [(queue.keys.stream, queue.position)])) or await _exist([queue])
+    except (GlideMQError, TimeoutError) as error:
+        _log.debug("queue %r: looking for jobs failed: %r", queue.keys.name, error)
+        return False
 
 
 async def _exist(queues: Sequence[Sleeper]) -> bool:

@@ -125,7 +125,7 @@ async def test_trading_ends_with_the_lack(url: str, queue_name: str):
             await with_timeout(until(lambda: handler.done == 60))
             lanes = worker._life.parts
             assert isinstance(lanes, Lanes)
-            (trader,) = lanes._traders.values()
+            (trader,) = lanes._shared.traders.values()
             await with_timeout(until(lambda: trader._task is not None and trader._task.done()))
 
 
@@ -342,6 +342,7 @@ async def test_a_temporary_limit_ends_everywhere_at_once(url: str, resp: RespCli
         leases = await queue.fetch(25)
         assert len(leases) == 25
         await queue.set_global_concurrency(30, ttl=1)
+        await server_time_passes(queue)
         assert not await queue.fetch(10), "after its end, partitions have no shares; 25 jobs are more than 6"
         assert await queue.get_global_concurrency() == 6
         await queue.complete_leases([(lease, None) for lease in leases])

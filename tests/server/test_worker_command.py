@@ -476,6 +476,11 @@ async def test_options_override_those_of_the_worker(
     assert resp.keys(f"glide:{{{queue_name}}}:*") == []
 
 
+async def test_another_prefix_is_logged(start: Start, url: str, queue_name: str) -> None:
+    with start("application:worker", "--prefix", "mine", "--url", url) as command:
+        await command.printed(f"working on '{queue_name}' \\(prefix 'mine'\\)")
+
+
 async def test_a_tuple_of_workers_and_whose_job_a_log_line_is(start: Start, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as one, Queue(f"{queue_name}-2", url) as two:
         with start("application:both") as command:

@@ -37,6 +37,26 @@ async def test_timeout_counts_an_attempt_and_the_next_one_can_succeed(url: str, 
         assert await queue.add_and_wait("n", timeout=30, attempts=2) == 1
 
 
+@pytest.mark.parametrize("batch", [None, {"size": 1}], ids=["single", "batch"])
+async def test_a_handler_that_is_cancelled_before_its_first_step_frees_its_slot(url: str, queue_name: str, batch: Any):
+    async def handle(jobs: Any) -> Any:
+        return None if batch is None else [None] * len(jobs)
+
+    worker = Worker(queue_name, handle, url, batch=batch)
+
+    def cancel(job: Job) -> None:
+        if job.name == "cancelled":
+            asyncio.get_running_loop().call_soon(worker.cancel_job, job.id)  # before the first step of its task
+
+    worker.on("active", cancel)
+    async with Queue(queue_name, url) as queue, worker:
+        cancelled = await queue.add("cancelled")
+        with pytest.raises(JobFailedError, match="revoked"):
+            await cancelled.wait_until_finished()
+        assert await queue.add_and_wait("next", wait_timeout=20_000) is None
+        assert worker.active_count == 0
+
+
 async def test_handler_that_ends_in_time_is_not_cancelled(url: str, queue_name: str):
     async def handle(job: Job) -> str:
         await asyncio.sleep(0)

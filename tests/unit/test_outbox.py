@@ -53,8 +53,9 @@ async def test_a_dead_letter_queue_is_listed_once() -> None:
     fields = {"to": "dead", "id": "1", "name": "a", "data": "1", "reason": "", "attempts": "1", "activation": "1"}
     entry = OutboxEntry("1-1", "dead", fields)
     reply, end = OutboxReply(True, [entry]), OutboxReply(True, [])
-    transport = FakeTransport(reply, end, reply, end)
+    transport: Any = FakeTransport(reply, end, reply, end)
+    transport.server = object()
     outbox = outbox_of(transport)
     for _ in range(2):
         assert await outbox.deliver() == 1
-    assert transport.calls == ["outbox", "add", "register_queue", "outbox", "outbox", "add", "outbox"]
+    assert transport.calls == ["outbox", "add", "outbox", "register_queue", "outbox", "add", "outbox"]

@@ -7,17 +7,14 @@ import contextlib
 import random
 import ssl
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, cast
 
 from glide_shared.exceptions import GlideError
 
-from glidemq_py._client.connect_errors import silence_of
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.direct.connection import DirectConnection, open_connection, tls_context
 from glidemq_py._client.direct.slots import Slots
-from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.replies import PollChoice
 from glidemq_py._core.logs import get_logger
@@ -48,6 +45,8 @@ class DirectNodes:
         self._open: dict[Address | None, DirectConnection] = {}
         """Connections by node; None is the only one of a standalone server."""
         self._opening: dict[Address | None, asyncio.Task[None]] = {}
+        self.is_failing = False
+        """True if the last connection could not be opened."""
         self._later: dict[Address | None, asyncio.TimerHandle] = {}
         """Nodes that a call needs, and that are connected to after the pause."""
         self._slots = Slots()
@@ -139,20 +138,14 @@ class DirectNodes:
                 self._reachability.accept()
         except (OSError, GlideError, ValueError) as error:  # TimeoutError is an OSError
             _log.debug("no direct connection to %s: %r", node or self._options, error)
-            if isinstance(error, ConnectionError | TimeoutError) and not self._options.cluster:
-                self._doubt(error)
+            self.is_failing = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+            if isinstance(error, ConnectionRefusedError) and not self._options.cluster:
+                self._reachability.refuse()
             self._wait_longer()
             self._slots.forget()
             self._context = None  # certificates may be replaced meanwhile
         finally:
             self._tried.add(node)
-
-    def _doubt(self, error: ConnectionError | TimeoutError) -> None:
-        """Have the server checked: a call waits for it, which GLIDE reports only at the end of the request timeout."""
-        if isinstance(error, ConnectionRefusedError):
-            self._reachability.refuse()
-        check = partial(silence_of, config_of(self._options))
-        self._reachability.failed(0.0, self._options.request_timeout / 1000, check)
 
     def _wait_longer(self) -> None:
         self._not_before = self.loop.time() + self._pause * (0.5 + random.random())
@@ -171,6 +164,7 @@ class DirectNodes:
                 continue
             if server.is_primary and not self._closed:
                 self._open[node] = connection
+                self.is_failing = False
                 self._pause = _FIRST_PAUSE_S
                 return
             connection.close()

@@ -95,7 +95,7 @@ def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[st
     Raises:
         GlideMQValidationError: it is no mapping, has an unknown key, or lacks a required one.
     """
-    given = check_job_mapping(option, value, keys)
+    given = check_job_mapping(option, value, keys, _NOT_OF_FLOWS)
     for needed in ("name", "queue"):
         if needed not in given:
             raise GlideMQValidationError(f"{option}.{needed}", None, "is required")
@@ -257,10 +257,11 @@ def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
         if by_name.setdefault(node.name, node) is not node:
             raise GlideMQValidationError("nodes", node.name, "is the name of two nodes")
     dependents: dict[str, list[DagNode]] = {name: [] for name in by_name}
-    for node in parsed:
+    for i, node in enumerate(parsed):
         for dep in node.deps:
             if dep not in by_name:
-                raise GlideMQValidationError("deps", dep, f"unknown node; node {node.name!r} depends on it")
+                problem = f"unknown node; node {node.name!r} depends on it"
+                raise GlideMQValidationError(f"nodes[{i}].deps", dep, problem)
             dependents[dep].append(node)
     for name, waiting in dependents.items():
         if len(waiting) > MAX_DEPENDENTS:

@@ -56,23 +56,8 @@ class CommandRunner:
         self._answers: set[asyncio.Task[None]] = set()
 
     def about(self) -> dict[str, object]:
-        """Return the state of the worker for its registration: its slots, and whether it fetches no jobs.
-
-        Called in any thread.
-        """
-        state: dict[str, object] = {"concurrency": self._worker.concurrency, "paused": int(self._worker.is_paused)}
-        stuck = self._stuck()
-        if stuck:
-            state["stuck"] = stuck
-        return state
-
-    def _stuck(self) -> int:
-        """Return the number of slots that handlers of ended attempts occupy."""
-        while True:
-            try:
-                return sum(run.attempt.ended for run in self._worker._runs)
-            except RuntimeError:
-                continue  # the loop changed the running jobs during the iteration
+        """Return the state of the worker for its registration: its slots, and whether it fetches no jobs."""
+        return {"concurrency": self._worker.concurrency, "paused": int(self._worker.is_paused)}
 
     def run(self, link: QueueLink, texts: Iterable[str]) -> None:
         """Run commands that were sent through the queue of ``link``, and send the answers there."""

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import set_up_logs
@@ -226,8 +227,8 @@ class _Crew:
         if error is not None:
             self._complain(error)
             return 2 if isinstance(error, GlideMQValidationError) else 1
-        queues = ", ".join(sorted({repr(name) for worker in self._workers for name in worker.queue_names}))
-        _log.info("working on %s", queues)
+        queues = sorted({_place(name, worker._keys.prefix) for worker in self._workers for name in worker.queue_names})
+        _log.info("working on %s", ", ".join(queues))
         if self._line is not None:
             self._line.send("started")
         ended = self._keep(asyncio.ensure_future(self._ended()))
@@ -332,3 +333,8 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _place(name: str, prefix: str) -> str:
+    """Return the name of a queue for the log; with its prefix if that is not the default, which other programs use."""
+    return repr(name) if prefix == DEFAULT_PREFIX else f"{name!r} (prefix {prefix!r})"
