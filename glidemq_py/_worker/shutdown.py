@@ -34,6 +34,7 @@ __all__ = [
     "graceful_shutdown",
     "handle_until_exit",
     "on_termination",
+    "running_jobs",
 ]
 
 _log = get_logger(__name__)
@@ -226,6 +227,11 @@ class _Working(Protocol):
     def _runs(self) -> Sequence[Run]: ...
 
 
+def running_jobs(count: int) -> str:
+    """Return "1 running job" or "2 running jobs"."""
+    return "1 running job" if count == 1 else f"{count:,} running jobs"
+
+
 class RunningJobsLog:
     """Describes the jobs that closing workers wait for, and logs them once a minute.
 
@@ -284,7 +290,7 @@ def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
     def on_signal(number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if closing:
-            _log.warning("%s: closing %r now; releasing %d running jobs", name, worker, worker.active_count)
+            _log.warning("%s: closing %r now; releasing %s", name, worker, running_jobs(worker.active_count))
         else:
             _log.info("%s: closing %r; %s", name, worker, running)
             running.start()

@@ -178,7 +178,7 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
             command.signal(signal.SIGTERM)
             await command.printed("^SIGTERM: closing .*; 1 job is running: 1 'n' \\(queue ", 2)
             command.signal(signal.SIGINT)
-            await command.printed("^SIGINT: closing .* releasing 1 running jobs", 2)
+            await command.printed("^SIGINT: closing .* releasing 1 running job", 2)
             assert await command.ends() == 0
         assert [await job.is_waiting() for job in jobs] == [True, True]
 

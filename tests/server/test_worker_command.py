@@ -170,7 +170,7 @@ async def test_shutdown_timeout_releases_the_running_job(start: Start, url: str,
             await command.printed("began")
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
-            assert "shutdown timeout: closing now; releasing 1 running jobs" in command.text
+            assert "shutdown timeout: closing now; releasing 1 running job" in command.text
         assert await job.get_state() == "waiting"
 
 

@@ -28,7 +28,7 @@ from glidemq_py._worker.command.logs import set_up_logs
 from glidemq_py._worker.command.supervisor import Line
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py._worker.memory import resident_memory
-from glidemq_py._worker.shutdown import RunningJobsLog, handle_until_exit
+from glidemq_py._worker.shutdown import RunningJobsLog, handle_until_exit, running_jobs
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Limits", "run_workers", "serve_metrics"]
@@ -297,7 +297,7 @@ class _Crew:
         if not self._hurried:
             self._hurried = True
             running = sum(worker.active_count for worker in self._workers)
-            _log.warning("%s: closing now; releasing %d running jobs", why, running)
+            _log.warning("%s: closing now; releasing %s", why, running_jobs(running))
             for worker in self._workers:
                 self._keep(asyncio.ensure_future(worker.close(force=True)))
 
