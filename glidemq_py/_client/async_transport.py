@@ -293,7 +293,7 @@ class AsyncTransport:
 
     def _doubt(self, direct: DirectNodes) -> None:
         if direct.is_failing:
-            self._reachability.failed(_DOUBTED_AFTER_S, self._timeout_s, partial(silence_of, self.config))
+            self._note_silence(_DOUBTED_AFTER_S)
 
     async def _run_through_glide(self, call: Call[Any], timeout_s: float | None) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
@@ -596,10 +596,12 @@ class AsyncTransport:
     def _note_error(self, error: GlideError) -> None:
         failure = classify(error)
         if failure in _WITHOUT_REPLY:
-            waited_s = self._timeout_s if failure is TIMEOUT else 0.0
-            self._reachability.failed(waited_s, self._timeout_s, partial(silence_of, self.config))
+            self._note_silence(self._timeout_s if failure is TIMEOUT else 0.0)
         elif failure is not CLOSED and self._reachability.is_doubted:
             self._reachability.replied()
+
+    def _note_silence(self, waited_s: float) -> None:
+        self._reachability.failed(waited_s, self._timeout_s, partial(silence_of, self.config))
 
     def _translated(self, error: GlideError, *, reads: bool = False) -> GlideMQError:
         return translate(error, self.library, reads=reads, refused=self._reachability.refused)

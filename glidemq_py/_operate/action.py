@@ -65,7 +65,7 @@ class Action(ABC):
     kind: ClassVar[str]
     """Name of the change, as in `Access.actions`."""
     subject: ClassVar[str] = "job"
-    """What the ids of its problems name."""
+    """Noun for the ids of `ActionResult.problems`, such as "schedule"."""
     destroys: ClassVar[bool] = False
     """True if it deletes or cancels what cannot be brought back."""
     instead: ClassVar[str] = ""

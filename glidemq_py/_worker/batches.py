@@ -247,7 +247,7 @@ class BatchCollector:
             self._begin()
 
     def _end_unstarted(self, batch: _Batch) -> None:
-        """Free the slots of a batch whose handler was cancelled before its first step, and so did not even begin."""
+        """Free the slots of a batch whose task was cancelled before its first step."""
         if any(run in self._batch_of for run in batch.runs):
             self._ended(batch, None, asyncio.CancelledError())
 
@@ -268,8 +268,7 @@ class BatchCollector:
             return False
         if batch.is_over:
             if batch.task is not None:
-                batch.task.add_done_callback(lambda _: self._end_unstarted(batch))
-                cancel_task(run, batch.task, why, len(batch.runs) - 1)
+                cancel_task(run, batch.task, why, lambda _: self._end_unstarted(batch), len(batch.runs) - 1)
             else:
                 _log.warning(
                     "queue %r: the attempts of all %d jobs of a batch ended (%s), but the handler is a plain function "

@@ -87,7 +87,7 @@ class SharedByLanes:
         context: Value yielded by the lifespan.
         throttles: By name of a partitioned queue: its partitions are paused together.
         queues: By name of a partitioned queue: its partitions are drained together.
-        probes: By name of a partitioned queue: look for jobs before it counts as drained.
+        probes: By name of a partitioned queue: look for jobs in its partitions before it counts as drained.
         traders: By name of a partitioned queue: trade the shares of its partitions.
     """
 
@@ -477,10 +477,8 @@ class Lanes:
     Args:
         opening: The worker; ``several`` without partitions.
         lanes: The queues.
-        pool: The slots.
         layouts: Names of the partitions of each queue that has any.
-        channels: Wake the queues.
-        shared: What the lanes share.
+        shared: The connection, slots and other objects of all lanes.
     """
 
     def __init__(

@@ -304,8 +304,7 @@ class Runner(AttemptRunner):
 
     def _cancel(self, run: Run, why: str) -> None:
         if run.task is not None:
-            run.task.add_done_callback(lambda _: self._end_unstarted(run))
-            cancel_task(run, run.task, why)
+            cancel_task(run, run.task, why, lambda _: self._end_unstarted(run))
         else:
             _log.warning(
                 "queue %r: the attempt of job %s %r ended (%s), but its handler is a plain function and cannot be "
@@ -314,7 +313,7 @@ class Runner(AttemptRunner):
             )  # fmt: skip
 
     def _end_unstarted(self, run: Run) -> None:
-        """Free the slot of a handler that was cancelled before its first step, and so did not even begin."""
+        """Free the slot of a handler whose task was cancelled before its first step."""
         if run in self.running:
             self._ended(run, None, asyncio.CancelledError())
 

@@ -279,7 +279,7 @@ def _described(run: Run) -> str:
 def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
     """Close ``worker`` at the first SIGTERM or SIGINT, and with ``force`` at the second.
 
-    What it waits for is logged, and once a minute again.
+    The running jobs are logged at the first signal, and then once a minute.
 
     Yields:
         The list of close tasks; empty until a signal arrives.

@@ -511,7 +511,10 @@ class QueueOfEngines:
         engine.queue = self
 
     def take_drained(self) -> bool:
-        """Return True once, when all partitions have been drained; before, have them looked at if somebody waits."""
+        """Return True once, when all partitions have been drained.
+
+        If the event `drained` has a listener, this starts the probe first, and `probed` returns True.
+        """
         engines = self.engines
         if not self.was_busy or not all(each.is_quiet for each in engines):
             return False

@@ -50,15 +50,20 @@ def stop_timeout(run: Run) -> None:
         run.timer = None
 
 
-def cancel_task(run: Run, task: asyncio.Task[Any], why: str, others: int = 0) -> None:
+def cancel_task(
+    run: Run, task: asyncio.Task[Any], why: str, ended: Callable[[asyncio.Task[Any]], None], others: int = 0
+) -> None:
     """Cancel the task of an ended attempt's handler, and log a warning if it has not ended after some seconds.
 
     Args:
         run: The attempt; of a batch, the one that ended last. Its timer runs until the task ends (`stop_timeout`).
         task: The task.
-        why: Why the attempt ended.
+        why: Reason of the cancellation.
+        ended: Called when the task has ended. A task that is cancelled before its first step runs none of its code, so
+            this must free its slot unless that is done.
         others: Number of other jobs in its batch.
     """
+    task.add_done_callback(ended)
     task.cancel()
     run.timer = task.get_loop().call_later(_END_S, _warn, run, task, why, others)
 

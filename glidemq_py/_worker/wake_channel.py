@@ -31,7 +31,7 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.slot_pool import PooledFetchLoop
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["ChannelWake", "WakeChannels", "places_of", "wake_channels_of", "with_ready_jobs"]
+__all__ = ["PLACES", "ChannelWake", "WakeChannels", "wake_channels_of", "with_ready_jobs"]
 
 _log = get_logger(__name__)
 
@@ -54,20 +54,15 @@ _RETRY_S: Final = 5.0
 _SHOWN: Final = 5
 
 
-def places_of(keys: QueueKeys) -> tuple[str, ...]:
-    """Return the keys of which at least one exists if a queue needs maintenance tasks; its stream is not among them."""
-    return tuple(keys.stem + place for place in _PLACES)
-
-
-_PLACES: Final = (
+PLACES: Final = (
     "scheduled", "lifo", "priority", "ratelimited", "suspects", "outbox", "suspended", "waiting-children",
     "parents-left", "remote-parents", "remote-children", "group-watch", "writes", "schedulers", "leases", "list-active",
     "stall-watch", "ranked-above", "ranked-below", "delayed-own", "fair-keys", "fair-delayed",
 )  # fmt: skip
-
+"""Ends of the keys of which at least one exists if a queue needs maintenance tasks; its stream is not among them."""
 
 _READY: Final = ("lifo", "priority", "suspects", "fair-keys", "ranked-above", "ranked-below")
-"""The places of `_PLACES` with jobs that an exchange fetches."""
+"""Those of `PLACES` with jobs that an exchange fetches."""
 
 _READY_S: Final = 1.0
 """How long `with_ready_jobs` waits for a node of a cluster."""
@@ -243,21 +238,16 @@ class WakeChannels:
     async def _read_streams(self, sleepers: Sequence[Sleeper]) -> None:
         """Find new entries of the streams: jobs of Node peers, or of lost messages."""
         for some in _batches(sleepers, STREAMS_PER_READ):
-            found = await _read(some[0].transport, [(each.keys.stream, each.position) for each in some])
-            for each in some:
-                if each.keys.stream in found:
-                    each.found()
+            for each in await _with_new_entries(some):
+                each.found()
 
     async def _check_all(self, sleepers: Sequence[Sleeper]) -> None:
         """Find the queues that need maintenance tasks."""
         for some in _batches(sleepers, STREAMS_PER_READ):
             found = await _read(some[0].transport, [(each.keys.stream, "0") for each in some])
-            for batch in _batches(some, PLACES_PER_CALL):
-                names = [name for each in batch for name in places_of(each.keys)]
-                exist = await batch[0].transport.command("EXISTS", *names)
-                for each in batch:
-                    exists = bool(exist) and bool(await each.transport.command("EXISTS", *places_of(each.keys)))
-                    each.checked(exists or each.keys.stream in found)
+            numbers = {each.number for each in await _with_places(some, PLACES)}
+            for each in some:
+                each.checked(each.number in numbers or each.keys.stream in found)
 
     async def _visit_some(self) -> None:
         visited: list[Sleeper] = []
@@ -272,10 +262,10 @@ class WakeChannels:
 
     async def _visit(self, sleeper: Sleeper) -> None:
         found = await _read(sleeper.transport, [(sleeper.keys.stream, "0")])
-        exists = await sleeper.transport.command("EXISTS", *places_of(sleeper.keys))
+        exists = await _exist([sleeper], PLACES)
         if found:
             sleeper.found()
-        sleeper.checked(bool(exists) or bool(found))
+        sleeper.checked(exists or bool(found))
 
 
 def _shown(sleepers: Sequence[Sleeper]) -> str:
@@ -304,27 +294,38 @@ async def with_ready_jobs(queues: Sequence[SleeperT]) -> list[SleeperT]:
     if queues and queues[0].transport.is_cluster:
         ready = await asyncio.gather(*map(_has_ready_jobs, queues))
         return [each for each, is_ready in zip(queues, ready, strict=True) if is_ready]
-    streams: set[str] = set()
+    found: list[SleeperT] = []
     for some in _batches(queues, STREAMS_PER_READ):
-        streams |= await _read(some[0].transport, [(each.keys.stream, each.position) for each in some])
-    found = [each for each in queues if each.keys.stream in streams]
-    for some in _batches([each for each in queues if each.keys.stream not in streams], PLACES_PER_CALL):
-        if await _exist(some):
-            found += [each for each in some if await _exist([each])]
-    return found
+        found += await _with_new_entries(some)
+    return found + await _with_places([each for each in queues if each not in found], _READY)
 
 
 async def _has_ready_jobs(queue: Sleeper) -> bool:
     try:
         async with asyncio.timeout(_READY_S):
-            return bool(await _read(queue.transport, [(queue.keys.stream, queue.position)])) or await _exist([queue])
+            return bool(await _with_new_entries([queue])) or await _exist([queue], _READY)
     except (GlideMQError, TimeoutError) as error:
         _log.debug("queue %r: looking for jobs failed: %r", queue.keys.name, error)
         return False
 
 
-async def _exist(queues: Sequence[Sleeper]) -> bool:
-    names = [each.keys.stem + place for each in queues for place in _READY]
+async def _with_new_entries(queues: Sequence[SleeperT]) -> list[SleeperT]:
+    """Return the queues whose streams have entries behind their positions, at most `STREAMS_PER_READ`."""
+    found = await _read(queues[0].transport, [(each.keys.stream, each.position) for each in queues])
+    return [each for each in queues if each.keys.stream in found]
+
+
+async def _with_places(queues: Sequence[SleeperT], places: Sequence[str]) -> list[SleeperT]:
+    """Return the queues that have one of these keys."""
+    found: list[SleeperT] = []
+    for some in _batches(queues, PLACES_PER_CALL):
+        if await _exist(some, places):
+            found += [each for each in some if await _exist([each], places)]
+    return found
+
+
+async def _exist(queues: Sequence[Sleeper], places: Sequence[str]) -> bool:
+    names = [each.keys.stem + place for each in queues for place in places]
     return bool(await queues[0].transport.command("EXISTS", *names))
 
 

@@ -336,5 +336,5 @@ def _leave(code: int) -> NoReturn:
 
 
 def _place(name: str, prefix: str) -> str:
-    """Return the name of a queue for the log; with its prefix if that is not the default, which other programs use."""
+    """Return the name of a queue for the log, with its prefix if that is not the default."""
     return repr(name) if prefix == DEFAULT_PREFIX else f"{name!r} (prefix {prefix!r})"
