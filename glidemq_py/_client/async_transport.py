@@ -281,9 +281,9 @@ class AsyncTransport:
         return reply
 
     async def _watched(self, work: Awaitable[Any], direct: DirectNodes) -> Any:
-        """Have the server checked if a call has no reply after a while, and no direct connection can be opened.
+        """Await the reply to a call; check the server if none comes and no direct connection can be opened.
 
-        GLIDE reports that the server cannot be reached only at the end of the request timeout.
+        GLIDE itself reports an unreachable server at the end of the request timeout.
         """
         timer = direct.loop.call_later(_DOUBTED_AFTER_S, self._doubt, direct)
         try:
@@ -757,7 +757,7 @@ class AsyncTransport:
 _log = get_logger(__name__)
 _current_loop = asyncio._get_running_loop
 _DOUBTED_AFTER_S = 0.3
-"""Wait of a call after which the server is checked if no direct connection can be opened, seconds."""
+"""Time without a reply after which `_watched` has the server checked, seconds."""
 _TICK_S = 5.0
 _GRACE_S = 10.0
 """Added to the request timeout before a reply counts as overdue, seconds; longer than any blocking read here."""

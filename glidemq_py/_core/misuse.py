@@ -279,7 +279,7 @@ def _with_known_keywords(method: Callable[..., Any]) -> Callable[..., Any]:
 def reject_field_of_job(name: str, value: object, known: Collection[str], where: str = "") -> None:
     """Raise `UnknownOptionError` for a job option beside the fields of a job, such as ``FlowJob(..., attempts=5)``.
 
-    Return if the name is similar to no job option, or to a field.
+    Does nothing if the name resembles a field, or no job option.
 
     Args:
         name: The unknown name.

@@ -52,7 +52,7 @@ def shown_reason(job: Job[Any, Any]) -> str | None:
 
 
 def shown_failure(failure: _Failed) -> _Failed:
-    """Return a failed job or attempt with its error for people."""
+    """Return a failed job or attempt with a readable error."""
     return replace(failure, error=readable_reason(failure.error))
 
 

@@ -61,10 +61,10 @@ async def iter_newest_failures(operator: Operator, queue: str, **criteria: Any) 
 async def _windows(
     links: list[QueueLink], state: str, since: int = 0, until: int | None = None
 ) -> AsyncIterator[tuple[int, int | str]]:
-    """Yield the times of about `ROWS_A_CALL` finished jobs, at least 10 per partition, from the newest on.
+    """Yield periods in which about `ROWS_A_CALL` jobs finished, at least 10 per partition, the latest first.
 
-    Each window has the jobs that finished between two times in epoch ms, which belong to it. Jobs that finish meanwhile
-    may be missing.
+    A period is (first, last) in epoch ms, both included; the last of the latest one is "+inf". Jobs that finish
+    meanwhile may be missing.
     """
     high: int | str = "+inf" if until is None else until
     count = max(10, ROWS_A_CALL // len(links))

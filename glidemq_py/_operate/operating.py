@@ -310,10 +310,10 @@ class Operator:
         return await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription)) or None
 
     async def get_dead_letter_source(self, name: str) -> str | None:
-        """Return the queue or broadcast whose dead letter queue this one is, by its oldest entry; None if it has none.
+        """Return the queue or broadcast that uses this queue as its dead letter queue; None if there is none.
 
-        If several queues share the dead letter queue, it is the queue of the oldest entry. An empty dead letter queue
-        is not recognized: only the other queue stores the setting.
+        It is read from the oldest entry, and compared with the setting of the other queue, which alone stores it. So
+        the result for an empty dead letter queue is None; if several queues share it, one of them is returned.
         """
         jobs, _ = await self.read_jobs(name, JobFilter(state=JobState.WAITING), "", 1, 1, with_data=True)
         envelope = envelope_of(jobs[0]) if jobs else None
@@ -490,7 +490,7 @@ class Operator:
         return await (await self.queue(queue)).get_failure_stats()
 
     async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
-        """Iterate over the failed jobs of a queue, for people; ``criteria`` are those of `Queue.iter_failures`."""
+        """Iterate over the failed jobs of a queue, with readable errors; ``criteria`` as for `Queue.iter_failures`."""
         async for failure in (await self.queue(queue)).iter_failures(**criteria):
             yield shown_failure(failure)
 

@@ -1,6 +1,6 @@
-"""Looks for jobs in the other partitions before a queue counts as drained.
+"""Looks for jobs in all partitions of a queue before the event `drained` is emitted.
 
-The wake-up message of a job may arrive after the last job of the other partitions has ended.
+Without it, the event comes too early if the last running job ends before the wake-up message of another job arrives.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DrainProbe:
         return []
 
     async def close(self) -> None:
-        """Stop looking: the queue is drained when the last job of this worker has ended."""
+        """Stop the probe. Afterwards, the queue counts as drained when the last job of this worker has ended."""
         self._queue.probe = None
         if self._task is not None and not self._task.done():
             await stop_task(self._task)

@@ -497,12 +497,12 @@ class QueueOfEngines:
         self.was_busy = False
         """True if a partition was drained, and the queue has not been since."""
         self.probe: Callable[[], None] | None = None
-        """Looks for jobs in all partitions, and calls `probed`; None if the queue has no partitions."""
+        """Starts a search for jobs in all partitions, which ends with `probed`; None if the queue has no partitions."""
         self.rounds = 0
         """Number of replies with jobs."""
         self._is_probing = False
         self._probed_round = -1
-        """`rounds` at the time of the last look that has ended."""
+        """`rounds` when the last finished probe began."""
 
     def add(self, engine: PooledEngine) -> None:
         """Add the engine of another partition."""
@@ -527,7 +527,7 @@ class QueueOfEngines:
         return True
 
     def probed(self, rounds: int) -> bool:
-        """End a look at the partitions that began at this number of `rounds`. Return the value of `take_drained`."""
+        """End a probe; ``rounds`` is the number when it began. Return the value of `take_drained`."""
         self._is_probing, self._probed_round = False, rounds
         return self.take_drained()
 

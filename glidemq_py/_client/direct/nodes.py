@@ -48,7 +48,7 @@ class DirectNodes:
         self.is_failing = False
         """True if the last connection could not be opened."""
         self._later: dict[Address | None, asyncio.TimerHandle] = {}
-        """Nodes that a call needs, and that are connected to after the pause."""
+        """Timers of the next attempts to connect, by node; set if a call needs the node."""
         self._slots = Slots()
         self._context: ssl.SSLContext | None = None
         self._choice = PollChoice(wanted=options.busy_poll)

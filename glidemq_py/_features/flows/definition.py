@@ -78,7 +78,7 @@ class FlowMember(OptionValue):
 
     @classmethod
     def _of_fields(cls, fields: Mapping[str, Any], where: str) -> Self:
-        """Return the job of these fields; the errors name its place, such as ``flow.children[1].options.delay``."""
+        """Return a job with these fields. Errors name its place, such as ``flow.children[1].options.delay``."""
         place = f"{where}.options"
         try:
             checked: dict[str, Any] = {**fields, "options": check_flow_options(fields.get("options"))}

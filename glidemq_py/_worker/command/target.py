@@ -131,7 +131,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _meant(target: str) -> str:
-    """Return which target the user may have meant: of a module alone, those of its workers."""
+    """Return a hint for an invalid target: the workers of the module, a corrected target, or an example."""
     path, _, attribute = target.partition(":")
     module = path.removesuffix(".py").replace("/", ".").lstrip(".")
     example = f"{module}:{attribute or 'worker'}"
