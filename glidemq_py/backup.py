@@ -25,7 +25,7 @@ from typing import Any
 from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import URL_VARIABLE
-from glidemq_py._core.command_line import ArgumentParser, parse_duration
+from glidemq_py._core.command_line import ArgumentParser, parse_duration, terminal_arguments
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.backup.manifest import BackupInfo
@@ -40,7 +40,7 @@ _WITHOUT_SERVER = ("list", "verify")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return its exit code: 0 success, 1 failed, 2 invalid command line."""
     parser = _parser()
-    given = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    given = parser.parse_args(terminal_arguments(sys.argv[1:] if argv is None else argv))
     url = given.url or os.environ.get(URL_VARIABLE)
     if not url and given.command not in _WITHOUT_SERVER:
         parser.error(f"no server given: use --url or set {URL_VARIABLE}")
@@ -86,6 +86,7 @@ def _parser() -> ArgumentParser:
             command.add_argument("--backup", help="id of the backup; default: the newest complete one")
         if name == "restore":
             command.add_argument("--source", help="queue that was backed up; default: the same name")
+            command.add_argument("--partitions", type=int, metavar="N", help="number; default: that of the backup")
         if name == "run":
             command.add_argument(
                 "--every", type=_interval, default=parse_duration("6h"), help="interval, such as 6h; at least 1m"
@@ -155,10 +156,13 @@ async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[
         )
     else:
         report = await queue.restore(
-            destination, backup_id=given.backup, source=given.source, storage_options=storage
+            destination, backup_id=given.backup, source=given.source, partitions=given.partitions,
+            storage_options=storage,
         )  # fmt: skip
         again = " (continued)" if report.resumed else ""
         _print(f"queue {queue.name!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")
+        for what, count in report.not_kept.items():
+            _print(f"queue {queue.name!r}: not kept: {count:,} {what}")
     return []
 
 

@@ -1,8 +1,9 @@
 """`python -m glidemq_py.library`: manage the function library as an administrator.
 
     dump    print the code, for FUNCTION LOAD by other means
-    load    load the library if it is missing; an existing library is never replaced
-    check   print per node whether the library is loaded, and its version; exit code 1 if it is missing anywhere
+    load    load the library if it is missing; an existing library is never replaced, and another one is named
+    check   print per node whether the library is loaded, and its version; exit code 1 if it, or its code, is missing
+            anywhere
 
 Applications load their own library automatically if they have permission. Use this command if they do not, and to
 publish the documented library `glidemq` to clients in other languages (``--variant wire``).
@@ -14,7 +15,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.library_source import Library, Variant, assemble
@@ -68,7 +69,7 @@ def _parser() -> ArgumentParser:
     for name, text in (
         ("dump", "print the assembled code"),
         ("load", "FUNCTION LOAD it on every primary that lacks it"),
-        ("check", "print per node whether it is loaded; exit code 1 if not everywhere"),
+        ("check", "print per node whether it is loaded; exit code 1 if it is missing, or another one has its name"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         meaning = "own: the library called by glidemq_py (default); wire: the documented library `glidemq`"
@@ -89,26 +90,34 @@ async def _load(url: str, library: Library) -> int:
     try:
         for node, new in sorted((await load_everywhere(transport, library)).items()):
             _print(f"{node}: {library.name} {'loaded' if new else 'already loaded, left unchanged'}")
+        for line in await _others(transport, library):
+            _print(f"warning: {line}; to replace it: FUNCTION DELETE {library.name}, then load again", sys.stderr)
     finally:
         await transport.close()
     return 0
 
 
 async def _check(url: str, library: Library) -> int:
-    from glidemq_py._client.library_publishing import published
-
     transport = await _connected(url)
     try:
-        missing = False
-        for node, found in sorted((await published(transport, library.name, with_code=True)).items()):
-            if not found:
-                missing = True
-                _print(f"{node}: {library.name} is missing")
-                continue
-            _print(f"{node}: {library.name} {await _described(transport, node, found[0], library)}")
+        return 1 if await _others(transport, library, shown=True) else 0
     finally:
         await transport.close()
-    return 1 if missing else 0
+
+
+async def _others(transport: AsyncTransport, library: Library, *, shown: bool = False) -> list[str]:
+    """Return a line per node that has another library of this name, or none. ``shown``: print all nodes."""
+    from glidemq_py._client.library_publishing import published
+
+    others: list[str] = []
+    for node, found in sorted((await published(transport, library.name, with_code=True)).items()):
+        state = await _described(transport, node, found[0], library) if found else "is missing"
+        line = f"{node}: {library.name} {state}"
+        if not found or found[0].code != library.code:
+            others.append(line)
+        if shown:
+            _print(line)
+    return others
 
 
 async def _connected(url: str) -> AsyncTransport:
@@ -128,8 +137,8 @@ async def _described(transport: AsyncTransport, node: str, found: PublishedLibra
     return f"is loaded, version {version}, {len(found.functions)} functions{origin}"
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(f"{escape_control(text)}\n")
+def _print(text: str, file: TextIO | None = None) -> None:
+    (file or sys.stdout).write(f"{escape_control(text)}\n")
 
 
 if __name__ == "__main__":

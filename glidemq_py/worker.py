@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from glidemq_py._core.command_line import PROGRAM
-from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, read_arguments
 from glidemq_py._worker.command.logs import log_line
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, WorkerTargetError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["main"]
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from glidemq_py._worker.command.child import run_workers
 
         return run_workers(arguments)
-    except (WorkerTargetError, GlideMQValidationError) as error:
+    except (TargetError, GlideMQValidationError) as error:
         return _complain(error, 2, arguments)
     except GlideMQError as error:
         return _complain(error, 1, arguments)

@@ -29,11 +29,11 @@ settings.load_profile("quick")
 
 CORE_SERVERS = (
     "valkey-9.1",
-    pytest.param("valkey-8.1", marks=pytest.mark.slow),
     pytest.param("cluster", marks=pytest.mark.slow),
-    pytest.param("redis", marks=pytest.mark.slow),
+    pytest.param("valkey-8.1", marks=(pytest.mark.slow, pytest.mark.nightly)),
+    pytest.param("redis", marks=(pytest.mark.slow, pytest.mark.nightly)),
 )
-"""Every test of these servers is part of the whole suite; `-m "not slow"` runs it on the newest server only."""
+"""Older servers are for the session `nightly`; `-m "not slow"` runs a test on the newest server only."""
 
 SERVER_AND_CLUSTER = ("valkey-9.1", pytest.param("cluster", marks=pytest.mark.slow))
 """For `core_server` of features that differ in a cluster only."""
@@ -53,7 +53,7 @@ tests and the simulation, whose failures are lost jobs.
 """
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config: pytest.Config):
     """Register our plugin in a checkout that is not installed; let processes that tests start end at SIGINT.
 
     A shell starts background processes with SIGINT ignored, and their children inherit that.
@@ -71,7 +71,7 @@ NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """Deselect the tests of servers that are not installed."""
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
@@ -116,12 +116,12 @@ def _why_missing(name: str, known: dict[str, str]) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
+def pytest_testnodedown(node: Any):
     """Copy the deselected tests from a worker process of pytest-xdist; all of them collect the same tests."""
     node.config.stash[NOT_RUN] = Counter(getattr(node, "workeroutput", {}).get("tests_not_run", {}))
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config):
     """Report the repeated tests, with the failures of their first runs, and the deselected ones: one line per missing
     server."""
     repeated = terminalreporter.stats.get("rerun", [])
@@ -151,7 +151,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Distribution(config, log)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart(session: pytest.Session):
     """Without cached bytecode, let each process of pytest-xdist compile its part of the tests for all of them."""
     worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
     folders = [Path(each) for each in session.config.args]
@@ -184,10 +184,10 @@ _STARTED: list[GlideMQServer] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _empty_servers() -> None:
+def _empty_servers():
     """Delete the keys that other modules have left: some tests list all keys of a server."""
     for each in _STARTED:
-        with RespClient(each.host, each.port) as client:
+        with RespClient.from_url(each.url) as client:
             client.execute_everywhere("FLUSHALL")
 
 
@@ -246,7 +246,7 @@ async def clean_check(request: pytest.FixtureRequest, queue_name: str) -> AsyncI
 class _Servers:
     """Servers by name, each started on first use and kept for the rest of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._running: dict[str, GlideMQServer] = {}
         self._processes: list[ServerProcess | ClusterProcess] = []
 
@@ -260,7 +260,7 @@ class _Servers:
             _STARTED.append(self._running[name])
         return self._running[name]
 
-    def close(self) -> None:
+    def close(self):
         for process in self._processes:
             process.close()
 

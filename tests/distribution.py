@@ -30,7 +30,7 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]
     It forgets finished tests and searches no lists, unlike its base: that takes many seconds for thousands of tests.
     """
 
-    def __init__(self, config: Any, log: Any) -> None:
+    def __init__(self, config: Any, log: Any):
         super().__init__(config, log)
         self._indexes: dict[str, int] = {}
 
@@ -40,14 +40,14 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]
             return SPARK.get(path.stem, SPARK_SESSION)
         return path.stem if path.stem in TOGETHER else nodeid
 
-    def _assign_work_unit(self, node: Any) -> None:
+    def _assign_work_unit(self, node: Any):
         if not self._indexes:
             self._indexes = {nodeid: index for index, nodeid in enumerate(self.collection or ())}
         scope, unit = self.workqueue.popitem(last=False)
         self.assigned_work[node][scope] = unit
         node.send_runtest_some([self._indexes[nodeid] for nodeid, finished in unit.items() if not finished])
 
-    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0):
         nodeid = self.collection[item_index]
         scope = self._split_scope(nodeid)
         unit = self.assigned_work[node][scope]

@@ -29,8 +29,8 @@ PERMANENT = frozenset(
             "failure-counts",
             "failure-retries",
             "leases",
+            "list-heartbeats",
             "list-popped",
-            "list-taken",
             "schedulers",
             "schedulers-due",
             "schedulers-ended",
@@ -63,12 +63,12 @@ _QUEUE_LIST = re.compile(r":queues:\d+$|:gateway:queues$|:audit$|:bulk$|:bulk:[0
 class KeyLeaks:
     """Compares the keys of a server with those at its creation. Use `allow` for keys that a test leaves on purpose."""
 
-    def __init__(self, resp: RespClient) -> None:
+    def __init__(self, resp: RespClient):
         self._resp = resp
         self._before = frozenset(resp.keys("*"))
         self._allowed: list[str] = []
 
-    def allow(self, *patterns: str) -> None:
+    def allow(self, *patterns: str):
         """Add glob patterns of whole keys that may be left."""
         self._allowed += patterns
 
@@ -112,7 +112,7 @@ class KeyLeaks:
             "failed",
             "scheduled",
             "suspended",
-            "list-active-ids",
+            "list-heartbeats",
             "waiting-children",
             "suspects",
         ):

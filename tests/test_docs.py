@@ -1,13 +1,15 @@
 """Check the documents: their Python runs, their links resolve, their lists are complete.
 
 A ``python`` block that follows the line ``<!-- runnable -->`` is run, on an embedded server per page.
-Blocks of a page share their names and run in order; top-level `await` is allowed. A ``text`` block directly after such
-a block is its expected output. All other ``python`` blocks must at least compile.
+Blocks of a page share their names and run in order; top-level `await` is allowed. A ``main()`` that the block does not
+call is called as well; it may run for ever. A ``text`` block directly after such a block is its expected output. All
+other ``python`` blocks must at least compile.
 """
 
 import ast
 import asyncio
 import contextlib
+import dis
 import inspect
 import io
 import pkgutil
@@ -29,6 +31,8 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 RUNNABLE = "<!-- runnable -->"
 SECONDS = 30
+SECONDS_OF_A_SERVICE = 2
+"""How long a ``main()`` without an end runs before it is cancelled."""
 PENDING: set[str] = set()
 """Pages that may be linked before they are written. Take a page out as it comes; leave the set empty."""
 
@@ -72,14 +76,14 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_blocks_compile(page: Path) -> None:
+def test_blocks_compile(page: Path):
     for block in blocks_of(page):
         if block.language == "python":
             compiled(page, block)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if RUNNABLE in page.read_text(encoding="utf-8")], ids=name_of)
-def test_runnable_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_runnable_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     names: dict[str, Any] = {"__name__": "page"}
     monkeypatch.chdir(tmp_path)
     with start_embedded() as server, asyncio.Runner() as runner:
@@ -94,19 +98,30 @@ def test_runnable_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def run_block(code: CodeType, names: dict[str, Any], runner: asyncio.Runner) -> str:
-    async def finish(coroutine: Any) -> None:
+    async def finish(coroutine: Any):
         async with asyncio.timeout(SECONDS):
             await coroutine
+
+    async def run_to_the_end(main: Any):
+        running = asyncio.ensure_future(main())
+        await asyncio.wait({running}, timeout=SECONDS_OF_A_SERVICE)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         if code.co_flags & inspect.CO_COROUTINE:
             runner.run(finish(eval(code, names)))
         else:
             exec(code, names)
+        is_called = any(each.opname == "LOAD_NAME" and each.argval == "main" for each in dis.get_instructions(code))
+        main = names.pop("main", None)
+        if main is not None and not is_called:
+            runner.run(finish(run_to_the_end(main)))
     return printed.getvalue()
 
 
-async def close_all(names: dict[str, Any]) -> None:
+async def close_all(names: dict[str, Any]):
     for value in list(names.values()):
         if isinstance(value, (Queue, Worker, glidemq_py.QueueEvents)):
             await value.close()
@@ -118,7 +133,7 @@ WITHOUT_A_SERVER_OF_THEIR_OWN = {"spark.md"}
 """Pages whose programs need more than a server: tests/spark runs their programs."""
 
 
-def test_every_page_to_learn_from_has_a_program_that_runs() -> None:
+def test_every_page_to_learn_from_has_a_program_that_runs():
     pages = {page.name for page in (DOCS / "learn").glob("*.md") if RUNNABLE not in page.read_text(encoding="utf-8")}
     assert pages == WITHOUT_A_SERVER_OF_THEIR_OWN
 
@@ -127,7 +142,7 @@ def test_every_page_to_learn_from_has_a_program_that_runs() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page: Path):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
@@ -150,7 +165,7 @@ def anchors_of(page: Path) -> set[str]:
     }
 
 
-def test_every_page_stands_once_in_the_index() -> None:
+def test_every_page_stands_once_in_the_index():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     listed = sorted(link for link in re.findall(r"\]\(([^)\s]+)\)", index) if link.endswith(".md"))
     assert listed == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.name != "index.md")
@@ -167,7 +182,7 @@ SOURCES = sorted(
 
 
 @pytest.mark.slow
-def test_paths_in_code_exist() -> None:
+def test_paths_in_code_exist():
     """Paths of documents, of Lua files below lua/, and of tests that comments and docstrings name."""
     missing: list[str] = []
     for path in SOURCES:
@@ -183,7 +198,7 @@ def test_paths_in_code_exist() -> None:
     assert missing == []
 
 
-def test_no_reference_leads_to_a_document_outside() -> None:
+def test_no_reference_leads_to_a_document_outside():
     """No file names a specification by its folder, or a section by its number: headings here have none."""
     pages = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "tests").rglob("*.md"), *(ROOT / "lua").rglob("*.md")]
     found = [
@@ -195,7 +210,7 @@ def test_no_reference_leads_to_a_document_outside() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"], ids=name_of)
-def test_paths_and_modules_in_documents_exist(page: Path) -> None:
+def test_paths_and_modules_in_documents_exist(page: Path):
     """Paths and dotted names of this package in `code`."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     missing: list[str] = []
@@ -221,7 +236,7 @@ def _resolves(name: str) -> bool:
     return True
 
 
-def test_marks_of_faults_have_an_anchor() -> None:
+def test_marks_of_faults_have_an_anchor():
     anchors = anchors_of(DOCS / "design" / "compatibility.md")
     marks = {mark for path in SOURCES for mark in re.findall(r"\bW\d+\b", path.read_text(encoding="utf-8"))}
     assert {mark.lower() for mark in marks} <= anchors
@@ -230,7 +245,7 @@ def test_marks_of_faults_have_an_anchor() -> None:
 # -- completeness ----------------------------------------------------------------------------------------------
 
 
-def test_functions_page_names_every_function() -> None:
+def test_functions_page_names_every_function():
     page = (DOCS / "reference" / "functions.md").read_text(encoding="utf-8")
     exported = {
         name
@@ -241,7 +256,7 @@ def test_functions_page_names_every_function() -> None:
     assert {name for name in exported if not re.search(rf"\b{name}\b", page)} == set()
 
 
-def test_api_page_names_every_export() -> None:
+def test_api_page_names_every_export():
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     assert [name for name in glidemq_py.__all__ if not re.search(rf"`{name}\b", text)] == []
 
@@ -253,18 +268,18 @@ def test_api_page_names_every_export() -> None:
         glidemq_py.Broadcast,
     ],
 )  # fmt: skip
-def test_api_page_names_every_method(holder: type) -> None:
+def test_api_page_names_every_method(holder: type):
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     public = [name for name, _ in inspect.getmembers(holder) if not name.startswith("_")]
     assert [name for name in public if not re.search(rf"`[^`]*\b{name}\b[^`]*`", text)] == []
 
 
-def test_errors_page_names_every_error() -> None:
+def test_errors_page_names_every_error():
     text = (DOCS / "operate" / "errors.md").read_text(encoding="utf-8")
     assert [name for name in errors.__all__ if f"`{name}`" not in text] == []
 
 
-def test_the_states_are_drawn_once_and_all_of_them() -> None:
+def test_the_states_are_drawn_once_and_all_of_them():
     drawn = [page for page in PAGES if "stateDiagram" in page.read_text(encoding="utf-8")]
     assert drawn == [DOCS / "reference" / "states.md"]
     text = drawn[0].read_text(encoding="utf-8")
@@ -277,7 +292,7 @@ def test_the_states_are_drawn_once_and_all_of_them() -> None:
     )
 
 
-def test_events_page_names_every_event() -> None:
+def test_events_page_names_every_event():
     text = (DOCS / "learn" / "events.md").read_text(encoding="utf-8")
     sources = [path.read_text() for folder in ("core", "features") for path in (ROOT / "lua" / folder).rglob("*.lua")]
     emitted = {name for source in sources for name in re.findall(r"emit\([\w.]*events, '([a-z-]+)'", source)}

@@ -5,6 +5,7 @@ tests/unit/test_rows.py fails if a generated file is out of date.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tools.rows import BUILT, CALLS, LUA_ROWS, REPORT_KINDS, ROWS, CallLayout
@@ -104,6 +105,17 @@ def _lua_reader(call: CallLayout) -> str:
     return f"  {call.name} = function(args)\n{head}    {line}\n  end,"
 
 
+def _lua_writer(call: CallLayout) -> str:
+    if call.packed_list:
+        return f"  {call.name} = function(list) return cmsgpack.pack(list) end,"
+    array = _table([f"r.{field}" for field in call.reply], "    ")
+    value = array if call.raw_reply else f"cmsgpack.pack({array})"
+    line = f"  {call.name} = function(r) return {value} end,"
+    if len(line) > _WIDTH or "\n" in line:
+        return f"  {call.name} = function(r)\n    return {value}\n  end,"
+    return line
+
+
 def _lua_calls() -> str:
     text = [
         f"-- {_HOW}",
@@ -117,31 +129,36 @@ def _lua_calls() -> str:
         "-- Calls whose key belongs to no queue.",
         f"local PLAIN_KEY = {_table([f'{call.name} = true' for call in CALLS if not call.has_queue])}",
         "",
+        "-- Write the reply of a call, which the function returns by name: `return { deleted = n, cursor = '' }`.",
+        "local WRITE = {",
+        *(_lua_writer(call) for call in CALLS if (call.reply or call.packed_list) and not call.hot),
+        "}",
+        "",
         "-- Return the function to register for a call: it gets the queue (or the key, if it belongs to no queue) and",
-        "-- the arguments by name. One that checks the features of the queue itself gets the arguments unread.",
+        "-- the arguments by name, and returns an error, a single value, or its reply by name. One that checks the",
+        "-- features of the queue itself gets the arguments unread.",
         "G.reading = function(name, callback, guards_itself)",
-        "  local read = G.calls[name]",
+        "  local read, write, run = G.calls[name], WRITE[name], callback",
         "  if not read then return callback end",
-        "  if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end",
-        "  if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end",
-        "  return function(keys, args, settings) return callback(G.queue(keys[1], settings), read(args)) end",
+        "  if write then",
+        "    run = function(...)",
+        "      local reply = callback(...)",
+        "      return type(reply) == 'table' and not reply.err and write(reply) or reply",
+        "    end",
+        "  end",
+        "  if PLAIN_KEY[name] then return function(keys, args) return run(keys[1], read(args)) end end",
+        "  if guards_itself then return function(keys, args) return run(G.queue(keys[1]), args) end end",
+        "  return function(keys, args, settings) return run(G.queue(keys[1], settings), read(args)) end",
         "end",
         "",
-        "-- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.",
+        "-- Writers of the replies of hot calls: they get the fields in their order.",
         "G.replies = {",
     ]
     for call in CALLS:
         if call.hot:
             fields = ", ".join(call.reply)
-            text.append(f"  {call.name} = function({fields}) -- hot: in the order of the fields")
+            text.append(f"  {call.name} = function({fields})")
             text.append(f"    return cmsgpack.pack({_table(list(call.reply), '    ')})\n  end,")
-        elif call.reply:
-            array = _table([f"r.{field}" for field in call.reply], "    ")
-            value = array if call.raw_reply else f"cmsgpack.pack({array})"
-            line = f"  {call.name} = function(r) return {value} end,"
-            if len(line) > _WIDTH or "\n" in line:
-                line = f"  {call.name} = function(r)\n    return {value}\n  end,"
-            text.append(line)
     return "\n".join([*text, "}", ""])
 
 
@@ -161,7 +178,7 @@ def _python_rows() -> str:
         "",
         "from typing import Final",
         "",
-        '__all__ = ["FIELDS", "REPORT_KINDS"]',
+        '__all__ = ["FIELDS", "REPEATABLE", "REPORT_KINDS"]',
         "",
         "FIELDS: Final[dict[str, tuple[str, ...]]] = {",
     ]
@@ -176,7 +193,20 @@ def _python_rows() -> str:
     kinds = "".join(f'    "{kind}": {number},\n' for kind, number in REPORT_KINDS.items())
     text.append(f"REPORT_KINDS: Final[dict[str, int]] = {{\n{kinds}}}")
     text += ['"""The first field of each report of an attempt."""', ""]
+    names = sorted({call.name for call in CALLS if call.repeats} | _readers())
+    text += ["REPEATABLE: Final = frozenset((", *(f'    "{name}",' for name in names), "))  # fmt: skip"]
+    text += [
+        '"""Calls that are repeated after a lost reply: those that only read, and those that may run twice."""',
+        "",
+    ]
     return "\n".join(text)
+
+
+def _readers() -> set[str]:
+    """Return the names of the functions that write nothing."""
+    sources = (ROOT / "lua").glob("*/**/functions/*.lua")
+    found = (re.findall(r"^G\.export\('(\w+)', { 'no-writes' }", each.read_text(), re.MULTILINE) for each in sources)
+    return {name for names in found for name in names}
 
 
 def _python_request(call: CallLayout) -> str:

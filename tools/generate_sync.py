@@ -2,7 +2,7 @@
 
 The sources are `Queue`, `Producer`, `FlowProducer`, `Broadcast`, `Job` and `Message`. A blocking class has the names,
 arguments, types and docstrings of its source, and each method runs the coroutine of that class
-(glidemq_py/_client/runtime.py). tests/unit/test_sync_twins.py compares the two. Ruff formats the files if it is
+(glidemq_py/_client/portal.py). tests/unit/test_sync_twins.py compares the two. Ruff formats the files if it is
 installed.
 """
 
@@ -62,8 +62,10 @@ WORDING = {
     "Close the connections of all event loops, except a client passed by the caller.":
         "Close the connections, except a client passed by the caller.",
     "Concurrent adds of one event loop are sent in batches; a single add is sent immediately.":
-        "Every add is one round trip. To add many jobs, use `add_bulk`.",
-    "an existing GLIDE client": "an existing client of valkey-glide-sync",
+        "Adds of several threads at the same time are sent together; a single add is sent immediately.",
+    ", an existing GLIDE client (never closed by the queue),": ",",
+    ", an existing GLIDE client (never closed by the producer),": ",",
+    "Closes the connections": "Closes the connection",
 }  # fmt: skip
 """Phrases of the asynchronous docstrings, and their form for blocking code."""
 
@@ -115,7 +117,7 @@ TWINS = (
     def __repr__(self) -> str:
         return repr(self._job)
 ''',
-        omitted=frozenset({"blocking", "from_record"}),
+        omitted=frozenset({"blocking"}),
     ),
     Twin(
         source="glidemq_py._features.broadcast.message.Message",
@@ -151,9 +153,9 @@ TWINS = (
     The blocking form of `glidemq_py.Queue`. A queue connects at first use. Close it, or use it in a ``with`` block.
     Threads may share a queue, and a forked process may use its parent's.""",
         held="_core",
-        run="run_immediately({})",
+        run="drive({})",
         head=[
-            "from glidemq_py._client.runtime import run_immediately",
+            "from glidemq_py._client.portal import drive",
             "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import QueueCore",
             "from glidemq_py.sync.batches import JobBatch",
@@ -172,9 +174,9 @@ TWINS = (
 
     The blocking form of `glidemq_py.Lease`. The queues of `glidemq_py.sync` return it.""",
         held="_core",
-        run="run_immediately({})",
+        run="drive({})",
         head=[
-            "from glidemq_py._client.runtime import run_immediately",
+            "from glidemq_py._client.portal import drive",
             "from glidemq_py._features.leases.lease import Lease as LeaseCore",
             "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.errors import GlideMQValidationError",
@@ -223,9 +225,9 @@ TWINS = (
     The blocking form of `glidemq_py.JobBatch`. `Queue.create_batch` and `Queue.get_batch` return it. A ``with`` block
     closes the batch at its end, unless it raises an exception.""",
         held="_core",
-        run="run_immediately({})",
+        run="drive({})",
         head=[
-            "from glidemq_py._client.runtime import run_immediately",
+            "from glidemq_py._client.portal import drive",
             "from typing import Self",
             "from glidemq_py._features.job_batches.batch import JobBatch as BatchCore",
             "from glidemq_py._job.blocking import BlockingJob as Job",
@@ -257,9 +259,9 @@ TWINS = (
 
     A flow producer connects at first use. Close it, or use it in a ``with`` block. Threads may share it.""",
         held="_core",
-        run="run_immediately({})",
+        run="drive({})",
         head=[
-            "from glidemq_py._client.runtime import run_immediately",
+            "from glidemq_py._client.portal import drive",
             "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import FlowCore",
         ],
@@ -276,9 +278,9 @@ TWINS = (
     The blocking form of `glidemq_py.Producer`. A producer connects at first use. Close it, or use it in a ``with``
     block. Threads may share it.""",
         held="_core",
-        run="run_immediately({})",
+        run="drive({})",
         head=[
-            "from glidemq_py._client.runtime import run_immediately",
+            "from glidemq_py._client.portal import drive",
             "from glidemq_py.sync.driving import ProducerCore",
         ],
         start="",
@@ -294,9 +296,9 @@ TWINS = (
     The blocking form of `glidemq_py.Broadcast`. It connects at first use. Close it, or use it in a ``with`` block.
     Threads may share it.""",
         held="_core",
-        run="run_immediately({})",
+        run="drive({})",
         head=[
-            "from glidemq_py._client.runtime import run_immediately",
+            "from glidemq_py._client.portal import drive",
             "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import BroadcastCore",
         ],
@@ -426,8 +428,8 @@ class _Writer:
         value = f"self.{self._twin.held}.{name}({_passed(node.args)})"
         jobs = self._jobs(kind) if self._twin.held == "_core" else ""
         if kind.startswith("Iterator["):
-            self._needed["iterate_now"] = importlib.import_module("glidemq_py._client.runtime")
-            value = f"iterate_now({value}, {jobs or 'lambda item: item'})"
+            self._needed["iterate"] = importlib.import_module("glidemq_py._client.portal")
+            value = f"iterate({value}, {jobs or 'lambda item: item'})"
         else:
             if _asynchronous:
                 value = self._twin.run.format(value)

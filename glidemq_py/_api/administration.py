@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
-from glidemq_py._core.calls import administration
+from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.job_states import JobState, check_states
 from glidemq_py._core.names import parse_job_id, validate_job_name
@@ -17,39 +17,11 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
-from glidemq_py._features.partitions import requeuing
-from glidemq_py._features.partitions.deleting import delete_keys, finish_deletion
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.deleting import delete_keys
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = [
-    "change_delay",
-    "change_priority",
-    "change_rank",
-    "checked_count",
-    "clean",
-    "discard",
-    "drain",
-    "get_event_retention",
-    "get_features",
-    "get_rank_counts",
-    "get_result_retention",
-    "is_paused",
-    "obliterate",
-    "obliterate_queue",
-    "pause",
-    "promote",
-    "promote_jobs",
-    "remove",
-    "requeue_completed",
-    "resume",
-    "retry_jobs",
-    "revoke",
-    "set_event_retention",
-    "set_result_retention",
-]
 
 _BATCH: Final = 250
 _EVENTS_KEPT: Final = 1_000
@@ -65,19 +37,19 @@ _PIECE: Final = 100
 async def pause(self: ConnectedQueue) -> None:
     """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
     link = await self._connected()
-    await link.transport.call(administration.pause(link.keys.meta))
+    await link.call(administration.pause)
 
 
 async def resume(self: ConnectedQueue) -> None:
     """Resume a paused queue. Idempotent."""
     link = await self._connected()
-    await link.transport.call(administration.resume(link.keys.meta))
+    await link.call(administration.resume)
 
 
 async def is_paused(self: ConnectedQueue) -> bool:
     """Return True if the queue is paused."""
     link = await self._connected()
-    return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
+    return bool(await link.command("HGET", link.keys.meta, "paused") == b"1")
 
 
 async def set_event_retention(self: ConnectedQueue, count: int) -> None:
@@ -94,13 +66,13 @@ async def set_event_retention(self: ConnectedQueue, count: int) -> None:
     """
     number = check_int("count", count, 0, _MOST_EVENTS)
     link = await self._connected()
-    await link.transport.call(administration.set_event_retention(link.keys.meta, number))
+    await link.call(administration.set_settings, maxLenEvents=str(number) if number else None)
 
 
 async def get_event_retention(self: ConnectedQueue) -> int:
     """Return the approximate number of events that the queue keeps; the default is 1000."""
     link = await self._connected()
-    found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
+    found = await link.command("HGET", link.keys.meta, "maxLenEvents")
     return int(found) if found and found.isdigit() else _EVENTS_KEPT
 
 
@@ -119,13 +91,13 @@ async def set_result_retention(self: ConnectedQueue, count: int) -> None:
     """
     number = check_int("count", count, 0, _MOST_RESULTS)
     link = await self._connected()
-    await link.transport.call(results.set_retention(link.keys.meta, number))
+    await link.call(results.set_retention, number)
 
 
 async def get_result_retention(self: ConnectedQueue) -> int:
     """Return the approximate number of finished jobs that the result sequence keeps; 0 = it is off."""
     link = await self._connected()
-    found = await link.transport.command("HGET", link.keys.meta, "resultsKept")
+    found = await link.command("HGET", link.keys.meta, "resultsKept")
     return int(found) if found and found.isdigit() else 0
 
 
@@ -136,7 +108,7 @@ async def get_features(self: ConnectedQueue) -> dict[str, str]:
     that this version lacks; with one of them, every other call about the queue raises `UnsupportedFeatureError`.
     """
     link = await self._connected()
-    found = await link.transport.command("HGET", link.keys.meta, "features")
+    found = await link.command("HGET", link.keys.meta, "features")
     listed: str = found.decode("utf-8", "replace") if found else ""
     return {name: version for name, _, version in (entry.partition(":") for entry in listed.split(",")) if name}
 
@@ -161,7 +133,7 @@ async def drain_in_pieces(link: QueueLink, delayed: bool, position: str = "") ->
     """Delete the jobs that are ready to run, a hundred per call. Yield their number, and where to continue."""
     deleted, cursor = 0, position
     while True:
-        piece = await link.transport.call(administration.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
+        piece = await link.call(administration.drain, delayed, cursor, _PIECE, deleted)
         deleted, cursor = deleted + piece.deleted, piece.cursor
         yield piece.deleted, cursor
         if not cursor:
@@ -195,8 +167,9 @@ async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, s
     ids: list[str] = []
     cutoff, more = -1, True
     while more:
-        call = administration.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
-        cutoff, found, more = await link.transport.call(call)
+        cutoff, found, more = await link.call(
+            administration.clean, state, ms, cutoff, _PIECE, most - len(ids), len(ids)
+        )
         ids += found
     return ids
 
@@ -241,8 +214,7 @@ async def promote_in_pieces(
     """Promote delayed jobs, a hundred per call. Yield their number, and where to continue ('' = end)."""
     promoted, cursor = 0, position
     while True:
-        call = administration.promote_jobs(link.keys.meta, _PIECE, want and want - promoted, cursor, name)
-        piece = await link.transport.call(call)
+        piece = await link.call(administration.promote_jobs, _PIECE, want and want - promoted, cursor, name)
         promoted, cursor = promoted + piece.promoted, piece.cursor
         yield piece.promoted, cursor
         if not cursor:
@@ -252,8 +224,8 @@ async def promote_in_pieces(
 async def retry_jobs(self: ConnectedQueue, count: int | None = None) -> int:
     """Requeue failed jobs with all their attempts, oldest failure first.
 
-    A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
-    another partition since the number of partitions has changed (docs/learn/partitions.md).
+    Cancelled jobs stay failed: `retry_failures` with their reason, or `Job.retry`, requeues them. A job stays
+    failed while another job that has not ended has its deduplication id.
 
     Args:
         count: Maximum number of jobs, >= 1; None requeues all jobs that are failed at the time of the call.
@@ -273,8 +245,7 @@ async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> i
     """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
     Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
-    completed while another job that has not ended has its deduplication id, and if its key belongs to another
-    partition since the number of partitions has changed (docs/learn/partitions.md).
+    completed while another job that has not ended has its deduplication id.
 
     Args:
         count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
@@ -291,26 +262,20 @@ async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> i
 
 
 async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
-    requeued, told, left, kept = 0, 0, -1, 0
+    requeued, left, kept = 0, -1, 0
     while left:
         wanted = want and want - requeued
-        call = administration.requeue_jobs(link.keys.meta, _PIECE, wanted, left, told, completed, kept)
-        done, left, kept, keyed = await link.transport.call(call)
-        told += done  # the last call writes an event for these; others have one each
-        outcomes = await requeuing.requeue(link.transport, link.keys, keyed, completed=completed)
-        of_keys = outcomes.count("ok")
-        requeued, kept = requeued + done + of_keys, kept - of_keys
-        if left and requeued == want:
-            await link.transport.call(administration.requeue_jobs(link.keys.meta, _PIECE, 0, 0, told, completed))
-            break
+        done, left, kept = await link.call(administration.requeue_jobs, _PIECE, wanted, left, requeued, completed, kept)
+        requeued += done
     return requeued
 
 
 async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = False) -> int:
     """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
 
-    A partitioned queue becomes one without partitions first, which others use from then on. For a day, each
-    partition keeps a number by which late calls are refused. If the call is interrupted, call it again.
+    A partitioned queue is one without partitions afterwards. Its partitions are deleted one after the other, and
+    refuse new jobs meanwhile. For a day, each keeps a number by which late calls are refused. If the call is
+    interrupted, call it again.
 
     Args:
         force: If True, delete active jobs too. In a partitioned queue, jobs that start during the call are deleted
@@ -328,8 +293,7 @@ async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = 
     check_bool("force", force)
     check_bool("scan", scan)
     link = await self._connected()
-    left = await finish_deletion(link.transport, link.keys)
-    deleted = left + await obliterate_queue(link, force=force, scan=scan)
+    deleted = await obliterate_queue(link, force=force, scan=scan)
     self._adder = None  # the next add lists the queue again
     return deleted
 
@@ -352,7 +316,7 @@ async def remove(self: ConnectedQueue, job_id: str, *, states: str | Iterable[st
     """
     allowed = check_states(states)
     link = await self._connected()
-    return await link.transport.call(administration.remove(link.keys.meta, parse_job_id(job_id), allowed))
+    return await link.call(administration.remove, parse_job_id(job_id), allowed)
 
 
 async def discard(self: ConnectedQueue, job_id: str) -> None:
@@ -457,17 +421,17 @@ async def promote(self: ConnectedQueue, job_id: str) -> None:
     await delays.promote_job(await self._connected(), parse_job_id(job_id))
 
 
-async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, epoch: int = 0) -> int:
+async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, layout: int = 0) -> int:
     """Delete every key of the queue and return the number of deleted jobs.
 
     Args:
         link: The queue, or a partition.
         force: As for `obliterate`.
         scan: As for `obliterate`.
-        epoch: Number of the deletion of a partitioned queue, for its further partitions; 0 = another queue.
+        layout: Number of the layout of a partitioned queue, which is deleted with it; 0 = another queue.
 
     Raises:
-        LayoutChangedError: If the queue has a layout, or the partition a later one.
+        LayoutChangedError: If the queue has another layout, or the partition a later one.
         GlideMQValidationError: If ``force`` or ``scan`` is not a bool.
         JobStateError: If jobs are active and ``force`` is False.
         LibraryError: If the user lacks a permission. Nothing was deleted.
@@ -475,7 +439,7 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, epoch: i
     """
     check_bool("force", force)
     check_bool("scan", scan)
-    deleted = await delete_keys(link.transport, link.keys, force=force, epoch=epoch)
+    deleted = await delete_keys(link.transport, link.keys, force=force, layout=layout)
     if scan:
         deleted += await _sweep(link)
     link.has_usage = False
@@ -486,10 +450,10 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, epoch: i
 async def _sweep(link: QueueLink) -> int:
     deleted, prefix, kept = 0, link.keys.job_prefix.encode(), link.keys.deleted_layout.encode()
     async for keys in link.transport.scan(f"{link.keys.stem}*"):
-        for i in range(0, len(keys), _BATCH):
-            batch = [key for key in keys[i : i + _BATCH] if key != kept]
+        for piece in pieces(keys, _BATCH):
+            batch = [key for key in piece if key != kept]
             # Keys of subscriptions (`job:<id>:sub:<name>`) are not jobs.
             deleted += sum(key.startswith(prefix) and b":" not in key[len(prefix) :] for key in batch)
             if batch:
-                await link.transport.command("UNLINK", *batch)
+                await link.command("UNLINK", *batch)
     return deleted

@@ -24,8 +24,6 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["EVERY_MS", "KEEP", "BackupSchedule"]
-
 _log = get_logger(__name__)
 
 EVERY_MS: Final = 6 * 60 * 60 * 1000
@@ -53,7 +51,7 @@ class BackupSchedule(BackgroundService):
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
-        UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
+        GlideMQValidationError: If obstore, the extra ``backup``, is not installed.
     """
 
     _title = "schedule of backups"

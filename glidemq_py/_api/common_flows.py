@@ -17,8 +17,6 @@ from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["GROUP_NAME", "FlowProducerOptions", "chain", "chord", "dag", "group"]
-
 
 class FlowProducerOptions(TypedDict, total=False):
     """The options of a `FlowProducer`."""
@@ -36,8 +34,8 @@ GROUP_NAME: Final = "__group__"
 
 
 def _job(queue: str, job: JobInput, where: str) -> FlowJob:
+    spec = JobSpec.parse(job, where)
     try:
-        spec = JobSpec.parse(job, where)
         return FlowJob(spec.name, queue, spec.data, spec.options)
     except GlideMQValidationError as error:
         name_within(error, where)

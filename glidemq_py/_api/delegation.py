@@ -19,12 +19,10 @@ from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.misuse import check_keywords, keywords_of
 from glidemq_py.errors import PartitionedQueueError
 
-__all__ = ["over_partitions"]
-
 QueueT = TypeVar("QueueT", bound="type[Any]")
 
 _OWN: Final = frozenset((
-    "add", "add_bulk", "backup", "close", "connect", "get_backups", "get_partitions", "restore", "set_partitions",
+    "add", "add_and_wait", "add_bulk", "backup", "close", "connect", "get_backups", "get_partitions", "restore",
     "verify_backup",
 ))  # fmt: skip
 """Methods of `Queue` that know of partitions by themselves."""
@@ -49,7 +47,7 @@ def _awaited(name: str, method: Any) -> Any:
         if options:
             check_keywords(options, known)
         if name in WRITES and self._partition is None:
-            return await write(self, name, lambda: run(self, args, options))
+            return await write(self, lambda: run(self, args, options))
         await self._check_layout(always=name in OF_ALL)
         return await run(self, args, options)
 
@@ -62,8 +60,8 @@ def _awaited(name: str, method: Any) -> Any:
                 partitions = self._partitions
                 if partitions is None:
                     raise
-            except LayoutChangedError as error:  # another client has just partitioned it; nothing was changed
-                await self._renew_layout(error)
+            except LayoutChangedError:  # another client has just partitioned it; nothing was changed
+                await self._renew_layout(refused=True)
                 partitions = self._partitions
                 if partitions is None:
                     raise

@@ -5,15 +5,14 @@ It delegates to the modules of `glidemq_py._features.flows`.
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
+from glidemq_py._api.bulk import added_job
 from glidemq_py._client.connect import Connection, check_connection, open_transport
-from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
-from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.loop_transport import LoopConnection
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.job_states import JobState
@@ -25,13 +24,14 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
+    Entry,
     QueueOptions,
     Serializer,
     SerializerName,
 )
 from glidemq_py._features import queue_list
 from glidemq_py._features.budgets.options import Budget, parse_budget
-from glidemq_py._features.durability.adding import RENEW_S, FlowWait
+from glidemq_py._features.durability.adding import Marks
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import add_planned
@@ -42,11 +42,11 @@ from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
 from glidemq_py._features.flows.references import References
 from glidemq_py._features.middleware.around import add_within
-from glidemq_py._features.middleware.middleware import Middleware, NewJob
-from glidemq_py._features.partitions.layout import Partition
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import LoopWaiter
+from glidemq_py._partitions.layout import Partition
 from glidemq_py.errors import (
     BulkAddError,
     ClosedError,
@@ -58,8 +58,6 @@ from glidemq_py.errors import (
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = ["FlowProducer"]
 
 _MAX_READ: Final = 10**6
 _ATTEMPTS: Final = 20
@@ -101,16 +99,16 @@ class FlowProducer(AsyncOnly):
         middleware: Sequence[Middleware] | None = None,
     ) -> None:
         if connection is not None:
-            check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
+            check_connection(connection, blocking=self._runtime.is_blocking)
         self.options = QueueOptions(
             prefix=prefix, compression=compression, serializer=serializer, events=events, middleware=middleware
         )
         self._durable = parse_durable(durable)
         self._connection = connection
-        self._transport = LoopTransport("flow producer", self._open_here, self._runtime)
+        self._transport = self._runtime.transport("flow producer", self._open_here)
         self._links: dict[str, QueueLink] = {}
         self._references = References(self._transport, prefix)
-        self._places = FlowPlaces(self._transport, prefix, self._references, self._link)
+        self._places = FlowPlaces(self._references, self._link)
         self._closed = False
 
     _runtime: Runtime = ASYNC_RUNTIME
@@ -134,10 +132,7 @@ class FlowProducer(AsyncOnly):
         return self._transport
 
     async def _open_here(self, connection: LoopConnection) -> None:
-        connection.transport = await self._open()
-
-    async def _open(self) -> Transport:
-        return await open_transport(self._connection)
+        connection.transport = await open_transport(self._connection)
 
     def _link(self, queue: str, partition: Partition | None = None) -> QueueLink:
         link = self._links.get(queue)
@@ -151,11 +146,6 @@ class FlowProducer(AsyncOnly):
         if partition is not None:
             link.partition = partition
         return link
-
-    async def _place(self, plan: list[Planned]) -> None:
-        """Choose the partitions of a flow whose queues are known to have some."""
-        with contextlib.suppress(LayoutChangedError):  # the call that adds the flow is refused, and it is routed again
-            await self._places.choose(plan)
 
     async def close(self) -> None:
         """Close the connections of all event loops, except a client passed by the caller. Idempotent."""
@@ -197,22 +187,16 @@ class FlowProducer(AsyncOnly):
         Raises:
             GlideMQValidationError: If the flow is invalid. Nothing was sent.
             DuplicateJobError: If a job with one of the given ``job_id`` values exists. Nothing was added.
-            JobCostError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing was added.
+            GlideMQValidationError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing
+                was added.
             AmbiguousResultError: If the connection was lost. A flow of up to 100 jobs in one queue is added in one
                 call and may have been added; workers of the root's queue complete any other flow if the server
                 accepted it.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``.
             DurabilityError: If the server did not confirm a ``durable`` flow in time. The flow may exist.
         """
-        root = FlowJob.parse(flow, "flow")
-        limits = None if budget is None else parse_budget(budget)
-        transport = await self._connected()
-        plan = plan_tree(root, self._link)
-        await self._place(plan)
-        wait = await self._durable_wait(durable, [plan])
-        node = await self._add_tree(transport, plan, limits, wait)
-        await wait.confirm(node.job.id)
-        return node
+        plan = plan_tree(FlowJob.parse(flow, "flow"), self._link)
+        return (await self._add_one(plan, budget, durable, "add_flow"))[0]
 
     async def add_bulk(
         self,
@@ -238,36 +222,14 @@ class FlowProducer(AsyncOnly):
             GlideMQValidationError: If a flow is invalid. Nothing was added.
         """
         roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_iterable("flows", flows, "trees"))]
-        limits = None if budget is None else parse_budget(budget)
-        transport = await self._connected()
         plans = [plan_tree(root, self._link, f"flows[{i}]") for i, root in enumerate(roots)]
-        for plan in plans:
-            await self._place(plan)
-        waits = [await self._durable_wait(durable, [plan]) for plan in plans]
-        results: list[JobNode | GlideMQError] = []
-        renewed = time.monotonic()
-        for plan, wait in zip(plans, waits, strict=True):
-            if time.monotonic() - renewed >= RENEW_S:
-                await FlowWait.renew_all(waits[: len(results)])
-                renewed = time.monotonic()
-            try:
-                results.append(await self._add_tree(transport, plan, limits, wait))
-            except GlideMQConnectionError as error:
-                skipped = GlideMQConnectionError("not sent: an earlier tree failed")
-                results += [error, *[skipped] * (len(plans) - len(results) - 1)]
-                break
-            except GlideMQError as error:
-                results.append(error)
-        # Only of trees that were added: a rejected one left no marks.
-        nodes = [(i, each) for i, each in enumerate(results) if isinstance(each, JobNode)]
-        failures = await FlowWait.confirm_all([waits[i] for i, _ in nodes])
-        for (i, node), failure in zip(nodes, failures, strict=True):
-            if failure:
-                results[i] = DurabilityError(failure, node.job.id)
-        roots_added = [result for result in results if isinstance(result, JobNode)]
-        if len(roots_added) < len(plans):
+        results = [
+            each if isinstance(each, GlideMQError) else each[0]
+            for each in await self._add_all(plans, budget, durable, "add_flow")
+        ]  # fmt: skip
+        if any(isinstance(each, GlideMQError) for each in results):
             raise BulkAddError(results)
-        return roots_added
+        return cast("list[JobNode]", results)
 
     async def add_dag(
         self,
@@ -289,76 +251,84 @@ class FlowProducer(AsyncOnly):
             The jobs by name.
 
         Raises:
-            CycleError: If the graph has a cycle. Nothing was sent.
+            GlideMQValidationError: If the graph has a cycle. Nothing was sent.
         """
         checked = validate_dag(nodes)
         if not checked:
             raise GlideMQValidationError("nodes", checked, "must name at least one job")
+        added = await self._add_one(plan_dag(checked, self._link), budget, durable, "add_dag")
+        return {node.job.name: node.job for node in added}
+
+    async def _add_one(
+        self, plan: list[Planned], budget: Budget | Mapping[str, Any] | None, durable: DurableInput, operation: str
+    ) -> list[JobNode]:
+        """Add a planned flow, and return its nodes in the order of the plan."""
+        (result,) = await self._add_all([plan], budget, durable, operation)
+        if isinstance(result, GlideMQError):
+            raise result
+        return result
+
+    async def _add_all(
+        self,
+        plans: Sequence[list[Planned]],
+        budget: Budget | Mapping[str, Any] | None,
+        durable: DurableInput,
+        operation: str,
+    ) -> list[list[JobNode] | GlideMQError]:  # fmt: skip
+        """Add planned flows, one after the other. Return the nodes of each, or its error."""
         limits = None if budget is None else parse_budget(budget)
-        await self._connected()
-        return {job.name: job for job in await self._add_graph(plan_dag(checked, self._link), limits, durable)}
+        marks = Marks(self._durable if durable is None else parse_durable(durable))
+        transport = await self._connected()
+        for plan in plans:
+            await self._place(plan, marks)
+        results: list[list[JobNode] | GlideMQError] = []
+        for number, plan in enumerate(plans):
+            await marks.renew()
+            try:
+                results.append(_nodes(plan, await self._add(transport, plan, limits, marks, number, operation)))
+            except GlideMQError as error:
+                marks.drop(number)
+                results.append(error)
+                if isinstance(error, GlideMQConnectionError):
+                    skipped = GlideMQConnectionError("not sent: an earlier tree failed")
+                    results += [skipped] * (len(plans) - len(results))
+                    break
+        failed: list[tuple[int, str]] = await marks.confirm()
+        for number, reason in failed:
+            results[number] = DurabilityError(reason, plans[number][0].shown_id)
+        return results
 
-    async def _add_graph(
-        self, plan: list[Planned], limits: Budget | None, durable: DurableInput
-    ) -> list[Job[Any, Any]]:
-        """Add the jobs of a planned graph, and return them in the order of the plan."""
-        details = {names.FLOW_NODES: len(plan)}
-        await self._connected()
-        await self._place(plan)
-        wait = await self._durable_wait(durable, [plan])
-        now = await self._add(await self._connected(), plan, limits, wait, "add_dag", details)
-        await wait.confirm()
-        return [node.job for node in _nodes(plan, now)]
+    async def _place(self, plan: list[Planned], marks: Marks, refusal: LayoutChangedError | None = None) -> None:
+        """Choose the partitions of a flow, and prepare the wait for them if it is durable."""
+        await self._places.choose(plan, refusal=refusal)
+        for meta in dict.fromkeys(job.link.keys.meta for job in plan):
+            await marks.cover(meta, partial(self._confirmer, meta))
 
-    async def _durable_wait(self, durable: DurableInput, plans: list[list[Planned]]) -> FlowWait:
-        """Return the wait for flows; it has no queues unless they are durable."""
-        durability = self._durable if durable is None else parse_durable(durable)
-        if durability is None:
-            return FlowWait({})
-        return FlowWait(await self._confirmers(durability, plans), partial(self._confirmers, durability))
+    async def _confirmer(self, meta: str, durability: Durability) -> Confirmer:
+        make = partial(Confirmer, meta=meta, runtime=self._runtime, durability=durability)
 
-    async def _confirmers(self, durability: Durability, plans: list[list[Planned]]) -> dict[str, Confirmer]:
-        """Return the confirmer of each queue of the flows, by its declared key."""
-        connection = await self._transport.connected()
-        confirmers: dict[str, Confirmer] = {}
-        for meta in dict.fromkeys(job.link.keys.meta for plan in plans for job in plan):
-            confirmers[meta] = connection.part((meta, durability), partial(self._confirmer, meta, durability))
-            await confirmers[meta].ready()
-        return confirmers
+        async def find() -> Confirmer:
+            return (await self._transport.connected()).part((meta, durability), make)
 
-    def _confirmer(self, meta: str, durability: Durability, transport: Transport) -> Confirmer:
-        return Confirmer(transport, meta, self._runtime, durability)
-
-    async def _add_tree(
-        self, transport: Transport, plan: list[Planned], limits: Budget | None, wait: FlowWait
-    ) -> JobNode:
-        children = sum(job.parents == [0] for job in plan)
-        details = {names.FLOW_NAME: plan[0].name, names.FLOW_CHILDREN: children}
-        return _nodes(plan, await self._add(transport, plan, limits, wait, "add_flow", details))[0]
+        return await self._runtime.there(find())
 
     async def _add(
-        self,
-        transport: Transport,
-        plan: list[Planned],
-        limits: Budget | None,
-        wait: FlowWait,
+        self, transport: Transport, plan: list[Planned], limits: Budget | None, marks: Marks, number: int,
         operation: str,
-        details: dict[str, Any],
-    ) -> int:
+    ) -> int:  # fmt: skip
+        next_mark = None if marks.durability is None else partial(marks.next, number)
+
         async def add() -> int:
-            refusal: LayoutChangedError | None = None
-            for attempt in range(_ATTEMPTS):
+            for left in reversed(range(_ATTEMPTS)):
                 try:
-                    if refusal is not None:
-                        await self._places.choose(plan, refusal=refusal)
-                        await wait.cover([plan])
                     return await add_planned(
-                        transport, plan, not self.options.events, limits, self._flow_id, wait.marker
-                    )
+                        transport, plan, not self.options.events, limits, self._flow_id, next_mark
+                    )  # fmt: skip
                 except LayoutChangedError as error:
-                    if attempt == _ATTEMPTS - 1:
+                    if not left:
                         raise
-                    refusal = error
+                    marks.drop(number)
+                    await self._place(plan, marks, error)
             raise AssertionError
 
         async def send() -> int:
@@ -366,23 +336,26 @@ class FlowProducer(AsyncOnly):
                 now = await add()
             else:
                 queue, rows = plan[0].link.queue_name, [job.row for job in plan]
+                details: dict[str, Any] = {names.FLOW_NODES: len(plan)}
+                if operation == "add_flow":
+                    children = sum(job.parents == [0] for job in plan)
+                    details = {names.FLOW_NAME: plan[0].name, names.FLOW_CHILDREN: children}
                 now = await observed(operation, queue, transport, rows, add, details)
             for job in plan:
                 if not job.link.is_listed:
                     await queue_list.register(job.link)
             return now
 
-        middleware = self.options.middleware
-        if not middleware:
-            return await send()
-        new = [NewJob(job.link.queue_name, job.name, job.data, job.options) for job in plan]
-
-        async def change_and_send() -> int:
-            for planned, job in zip(plan, new, strict=True):
-                planned.change(job.data, job.with_headers(planned.options))
+        async def change_and_send(changed: Iterable[Entry]) -> int:
+            for job, (_, data, options) in zip(plan, changed, strict=True):
+                job.change(data, options)
             return await send()
 
-        return await add_within(middleware, new, change_and_send, blocking=self._runtime is BLOCKING_RUNTIME)
+        return await add_within(
+            self.options.middleware, (job.link.queue_name for job in plan),
+            [(job.name, job.data, job.options) for job in plan], change_and_send,
+            blocking=self._runtime.is_blocking,
+        )  # fmt: skip
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -413,12 +386,7 @@ class FlowProducer(AsyncOnly):
 def _nodes(plan: list[Planned], now: int) -> list[JobNode]:
     nodes: list[JobNode] = []
     for planned in plan:
-        job: Job[Any, Any] = Job(planned.link, planned.id, planned.name)
-        job._data = planned.data
-        job.timestamp = now
-        job.priority, job._rank = planned.options.placed_priority, planned.options.placed_rank
-        job._given = planned.options
-        job._delay = planned.options.delay or 0
+        job = added_job(planned.link, planned.name, planned.data, planned.options, now, planned.id)
         state = JobState.WAITING_CHILDREN if planned.inner else None
         node = JobNode(job, state=state)
         nodes.append(node)

@@ -8,25 +8,24 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
-from weakref import WeakKeyDictionary
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api import administration, partitioned_adds, partitioned_backups, partitioned_changes
-from glidemq_py._api.add_order import AddOrder
-from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
+from glidemq_py._api import administration, partitioned_backups
+from glidemq_py._api.adds import Plan, add_routed, entries_of
+from glidemq_py._api.bulk import AddCoalescer, AddTransport, added_job
 from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.partitioned import PartitionedQueue
-from glidemq_py._api.partitioned_writes import present_layout
 from glidemq_py._client.connect import Connection, check_connection, open_transport
-from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
-from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.loop_transport import LoopConnection, LoopPart
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
-from glidemq_py._core.checks import check_bool, check_int, check_iterable
+from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
@@ -38,15 +37,16 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
+    Entry,
     JobInput,
-    JobSpec,
     QueueOptions,
     Serializer,
     SerializerName,
 )
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
-from glidemq_py._features import queue_list
+from glidemq_py._features import queue_list, stalled_jobs
+from glidemq_py._features import timeline as timelines
 from glidemq_py._features.backup import queue_api as backups
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import RestoreReport
@@ -55,15 +55,14 @@ from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.deduplication import queue_api as deduplication
-from glidemq_py._features.dependencies.dependencies import check_dependencies, register_dependents, remote_dependencies
-from glidemq_py._features.durability.adding import ConfirmingTransport, DurableAdds, MarkedChunks, add_marked
+from glidemq_py._features.dependencies.relations import Relations
+from glidemq_py._features.durability.adding import DurableAdds, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.fair_keys import queue_api as fair_keys
-from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
-from glidemq_py._features.flows.references import placed_options
+from glidemq_py._features.flows.job_api import show_parents
 from glidemq_py._features.job_batches import queue_api as job_batches
 from glidemq_py._features.job_batches.batch import JoinAndAdd
 from glidemq_py._features.leases import queue_api as leases
@@ -72,20 +71,14 @@ from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
-from glidemq_py._features.middleware.middleware import Middleware, NewJob
-from glidemq_py._features.partitions.changing import note_settings
-from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, Partition
-from glidemq_py._features.partitions.opening import open_layout
-from glidemq_py._features.partitions.repairing import renewed_layout
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.remote_control import queue_api as remote_control
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
-from glidemq_py._features.stalled_jobs import queue_api as stalled_jobs
 from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import queue_api as suspend
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._features.tags import parse_tags_filter
-from glidemq_py._features.timeline import queue_api as timelines
 from glidemq_py._features.usage import queue_api as usage
 from glidemq_py._features.vectors import queue_api as vectors
 from glidemq_py._job import reading
@@ -93,26 +86,29 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
+from glidemq_py._partitions.creating import open_layout
+from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, Partition, QueuePartitions
+from glidemq_py._partitions.renewing import renewed_layout
 from glidemq_py.errors import (
-    BulkAddError,
     ClosedError,
     GlideMQConnectionError,
+    GlideMQValidationError,
     JobStateError,
     PartitionedQueueError,
     PermissionDeniedError,
-    UnsupportedOptionError,
 )
-from glidemq_py.telemetry.spans import observed, observed_add
+from glidemq_py.telemetry.spans import observed_add
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = ["Queue"]
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
+P = TypeVar("P", bound=LoopPart)
 
 _NAMES_KEPT = 1_000
 LAYOUT_S = 10.0
 """Time after which a method reads the layout of the partitions again."""
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 0.0)
+"""How long to wait for another client that obliterates the queue, each time; 0 = no longer."""
 _ADDS, _LISTING, _SWEEP, _WAKES = "adds", "listing", "sweep", "wakes"
 """Parts that a queue has per event loop, in addition to its connection. Their keys are the queue and one of these: all
 partitions of a queue share its connection."""
@@ -144,8 +140,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             `Durability`, also for replicas.
         middleware: Instances of `Middleware` around every add and every block of `lease`, the outermost first.
         partitions: Number of partitions, 1 to 256, of a queue that one core of a server cannot serve
-            (docs/learn/partitions.md). It is stored with the queue when it is used for the first time; later it may be
-            omitted.
+            (docs/learn/partitions.md). It is stored with the queue before its first job, and cannot be changed; later
+            it may be omitted.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -169,7 +165,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     ) -> None:
         self.name = validate_queue_name(name)
         if connection is not None:
-            check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
+            check_connection(connection, blocking=self._runtime.is_blocking)
         self.options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events, dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name), durable=durable,
@@ -180,7 +176,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
         self._connection = connection
-        self._transport = LoopTransport(f"queue {name!r}", self._open_here, self._runtime)
+        self._transport = self._runtime.transport(f"queue {name!r}", self._open_here)
         self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
         self._wanted_partitions = None if partitions is None else check_int("partitions", partitions, 1, MAX_PARTITIONS)
@@ -188,12 +184,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._layout_known = False
         self._layout_read_at: float | None = None
         self._layout_renewed_at = 0.0
-        self._add_orders: WeakKeyDictionary[Any, AddOrder] = WeakKeyDictionary()
         self._partition: Partition | None = None
         self._shown_name = name
         """Name of the queue; of a partition, that of the whole queue."""
         self._adder: Adder | None = None  # of the event loop that added last
-        self._durable_adder: tuple[Durability, LoopConnection, DurableAdds] | None = None  # the same, of durable adds
         self._dead_letter_queue = dead_letters.DeadLetterQueue()
         self._dead_letters_declared = False
         self._closed = False
@@ -206,8 +200,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
     _layout_number = 0
     """Of a partition: number of the layout that its jobs were routed by."""
-    _takes_known = False
-    """Of a partition: True if it takes only jobs whose keys have jobs there."""
     _add_call: AddCall = staticmethod(add_to_layout(0))
     _payload_limit = PAYLOAD_LIMIT
     _may_suspend = True
@@ -266,7 +258,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _open_here(self, connection: LoopConnection) -> None:
         """Connect the running event loop and start the queue's tasks in it."""
         TELEMETRY.detect_providers()
-        transport = await self._open()
+        transport = await open_transport(self._connection)
         try:
             if not self._layout_known:
                 await self._find_partitions(transport)
@@ -275,8 +267,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             await transport.close()
             raise
         connection.transport = transport
-        for queue in self._parts:
-            await queue._begin_here(connection, transport)
+        await self._begin_parts(connection, transport)
 
     @property
     def _parts(self) -> Sequence[Queue[Any, Any]]:
@@ -290,38 +281,53 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return self._parts
 
     async def _find_partitions(self, transport: Transport) -> None:
-        layout = await open_layout(transport, self._keys, self._wanted_partitions)
+        layout = await open_layout(transport, self._keys, self._wanted_partitions, self._runtime.sleep)
         if layout is not None:
             self._partitions = PartitionedQueue(self, layout)
         self._layout_known, self._layout_read_at = True, time.monotonic()
 
-    async def _renew_layout(self, *refusals: LayoutChangedError) -> None:
-        """Read the layout again, as partitions have refused the known one. Raises the errors of `agreed_layout`."""
+    async def _renew_layout(self, *, refused: bool = False) -> None:
+        """Read the layout again, and wait for a while if the queue is being obliterated.
+
+        Args:
+            refused: True if a partition has refused the known one.
+
+        Raises:
+            LayoutChangedError: If an obliterate takes long, or was interrupted.
+            GlideMQError: As `renewed_layout`.
+        """
         known = self._partitions
-        began = time.monotonic()
-        layout = await renewed_layout(self._transport, self._keys, None if known is None else known.layout, refusals)
+        for pause in _PAUSES_S:
+            began = time.monotonic()
+            try:
+                layout = await renewed_layout(
+                    self._transport, self._keys, None if known is None else known.layout, refused=refused
+                )
+                break
+            except LayoutChangedError:
+                if not pause:
+                    raise
+                await self._runtime.sleep(pause)
+        else:
+            raise AssertionError
         self._layout_read_at, self._layout_renewed_at = time.monotonic(), began
         if self._partitions is known and not (layout is None and known is None):  # else the reply may be an older one
-            await self._use_layout(Layout.plain(self.name) if layout is None else layout)
+            await self._use_layout(layout)
 
     def _is_renewed_after(self, refusal: LayoutChangedError) -> bool:
         """Return whether the layout was read after a partition had refused the one before it."""
         return self._layout_renewed_at > refusal.raised_at
 
-    def _with_layout(self, layout: Layout) -> PartitionedQueue:
-        return PartitionedQueue(self, layout)
-
-    async def _use_layout(self, layout: Layout) -> None:
-        """Use the layout that partition 0 has, whatever its number is: a failover may have lost the known one."""
+    async def _use_layout(self, layout: Layout | None) -> None:
+        """Use the layout that partition 0 has; None = it has none any more: the queue itself is the only partition."""
         known = self._partitions
         if known is not None and known.layout == layout:
             return
-        self._partitions = self._with_layout(layout)
-        self._link = self._adder = self._durable_adder = None
+        self._partitions = PartitionedQueue(self, layout or Layout(0, (self.name,)))
+        self._link = self._adder = None
         connection = await self._transport.connected()
         if connection.transport is not None:
-            for queue in self._parts:
-                await queue._begin_here(connection, connection.transport)
+            await self._runtime.there(self._begin_parts(connection, connection.transport))
 
     @property
     def _layout_is_old(self) -> bool:
@@ -336,26 +342,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
             await self._renew_layout()
 
-    def _add_order(self) -> AddOrder | None:
-        """Return the order of the adds of the running event loop; None without one."""
-        loop = self._current_loop()
-        if loop is None:
-            return None
-        order = self._add_orders.get(loop)
-        if order is None:
-            order = self._add_orders[loop] = AddOrder(self)
-        return order
-
-    def _partition_queue(
-        self, name: str, partition: Partition, layout: int, known: bool = False
-    ) -> Queue[DataT, ResultT]:
+    def _partition_queue(self, name: str, partition: Partition, layout: int) -> Queue[DataT, ResultT]:
         """Return a partition of this queue, as a queue that uses this one's connection.
 
         Args:
             name: Name of the partition.
             partition: Its number.
             layout: Number of the layout.
-            known: True to take only jobs whose keys have jobs there.
         """
         options = self.options
         queue: Queue[DataT, ResultT] = self._part_type(
@@ -365,13 +358,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         )  # fmt: skip
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
         queue._transport, queue._payload_limit = self._transport, self._payload_limit
-        queue._layout_number, queue._takes_known = layout, known
-        queue._add_call = add_to_layout(layout, known)
+        queue._layout_number, queue._add_call = layout, add_to_layout(layout)
         queue._link = queue._link_over(self._transport)
         return queue
 
-    async def _forget_partitions(self) -> None:
-        """Disconnect after the queue was deleted: its next use finds or creates a layout.
+    async def _disconnect(self) -> None:
+        """Send the pending adds and disconnect. The next use connects, and finds or creates a layout.
 
         What has been read from its partitions uses the same transport, and remains usable.
         """
@@ -379,43 +371,35 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         await self._transport.disconnect()
 
     async def _declare_parts(self, transport: Transport) -> None:
-        """Store the options of the queue that apply to all workers, also if its partitions change meanwhile."""
+        """Store the options of the queue that apply to all workers."""
         if self.options.dead_letter_queue is None:
             return
-        while any([await queue._declare(transport) for queue in self._parts]):
-            noted = await transport.call(note_settings(self._keys.meta))
-            if noted.number != present_layout(self).number:
-                known = None if self._partitions is None else self._partitions.layout
-                layout = await renewed_layout(transport, self._keys, known)
-                self._partitions = None if layout is None else self._with_layout(layout)
+        for queue in self._parts:
+            await queue._declare(transport)
 
-    async def _declare(self, transport: Transport) -> bool:
-        """Store the options of the queue that apply to all workers; return False if this was done before."""
-        if self._dead_letters_declared:
-            return False
-        await dead_letters.declare_dead_letters(self._link_over(transport), self.options)
-        self._dead_letters_declared = True
-        return True
+    async def _declare(self, transport: Transport) -> None:
+        """Store the options of the queue that apply to all workers, unless this was done before."""
+        if not self._dead_letters_declared:
+            await dead_letters.declare_dead_letters(self._link_over(transport), self.options)
+            self._dead_letters_declared = True
 
-    async def _begin_here(self, connection: LoopConnection, transport: Transport) -> None:
-        """Start the queue's tasks in the running event loop."""
+    async def _begin_parts(self, connection: LoopConnection, transport: Transport) -> None:
+        """Start the tasks of the queue, or of its partitions, in the running event loop."""
+        for queue in self._parts:
+            queue._begin_here(connection, transport)
+
+    def _begin_here(self, connection: LoopConnection, transport: Transport) -> None:
         link = self._link_over(transport)
-        connection.part((self, _ADDS), lambda _: self._make_adder(transport, self._add_call))
-        if self._runtime is ASYNC_RUNTIME:
-            listing = connection.part((self, _LISTING), lambda _: queue_list.ExistingQueueTask(link))
-            listing.start()
-            listing.end_with_loop()
-        else:
-            await queue_list.register_if_exists(link)
-        if self._runtime is ASYNC_RUNTIME and self._may_suspend:
+        connection.part((self, _ADDS), partial(self._make_adder, add_call=self._add_call))
+        listing = connection.part((self, _LISTING), lambda _: queue_list.ExistingQueueTask(link))
+        listing.start()
+        listing.end_with_loop()
+        if self._may_suspend:
             sweep = connection.part((self, _SWEEP), lambda _: SuspendTimeoutsTask(link))
             sweep.start()
             sweep.end_with_loop()
 
-    async def _open(self) -> Transport:
-        return await open_transport(self._connection)
-
-    def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Adder:
+    def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Any:
         """Return an object that sends single adds over the connection."""
         return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call, gather=is_durable)
 
@@ -433,31 +417,34 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _adder_here(self) -> Adder:
         """Return the adder of the running event loop."""
-        connection = await self._transport.connected()
-        adder = connection.part((self, _ADDS), lambda transport: self._make_adder(transport, self._add_call))
+        adder: Adder = await self._part(_ADDS, partial(self._make_adder, add_call=self._add_call))
         self._adder = adder
         return adder
 
+    async def _part(self, key: object, make: Callable[[Transport], P]) -> P:
+        """Return the part of this queue for the event loop in which it waits; create it on first use."""
+
+        async def find() -> P:
+            return (await self._transport.connected()).part((self, key), make)
+
+        return await self._runtime.there(find())
+
     async def _durable_adds(self, durability: Durability) -> DurableAdds:
         """Return the adder of the running event loop for durable adds."""
-        connection = await self._transport.connected()
-        last = self._durable_adder
-        if last is not None and last[0] is durability and last[1] is connection:
-            return last[2]
 
         def make(transport: Transport) -> DurableAdds:
             confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
-            marked = add_marked(self._layout_number, self._takes_known)
-            return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), marked, is_durable=True), confirmer)
+            adder = self._make_adder(confirmer, add_marked(self._layout_number), is_durable=True)
+            return DurableAdds(adder, confirmer, self._runtime)
 
-        adder = connection.part((self, durability), make)
-        self._durable_adder = durability, connection, adder
-        return adder
+        return await self._part(durability, make)
+
+    async def _confirmer(self, durability: Durability) -> Confirmer:
+        return (await self._durable_adds(durability)).confirmer
 
     async def _wake_ups(self) -> WakeUps:
         """Return the wake-ups of the running event loop, for fetches that wait."""
-        connection = await self._transport.connected()
-        return connection.part((self, _WAKES), lambda transport: WakeUps(transport, self._keys, self._runtime))
+        return await self._part(_WAKES, lambda transport: WakeUps(transport, self._keys))
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -505,16 +492,15 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
-            JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
+            GlideMQValidationError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
             FairKeyFullError: If the ``fair_key`` has its maximum backlog. Nothing was added.
             JobNotFoundError: If the job's parent, or a job in ``depends_on``, does not exist. Nothing was added.
             JobStateError: If the job's parent has already ended. Nothing was added.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
-                set ``job_id``.
+                set ``job_id``, while the job is kept.
             DurabilityError: If the server did not confirm a ``durable`` job in time. The job may exist.
-            GlideMQError: If other clients change the partitions of the queue again and again, or it was obliterated
-                meanwhile. Nothing was added.
+            GlideMQError: If the queue is being obliterated. Nothing was added.
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
@@ -527,91 +513,64 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         durability = self._durable if durable is None else parse_durable(durable)
-        if link is None:
-            return await self._add_through_middleware(link, name, data, job_options, durability)
         adder = self._adder
         if (
-            adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
+            link is None or adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
             or job_options.depends_on is not None or adder.loop is not self._current_loop() or self._middleware
         ):  # fmt: skip
-            return await self._add_through_middleware(link, name, data, job_options, durability)
+            return await self._add_within_middleware(name, data, job_options, durability)
         row = encode_row(link, name, data, job_options)
         try:
             now, result = await adder.add(row)
         except LayoutChangedError as error:
-            if self._partition is not None:
-                raise
-            return await partitioned_adds.add_after_change(self, job_options, name, data, durability, error)
+            return await self._add_one(name, data, job_options, durability, error)
         return added_job(link, name, data, job_options, now, result)
 
-    async def _add_through_middleware(
-        self, link: QueueLink | None, name: str, data: Any, options: JobOptions, durability: Durability | None
+    async def _add_within_middleware(
+        self, name: str, data: Any, options: JobOptions, durability: Durability | None
     ) -> Job[Any, Any]:
-        if not self._middleware:
-            return await self._add_inner(link, name, data, options, durability)
-        job = NewJob(self._shown_name, name, data, options)
+        async def add(changed: Iterable[Entry]) -> Job[Any, Any]:
+            ((_, data, options),) = changed
+            return await self._add_one(name, data, options, durability)
 
-        async def add_one() -> Job[Any, Any]:
-            return await self._add_inner(link, name, job.data, job.with_headers(options), durability)
+        return await add_within(
+            self._middleware, (self._shown_name,), ((name, data, options),), add,
+            blocking=self._runtime.is_blocking, is_one=True,
+        )  # fmt: skip
 
-        return await add_within(self._middleware, job, add_one, blocking=self._runtime is BLOCKING_RUNTIME)
-
-    async def _add_inner(
-        self, link: QueueLink | None, name: str, data: Any, options: JobOptions, durability: Durability | None
-    ) -> Job[Any, Any]:
-        """Add a job below the middleware, which never sees that it is routed again. link: None if partitioned."""
-        if link is None:
-            return await partitioned_adds.add_one(self, options, name, data, durability)
-        order = self._add_order() if self._partition is None else None
-        if order is not None:
-            await order.begin()
-        try:
-            return await self._add_specially(link, name, data, options, durability)
-        except LayoutChangedError as error:
-            if self._partition is not None:
-                raise
-            return await partitioned_adds.add_after_change(self, options, name, data, durability, error)
-        finally:
-            if order is not None:
-                order.end()
+    async def _add_one(
+        self, name: str, data: Any, options: JobOptions, durability: Durability | None,
+        refusal: LayoutChangedError | None = None,
+    ) -> Job[Any, Any]:  # fmt: skip
+        """Add a job below the middleware, which never sees that it is routed again."""
+        return await add_routed(
+            self, options, lambda queue: queue._add_here(name, data, options, durability), refusal
+        )  # fmt: skip
 
     async def _add_here(
         self, name: str, data: Any, options: JobOptions, durability: Durability | None
     ) -> Job[Any, Any]:
-        """Add a checked job to this partition. Raises `LayoutChangedError` and `JobMovedError` too."""
-        link, adder = await self._connected(), self._adder
-        if (
-            adder is None or durability is not None or TELEMETRY.on or adder.loop is not self._current_loop()
-            or options.parent is not None or options.depends_on is not None
-        ):  # fmt: skip
-            return await self._add_specially(link, name, data, options, durability)
-        now, result = await adder.add(encode_row(link, name, data, options))
-        return added_job(link, name, data, options, now, result)
-
-    async def _add_specially(
-        self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
-    ) -> Job[Any, Any]:
-        placed = options
-        if options.parent is not None or options.depends_on is not None:
-            (placed,) = await placed_options(link, (options,))
-        row = encode_row(link, name, data, placed)
-        parents = () if placed.parent is None else remote_parents(link, (placed,))
-        await check_remote_parents(link, parents)
-        awaited = {} if placed.depends_on is None else remote_dependencies(link, placed)
-        if awaited:
-            await check_dependencies(link, (awaited,))
-        adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
+        """Add a checked job to this queue or partition. Raises `LayoutChangedError` too."""
+        link, adder, relations = await self._connected(), self._adder, None
+        if options.parent is None and options.depends_on is None:
+            row = encode_row(link, name, data, options)
+        else:
+            relations = Relations(self._shown_name, {0: options}, {})
+            for error in (await relations.check(link, {0: self.name})).values():
+                raise error
+            row = relations.row(0, link, name, data, options)
+        if durability is not None:
+            adder = await self._durable_adds(durability)
+        elif adder is None or adder.loop is not self._current_loop():
+            adder = await self._adder_here()
         if TELEMETRY.on:
             now, result = await observed_add(adder.add, self._shown_name, link.transport, row, options)
         else:
             now, result = await adder.add(row)
         if not link.is_listed:
             await queue_list.register(link)
-        for parent in parents:
-            await attach_children(link, parent, (result,))
-        if awaited:
-            for error in (await register_dependents(link, ((result, awaited),))).values():
-                raise error
+        if relations is not None:
+            (result,) = await relations.register(link, (0,), [result], (row,))
         return added_job(link, name, data, options, now, result)
 
     async def add_bulk(
@@ -637,93 +596,22 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the job or the
                 exception per position.
         """
-        link = await self._plain_link()
-        durability = self._durable if durable is None else parse_durable(durable)
-        return await self._add_within(jobs, lambda given: self._add_all(link, given, durability))
-
-    async def _add_within(
-        self, jobs: Iterable[Any], add: Callable[[Iterable[Any]], Awaitable[list[Job[Any, Any]]]]
-    ) -> list[Job[DataT, ResultT]]:
-        """Add jobs within the middleware, which may change them."""
-        if not self._middleware:
-            return await add(jobs)
-        given = list(check_iterable("jobs", jobs, "jobs"))
-        new = [NewJob(self._shown_name, *spec_of(job, i, self._defaults)) for i, job in enumerate(given)]
-        if not new:
-            return []
-
-        async def add_all() -> list[Job[Any, Any]]:
-            own = (JobSpec.parse(each).options for each in given)
-            specs = [
-                JobSpec(job.name, job.data, job.with_headers(options)) for job, options in zip(new, own, strict=True)
-            ]
-            return await add(specs)
-
-        return await add_within(self._middleware, new, add_all, blocking=self._runtime is BLOCKING_RUNTIME)
-
-    async def _add_in_batch(self, jobs: Sequence[JobSpec], join_and_add: JoinAndAdd) -> list[Job[Any, Any]]:
-        """See `JobQueue`."""
-        link = await self._plain_link()
-
-        async def add_all(given: Iterable[Any]) -> list[Job[Any, Any]]:
-            specs = list(given)
-            if link is None:
-                return await partitioned_adds.add_all(self, specs, self._durable, join_and_add)
-            try:
-                return await join_and_add(self, specs)
-            except BulkAddError as error:
-                if not any(isinstance(each, LayoutChangedError) for each in error.results):
-                    raise
-                return await partitioned_adds.add_rest(self, specs, self._durable, error, join_and_add)
-
-        return await self._add_within(jobs, add_all)
-
-    async def _add_joined(self, jobs: Sequence[JobSpec], durable: DurableInput) -> list[Job[Any, Any]]:
-        """See `JobQueue`."""
-        durability = self._durable if durable is None else parse_durable(durable)
-        return await self._add_all(await self._connected(), jobs, durability, is_routed=True)
+        return await self._add_all(jobs, durable)
 
     async def _add_all(
-        self, link: QueueLink | None, jobs: Iterable[Any], durability: Durability | None, is_routed: bool = False
+        self, jobs: Iterable[Any], durable: DurableInput = None, around: JoinAndAdd | None = None
     ) -> list[Job[Any, Any]]:
-        """Add jobs. With ``is_routed``, those that belong to another partition get an error as their result."""
-        if link is None:
-            return await partitioned_adds.add_all(self, jobs, durability)
-        if self._partition is None:
-            jobs = list(check_iterable("jobs", jobs, "jobs"))  # they may have to be added again
-        try:
-            if durability is not None:
-                added = await self._add_bulk_durably(link, jobs, durability)
-            else:
-                bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
-                added = await self._run_bulk(bulk)
-        except BulkAddError as error:
-            is_routed = is_routed or self._partition is not None
-            if is_routed or not any(isinstance(each, LayoutChangedError) for each in error.results):
-                raise
-            return await partitioned_adds.add_rest(self, jobs, durability, error)
-        if not link.is_listed and added:
-            await queue_list.register(link)
-        return added
+        """Add jobs within the middleware, which may change them; see also `JobQueue`."""
+        link = await self._first_connected()
+        durability = self._durable if durable is None else parse_durable(durable)
 
-    async def _run_bulk(self, bulk: BulkAdd) -> list[Job[Any, Any]]:
-        if TELEMETRY.on:
-            return await observed("add_bulk", self._shown_name, self._transport, bulk.rows, bulk.run)
-        return await bulk.run()
+        async def add(entries: Iterable[Entry]) -> list[Job[Any, Any]]:
+            return await Plan(self, link, entries, durability, around).run()
 
-    async def _add_bulk_durably(self, link: QueueLink, jobs: Iterable[Any], durability: Durability) -> list[Any]:
-        chunks = MarkedChunks(self._layout_number, self._takes_known)
-        confirmer = (await self._durable_adds(durability)).confirmer
-        renew = partial(chunks.renew, confirmer)
-        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, chunks.add_call, renew)
-        await confirmer.ready()
-        try:
-            added = await self._run_bulk(bulk)
-        except BulkAddError as error:
-            await chunks.confirm(confirmer, error.results, bulk.order)
-            raise
-        await chunks.confirm(confirmer, added, bulk.order)
-        return added
+        return await add_within(
+            self._middleware, repeat(self._shown_name), entries_of(jobs, self._defaults), add,
+            blocking=self._runtime.is_blocking,
+        )  # fmt: skip
 
     async def add_and_wait(
         self,
@@ -752,22 +640,20 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             JobFailedError: If the job failed permanently.
             WaitTimeoutError: If the job did not end in time.
             JobStateError: If a job with this ``job_id`` or ``deduplication`` id already exists.
-            UnsupportedOptionError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
+            GlideMQValidationError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
                 cannot be read.
         """
         if misplaced:
             reject_positional_options(misplaced)
-        return cast("ResultT", await self._add_and_wait(name, data, wait_timeout, cast("Mapping[str, Any]", options)))
-
-    async def _add_and_wait(self, name: str, data: Any, wait_timeout: Milliseconds, given: Mapping[str, Any]) -> Any:
         timeout = to_ms("wait_timeout", wait_timeout, minimum=1)
-        job_options = self._options(given)
+        job_options = self._options(cast("Mapping[str, Any]", options))
         for option in ("remove_on_complete", "remove_on_fail"):
             if getattr(job_options, option) not in (None, False):
-                raise UnsupportedOptionError(option, getattr(job_options, option), "cannot be used with add_and_wait")
-        if self._partitions is None:
-            await (await self._connected()).waiter.start()
-        job = await self.add(name, data, **cast("Any", given))
+                raise GlideMQValidationError(option, getattr(job_options, option), "cannot be used with add_and_wait")
+        link = await self._plain_link()
+        if link is not None:
+            await link.waiter.start()
+        job = await self.add(name, data, **options)
         if job.outcome not in ADDED_OUTCOMES:
             message = f"job {job.id!r} already exists ({job.outcome})"
             raise JobStateError(job.id, str(job.outcome), "add and wait for", message)
@@ -783,7 +669,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             exclude_data: If True, the job's data is not read; `Job.data` is None.
         """
         bare = check_bool("exclude_data", exclude_data)
-        return await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
+        job = await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
+        if job is not None:
+            await show_parents(job)
+        return job
 
     def iter_jobs(
         self, state: str, page: int = 500, *, exclude_data: bool = False, tags: str | Iterable[str] | None = None
@@ -844,10 +733,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         groups and per further 256 priorities in use.
         """
         return await reading.get_counts(await self._connected())
-
-    async def get_job_count_by_types(self) -> JobCounts:
-        """Return the number of jobs per state: an alias of `Queue.get_job_counts`, named as in glide-mq for Node."""
-        return await self.get_job_counts()
 
     async def count(self) -> int:
         """Return the number of jobs that no worker has fetched: waiting, delayed, prioritized and group-waiting."""
@@ -984,18 +869,15 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     # -- backup -------------------------------------------------------------------------------------------
 
-    async def _backup_layout(self) -> tuple[Sequence[QueueLink], Sequence[int]]:
+    async def _backup_layout(self) -> Sequence[QueueLink]:
         """See `QueueWithBackups`."""
         await self._check_layout(always=True)
         link = await self._plain_link()
-        if link is not None:
-            return (link,), ()
-        assert self._partitions is not None
-        return [await queue._connected() for queue in self._partitions.queues], self._partitions.layout.counts
+        return [await queue._connected() for queue in self._parts] if link is None else (link,)
 
-    async def _restore_partitions(self, store: BackupStore, info: BackupInfo) -> RestoreReport:
+    async def _restore_partitions(self, store: BackupStore, info: BackupInfo, wanted: int | None) -> RestoreReport:
         """See `QueueWithBackups`."""
-        return await partitioned_backups.restore_partitions(self, store, info)
+        return await partitioned_backups.restore_partitions(self, store, info, wanted)
 
     backup = backups.backup
     get_backups = backups.get_backups
@@ -1005,9 +887,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     # -- limits -------------------------------------------------------------------------------------------
 
     set_global_concurrency = limits.set_global_concurrency
-    get_global_concurrency = limits.get_global_concurrency
     set_global_rate_limit = limits.set_global_rate_limit
-    get_global_rate_limit = limits.get_global_rate_limit
     get_global_limits = limits.get_global_limits
     remove_global_rate_limit = limits.remove_global_rate_limit
     set_group_limits = limits.set_group_limits
@@ -1016,8 +896,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     # -- partitions ---------------------------------------------------------------------------------------
 
-    get_partitions = partitioned_changes.get_partitions
-    set_partitions = partitioned_changes.set_partitions
+    async def get_partitions(self) -> QueuePartitions:
+        """Return the partitions of the queue. A queue without partitions has 1, which is the queue itself."""
+        await self._plain_link()
+        await self._renew_layout()
+        names = tuple(queue.name for queue in self._parts)
+        return QueuePartitions(count=len(names), names=names)
 
     # -- remote control -----------------------------------------------------------------------------------
 
@@ -1096,7 +980,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     resume_job_scheduler = schedulers.resume_job_scheduler
     get_job_scheduler = schedulers.get_job_scheduler
     get_job_schedulers = schedulers.get_job_schedulers
-    get_repeatable_jobs = schedulers.get_repeatable_jobs
 
     # -- dead letters -------------------------------------------------------------------------------------
 

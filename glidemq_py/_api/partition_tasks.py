@@ -1,4 +1,4 @@
-"""Background tasks of services that serve a whole queue: one task per partition, also if their number changes."""
+"""Background tasks that serve a whole queue: one task per partition, also if it gets partitions later."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from glidemq_py.errors import ClosedError, GlideMQError
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
 
-__all__ = ["PartitionTasks"]
-
 _log = get_logger(__name__)
 
 _RETRY_S: Final = 5.0
 
 
 class PartitionTasks(BackgroundTask):
-    """Runs a task for each partition of a queue that may have jobs, or one for a queue without partitions.
+    """Runs a task for each partition of a queue, or one for a queue without partitions.
 
     Call `open` before `start`.
 
     Args:
-        queue: The queue; its partitions change with those that other clients have given it.
+        queue: The queue, which another client may give partitions.
         make: Makes the task of a partition. The first argument is its link.
         every: Interval at which the layout that the queue knows is compared, seconds; it is read if it is old. None:
             only after `check`.
@@ -46,7 +44,7 @@ class PartitionTasks(BackgroundTask):
 
     @property
     def tasks(self) -> list[BackgroundTask]:
-        """The tasks of the present partitions."""
+        """The tasks of all partitions."""
         return list(self._tasks.values())
 
     async def open(self) -> None:
@@ -55,7 +53,7 @@ class PartitionTasks(BackgroundTask):
         await self._follow()
 
     def check(self) -> None:
-        """Read the layout now: another client may have changed it."""
+        """Read the layout now: another client may have created partitions."""
         self._asked.set()
 
     def start(self) -> None:
@@ -84,7 +82,7 @@ class PartitionTasks(BackgroundTask):
                 pause = _RETRY_S
 
     async def _follow(self) -> list[BackgroundTask]:
-        """End the tasks of partitions that serve no more; return those of new ones, which are not started yet."""
+        """End the task of a queue that has got partitions; return new tasks, which are not started yet."""
         links = [await part._connected() for part in self._queue._parts]
         wanted = {(link.keys.name, link.partition is not None): link for link in links}
         for key in [key for key in self._tasks if key not in wanted]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -21,26 +21,16 @@ from glidemq_py._api.administration import checked_count
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._features.partitions.changing import HAS_ID, IN_USE, MOVED, keys_in_use
-from glidemq_py._features.partitions.deleting import begin_deletion, finish_deletion, jobs_active_error
-from glidemq_py._features.partitions.layout import Layout, Partition, partition_of_key
-from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import between, listable
-from glidemq_py.errors import (
-    GlideMQError,
-    JobNotFoundError,
-    JobStateError,
-    PartitionedQueueError,
-)
+from glidemq_py._partitions.deleting import jobs_active_error
+from glidemq_py._partitions.layout import Layout, Partition, partition_of_key
+from glidemq_py._partitions.routing import candidates
+from glidemq_py.errors import JobNotFoundError, JobStateError, PartitionedQueueError
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
-
-__all__ = ["PartitionedQueue"]
 
 T = TypeVar("T")
 
@@ -53,7 +43,7 @@ _BY_ID: Final = (
 _NAMES: Final = ("job_id", "parent_id", "flow_id", "key", "deduplication_id")
 """Names of the first arguments of `_BY_ID` and `_BY_KEY`."""
 _BY_KEY: Final = (
-    "get_deduplication_job", "get_group", "pause_fair_key", "rate_limit_group",
+    "get_deduplication_job", "get_fair_key", "get_group", "pause_fair_key", "rate_limit_group",
     "remove_deduplication", "resume_fair_key", "set_fair_key_limits", "set_group_limits",
 )  # fmt: skip
 """Methods whose first argument chooses the partition as the routing key of a job does."""
@@ -64,7 +54,7 @@ _SETTINGS: Final = (
 )  # fmt: skip
 """Methods that are called for every partition, partition 0 last."""
 _OF_FIRST: Final = (
-    "get_attempt_history", "get_event_retention", "get_failure_policy", "get_fair_key_defaults", "get_features",
+    "get_attempt_history", "get_event_retention", "get_failure_policy", "get_fair_key_defaults",
     "get_metrics_by_name_setting", "get_result_retention", "get_stalled_policy", "get_timeline_setting",
     "get_usage_summary", "inspect_workers", "is_paused", "ping_workers", "quiet_workers", "resize_workers",
     "resume_workers",
@@ -82,10 +72,6 @@ _IN_TURN: Final = (
     "iter_search_jobs",
 )
 """Methods that iterate over something of all partitions, one after the other."""
-_KEYS_PER_CALL: Final = 500
-_ATTEMPTS: Final = 20
-"""Times that a queue is deleted. More than two are needed only if its partitions change again and again."""
-_MOVED_KEPT: Final = 100_000
 ADDS_PER_TURN: Final = 128
 """Concurrent adds without a key that go to the same partition in a row."""
 
@@ -103,16 +89,9 @@ class PartitionedQueue:
         self.layout = layout
         self.queues: tuple[Queue[Any, Any], ...] = tuple(
             home._partition_queue(name, Partition(number, home.name), layout.number)
-            for number, name in enumerate(layout.served)
+            for number, name in enumerate(layout.names)
         )
-        """All that may have jobs; the first ``layout.partitions`` get new ones."""
-        self.lacks_share = False
-        """True if a fetch was limited by the share of a partition, and the shares were not traded since."""
         self._turn = self._adds = 0
-        self._former: dict[int, Queue[Any, Any]] = {}
-        """Former partitions, as queues that take only jobs whose keys have jobs there."""
-        self._moved: set[tuple[int, str]] = set()
-        """Keys that have no jobs in a former partition any more."""
 
     # -- choosing partitions --------------------------------------------------------------------------------
 
@@ -140,89 +119,14 @@ class PartitionedQueue:
         found = candidates(parse_job_id(job_id), self.layout)
         for number, own in found[:-1]:
             link = await self.queues[number]._connected()
-            if await link.transport.command("EXISTS", link.keys.job(own)):
+            if await link.command("EXISTS", link.keys.job(own)):
                 return self.queues[number], own
         number, own = found[-1]
         if len(found) > 1:
             link = await self.queues[number]._connected()
-            if not await link.transport.command("EXISTS", link.keys.job(own)):
+            if not await link.command("EXISTS", link.keys.job(own)):
                 number, own = found[0]  # the place of a job that does not exist
         return self.queues[number], own
-
-    async def has_moved_on(self, number: int, key: str, row: list[object]) -> bool:
-        """Return True if a key has no jobs in a former partition any more. ``row``: see `moving_row`."""
-        return not (await self.still_there(number, [(key, row)]))[0]
-
-    async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[int]:
-        """Return for each key whether it has jobs in a former partition, as `keys_in_use` does.
-
-        Raises `LayoutChangedError`.
-        """
-        found = [IN_USE if self.may_have(number, key, row[1] is not False) else MOVED for key, row in keys]
-        unknown = [at for at, known in enumerate(found) if known]
-        link = await self.queues[number]._connected()
-        for start in range(0, len(unknown), _KEYS_PER_CALL):
-            page = unknown[start : start + _KEYS_PER_CALL]
-            call = keys_in_use(link.keys.meta, self.layout.number, [keys[at][1] for at in page])
-            for at, state in zip(page, await link.transport.call(call), strict=True):
-                found[at] = state
-                key, (_, job_id, *_) = keys[at]
-                if not state and job_id is False:
-                    self.note_moved(number, key)
-        return found
-
-    async def former_of(self, rows: Sequence[tuple[str, list[object]]]) -> list[int | None]:
-        """Return for each new job its former partition; None if it belongs to the present one of its key.
-
-        A custom id is looked up in all partitions of the key before a new job with it is added to one of them. Raises
-        `LayoutChangedError`.
-
-        Args:
-            rows: The key and the row of each job, see `moving_row`.
-        """
-        asked: dict[int, list[int]] = {}
-        for at, (key, _) in enumerate(rows):
-            for number in self.layout.homes(key)[:-1]:
-                asked.setdefault(number, []).append(at)
-        found: list[int | None] = [None] * len(rows)
-        states = [MOVED] * len(rows)
-        for number, mine in asked.items():
-            for at, state in zip(mine, await self.still_there(number, [rows[at] for at in mine]), strict=True):
-                if state > states[at]:
-                    found[at], states[at] = number, state
-        named = [at for at, state in enumerate(states) if state == IN_USE and rows[at][1][1] is not False]
-        for number, mine in _grouped(named, lambda at: self.partition_of(rows[at][0])).items():
-            link = await self.queues[number]._connected()
-            for start in range(0, len(mine), _KEYS_PER_CALL):
-                page = mine[start : start + _KEYS_PER_CALL]
-                call = keys_in_use(link.keys.meta, self.layout.number, [rows[at][1] for at in page], peek=True)
-                for at, state in zip(page, await link.transport.call(call), strict=True):
-                    if state == HAS_ID:
-                        found[at] = None
-        return found
-
-    def may_have(self, number: int, key: str, has_id: bool) -> bool:
-        """Return False if a former partition is known to have no jobs for a new job with this key.
-
-        Args:
-            number: The former partition.
-            key: The key.
-            has_id: Whether the new job has a custom id: then it may have the job with this id in any case.
-        """
-        return has_id or (number, key) not in self._moved
-
-    def note_moved(self, number: int, key: str) -> None:
-        """Remember that a key neither orders nor deduplicates jobs of a former partition any more."""
-        if len(self._moved) < _MOVED_KEPT:
-            self._moved.add((number, key))
-
-    def former(self, number: int) -> Queue[Any, Any]:
-        """Return a former partition as a queue that takes only jobs whose keys have jobs there."""
-        queue = self._former.get(number)
-        if queue is None:
-            part, name = Partition(number, self.home.name), self.layout.names[number]
-            queue = self._former[number] = self.home._partition_queue(name, part, self.layout.number, known=True)
-        return queue
 
     async def each(self, method: str, *args: Any, **options: Any) -> list[Any]:
         """Call a method of every partition; return the results in the order of the partitions."""
@@ -241,7 +145,7 @@ class PartitionedQueue:
             return await self.by_id(method, job_id, more, **named)
         if method in _BY_KEY:
             key, _, _ = _first(args, options)
-            return await self._by_key(method, str(key), args, options)
+            return await getattr(self.queues[self.partition_of(str(key))], method)(*args, **options)
         if method in _SETTINGS:
             for queue in reversed(self.queues):
                 await getattr(queue, method)(*args, **options)
@@ -288,24 +192,6 @@ class PartitionedQueue:
             return record
         return replace(record, job_id=Partition(number, self.home.name).id_of(record.job_id))
 
-    async def _by_key(self, method: str, key: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """Read the key where its jobs are; change it in all partitions that may have jobs of it."""
-        *former, home = self.layout.homes(key)
-        if method == "get_group":
-            for number in former:
-                if await self.has_moved_on(number, key, [key, False, True, False]):
-                    continue
-                group = await self.queues[number].get_group(key)
-                if group is not None:
-                    return group
-            former = []
-        found: Any = await getattr(self.queues[home], method)(*args, **options)
-        for number in former:
-            if method.startswith("get_") and found is not None:
-                break
-            found = await getattr(self.queues[number], method)(*args, **options) or found
-        return found
-
     async def by_id(
         self, method: str | Callable[..., Awaitable[Any]], job_id: object, args: tuple[Any, ...] = (), **options: Any
     ) -> Any:  # fmt: skip
@@ -334,14 +220,6 @@ class PartitionedQueue:
                 break
         return done
 
-    async def add_and_wait(self, name: str, data: Any = None, *, wait_timeout: Any = 30_000, **options: Any) -> Any:
-        """See `Queue.add_and_wait`."""
-        return await self.home._add_and_wait(name, data, wait_timeout, options)
-
-    def note_lack(self) -> None:
-        """Note that a partition has more ready jobs than its share of the queue's concurrency allows."""
-        self.lacks_share = True
-
     # -- reading --------------------------------------------------------------------------------------------
 
     async def get_job_counts(self) -> JobCounts:
@@ -353,8 +231,6 @@ class PartitionedQueue:
             if each.name != "paused"
         }
         return JobCounts(**sums, paused=counts[0].paused)
-
-    get_job_count_by_types = get_job_counts
 
     async def get_jobs(self, state: str, start: int = 0, end: int = -1, **options: Any) -> list[Job[Any, Any]]:
         """See `Queue.get_jobs`; positions count the jobs of all partitions, one after the other."""
@@ -421,8 +297,7 @@ class PartitionedQueue:
 
     # -- implemented by other modules -----------------------------------------------------------------------
 
-    get_fair_key = fair_keys.get_fair_key
-
+    get_features = figures.get_features
     get_rank_counts = figures.get_rank_counts
     get_metrics = figures.get_metrics
     get_metrics_by_name = figures.get_metrics_by_name
@@ -438,7 +313,7 @@ class PartitionedQueue:
     remove_job_scheduler = schedulers.remove_job_scheduler
     pause_job_scheduler = schedulers.pause_job_scheduler
     resume_job_scheduler = schedulers.resume_job_scheduler
-    get_job_schedulers = get_repeatable_jobs = schedulers.get_job_schedulers
+    get_job_schedulers = schedulers.get_job_schedulers
 
     get_dead_letter_jobs = dead_letters.get_dead_letter_jobs
     get_dead_letter_job = dead_letters.get_dead_letter_job
@@ -446,9 +321,7 @@ class PartitionedQueue:
     replay_dead_letter_job = dead_letters.replay_dead_letter_job
 
     set_global_concurrency = limits.set_global_concurrency
-    get_global_concurrency = limits.get_global_concurrency
     set_global_rate_limit = limits.set_global_rate_limit
-    get_global_rate_limit = limits.get_global_rate_limit
     get_global_limits = limits.get_global_limits
     remove_global_rate_limit = limits.remove_global_rate_limit
     set_name_limits = limits.set_name_limits
@@ -489,49 +362,19 @@ class PartitionedQueue:
         return found
 
     async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
-        """See `Queue.obliterate`. The layout is deleted first; former partitions are deleted, too."""
+        """See `Queue.obliterate`. Partition 0, which has the layout, is the last."""
         check_bool("force", force)
         check_bool("scan", scan)
-        home, deleted = self.home, 0
-        for _ in range(_ATTEMPTS):
-            found = home._partitions or self
-            if not force:
-                active = (await found.get_job_counts()).active
-                if active:
-                    raise jobs_active_error(home.name, active)
-            try:
-                deleted += await found._delete(force=force, scan=scan)
-            except LayoutChangedError as error:  # another client changes the partitions, or creates them again
-                await home._renew_layout(error)
-            else:
-                await home._forget_partitions()
-                return deleted
-        raise GlideMQError(f"queue {home.name!r}: other clients keep changing its partitions; call obliterate again")
-
-    async def _delete(self, *, force: bool, scan: bool) -> int:
-        """Delete the layout, then the partitions. Jobs that start after that are deleted too.
-
-        Raises:
-            LayoutChangedError: The queue has another layout.
-        """
-        first = await self.queues[0]._connected()
-
-        async def delete(keys: QueueKeys, epoch: int) -> int:
-            link = replace(first, keys=keys)
-            return await administration.obliterate_queue(link, force=True, scan=scan, epoch=epoch)
-
-        has_begun = self.layout.number > 0
-        if has_begun:
-            await begin_deletion(first.transport, first.keys, self.layout)
-        deleted = await finish_deletion(first.transport, first.keys, delete)
-        return deleted + await administration.obliterate_queue(first, force=force or has_begun, scan=scan)
-
-
-def _grouped(items: Iterable[int], group_of: Callable[[int], int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for item in items:
-        found.setdefault(group_of(item), []).append(item)
-    return found
+        if not force:
+            active = (await self.get_job_counts()).active
+            if active:
+                raise jobs_active_error(self.home.name, active)
+        deleted = 0
+        for queue in reversed(self.queues):
+            link = await queue._connected()
+            deleted += await administration.obliterate_queue(link, force=True, scan=scan, layout=self.layout.number)
+        await self.home._disconnect()
+        return deleted
 
 
 def _first(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

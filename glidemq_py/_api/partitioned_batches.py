@@ -1,7 +1,7 @@
 """The batches of a partitioned queue: each is in one partition, with its callbacks; its jobs are in all of them.
 
-New batches take turns; the hash of a given ``batch_id`` chooses the partition. A batch stays there when the number of
-partitions changes, so all partitions are looked through for an id that names no partition.
+New batches take turns; the hash of a given ``batch_id`` chooses the partition. As the id may be one that a partition
+has made, all of them are looked through for an id that names no partition.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import validate_existing_id, validate_job_id
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch
-from glidemq_py._features.job_batches.batch_ref import BatchRef
-from glidemq_py._features.job_batches.queue_api import Callbacks, create_within
-from glidemq_py._features.partitions.layout import Partition, split_partition_id
+from glidemq_py._features.job_batches.job_api import BatchRef
+from glidemq_py._features.job_batches.queue_api import create_in, create_within
+from glidemq_py._partitions.layout import Partition, partition_of_key, split_partition_id
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
-__all__ = ["create_batch", "get_batch", "has_batches", "has_temporary", "shown_batch"]
-
 _ATTEMPTS: Final = 20
-_SCANNED: Final = "500"
 
 
 async def create_batch(self: Partitions, *, batch_id: str | None = None, **options: Any) -> JobBatch:
     """See `Queue.create_batch`."""
     given = {option: options.pop(option, None) for option in ("on_complete", "on_success", "on_failure")}
 
-    async def create(callbacks: Callbacks) -> JobBatch:
-        return await _create(self, batch_id, {**options, **callbacks})
-
-    return await create_within(self.home, self.home._runtime, given, create)
+    return await create_within(
+        self.home, given, lambda callbacks: _create(self, batch_id, {"callbacks": callbacks, **options})
+    )
 
 
 async def _create(self: Partitions, batch_id: str | None, options: Mapping[str, Any]) -> JobBatch:
@@ -40,11 +36,11 @@ async def _create(self: Partitions, batch_id: str | None, options: Mapping[str, 
     for left in reversed(range(_ATTEMPTS)):
         number = self.next_partition() if batch_id is None else await _place_of(self, batch_id)
         try:
-            made: JobBatch = await self.queues[number].create_batch(batch_id=batch_id, **options)
-        except LayoutChangedError as error:
+            made = await create_in(self.queues[number], batch_id=batch_id, **options)
+        except LayoutChangedError:
             if not left:
                 raise
-            await home._renew_layout(error)
+            await home._renew_layout(refused=True)
             self = home._partitions
         else:
             return shown_batch(self, number, made)
@@ -55,13 +51,13 @@ async def _place_of(self: Partitions, batch_id: str) -> int:
     """Return the partition that has the batch, or that of a new one with this id."""
     name = validate_job_id(batch_id, "batch_id")
     found = await _existing(self, name)
-    return self.layout.homes(name)[-1] if found is None else found
+    return partition_of_key(name, len(self.queues)) if found is None else found
 
 
 async def _existing(self: Partitions, batch_id: str) -> int | None:
     """Return the first partition that has a batch with this id, beginning with that of its hash."""
-    homes = self.layout.homes(batch_id)
-    for numbers in ([homes[-1]], [each for each in range(len(self.queues)) if each != homes[-1]]):
+    home = partition_of_key(batch_id, len(self.queues))
+    for numbers in ([home], [each for each in range(len(self.queues)) if each != home]):
         found: Sequence[bool] = await self.together(_has(self.queues[number], batch_id) for number in numbers)
         for number, exists in zip(numbers, found, strict=True):
             if exists:
@@ -71,7 +67,7 @@ async def _existing(self: Partitions, batch_id: str) -> int | None:
 
 async def _has(queue: Any, batch_id: str) -> bool:
     link = await queue._connected()
-    return bool(await link.transport.call(calls.batch_status(link.keys.meta, batch_id)))
+    return bool(await link.call(calls.batch_status, batch_id))
 
 
 async def get_batch(self: Partitions, batch: str | BatchRef) -> JobBatch:
@@ -93,25 +89,3 @@ async def get_batch(self: Partitions, batch: str | BatchRef) -> JobBatch:
 def shown_batch(self: Partitions, number: int, batch: JobBatch) -> JobBatch:
     """Return the batch of a partition as that of the whole queue."""
     return JobBatch(self.queues[number], batch.id, self.home, Partition(number, self.home.name).id_of(batch.id))
-
-
-async def has_batches(queue: Any) -> bool:
-    """Return True if a partition has batches: unfinished ones, or ended ones that are kept."""
-    async for _ in queue.iter_batches():
-        return True
-    return await has_temporary(queue, "batch:")
-
-
-async def has_temporary(queue: Any, beginning: str) -> bool:
-    """Return True if a queue has keys that expire whose names begin with this text."""
-    link = await queue._connected()
-    stem, cursor = link.keys.stem, b"0"
-    while True:
-        cursor, found = await link.transport.command(
-            "ZSCAN", f"{stem}temporary", cursor, "MATCH", f"{beginning}*", "COUNT", _SCANNED
-        )
-        for suffix in found[::2]:
-            if await link.transport.command("EXISTS", stem.encode() + suffix):
-                return True
-        if cursor == b"0":
-            return False

@@ -6,18 +6,9 @@ from typing import Any
 
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._features.dead_letters import queue_api
-from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import between
-
-__all__ = [
-    "get_dead_letter_job",
-    "get_dead_letter_jobs",
-    "get_newest_dead_letter_jobs",
-    "remove_dead_letter_job",
-    "replay_dead_letter_job",
-    "shown_entry",
-]
+from glidemq_py._partitions.layout import Partition
 
 
 async def get_dead_letter_jobs(self: Partitions, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:

@@ -12,9 +12,13 @@ from glidemq_py._features.failures.queue_api import FailureStats
 from glidemq_py._features.metrics import Metrics, MetricsPoint, bounds
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, get_metrics_of_partitions
 
-__all__ = ["check", "get_failure_stats", "get_metrics", "get_metrics_by_name", "get_rank_counts"]
-
 KeyT = TypeVar("KeyT")
+
+
+async def get_features(self: Partitions) -> dict[str, str]:
+    """See `Queue.get_features`; those of all partitions."""
+    found: list[dict[str, str]] = await self.each("get_features")
+    return {name: version for each in found for name, version in each.items()}
 
 
 async def get_rank_counts(self: Partitions) -> dict[int, int]:

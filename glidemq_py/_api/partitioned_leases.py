@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from glidemq_py._api.partitioned_limits import trade_if_due
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_int, check_iterable
-from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._core.times import Milliseconds, monotonic, to_ms
 from glidemq_py._features.leases.exchanging import ROWS_PER_CALL, LeaseOutcome
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.queue_api import MAX_WAIT_MS, LeaseReport, check_distinct
-from glidemq_py._features.partitions.share_round import RoundEnd
 from glidemq_py.errors import GlideMQError
-
-__all__ = ["complete_leases", "extend_leases", "fail_leases", "fetch", "release_leases", "release_owner"]
 
 _FIRST_PAUSE_S: Final = 0.02
 _LAST_PAUSE_S: Final = 0.5
@@ -29,14 +24,12 @@ async def fetch(
     self: Partitions, count: int = 1, *, wait: Milliseconds = 0, owner: str | None = None, **options: Any
 ) -> list[Lease[Any, Any]]:
     """See `Queue.fetch`. While it waits, it looks at all partitions, at least twice per second."""
-    until = time.monotonic() + to_ms("wait", wait, maximum=MAX_WAIT_MS) / 1_000
+    until = monotonic() + to_ms("wait", wait, maximum=MAX_WAIT_MS) / 1_000
     name = self.home._lease_owner if owner is None else owner
     pause = _FIRST_PAUSE_S
     while True:
         found = await _fetch_once(self, count, owner=name, **options)
-        if self.lacks_share:
-            self.lacks_share = (await trade_if_due(self)).end is not RoundEnd.COMPLETE
-        left = until - time.monotonic()
+        left = until - monotonic()
         if found or left <= 0:
             return found
         await self.home._runtime.sleep(min(pause, left))
@@ -49,8 +42,7 @@ async def _fetch_once(self: Partitions, count: int, **options: Any) -> list[Leas
     try:
         for number in range(len(self.queues)):
             queue = self.queues[(first + number) % len(self.queues)]
-            (await queue._connected()).lacks_share = self.note_lack
-            found += await queue.fetch(count - len(found), **options)
+            found += await queue.fetch(count - len(found) if found else count, **options)
             if len(found) >= count:
                 break
     except BaseException:

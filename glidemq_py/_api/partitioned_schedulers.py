@@ -1,6 +1,6 @@
 """The schedulers of a partitioned queue: the hash of its name chooses the partition of a new one and of its jobs.
 
-It stays there when the number of partitions changes, so all partitions are looked through for one.
+Other clients create theirs in partition 0, so all partitions are looked through for one.
 """
 
 from __future__ import annotations
@@ -13,27 +13,17 @@ from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.queue_api import NAME_LENGTH
-from glidemq_py.errors import UnsupportedOptionError
-
-__all__ = [
-    "get_job_scheduler",
-    "get_job_schedulers",
-    "pause_job_scheduler",
-    "remove_job_scheduler",
-    "resume_job_scheduler",
-    "shown_scheduler",
-    "upsert_job_scheduler",
-]
+from glidemq_py._partitions.layout import Partition, partition_of_key
+from glidemq_py.errors import GlideMQValidationError
 
 
 async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = None, **options: Any) -> JobScheduler:
     """See `Queue.upsert_job_scheduler`; the hash of the name chooses the partition of a new scheduler and its jobs.
 
     Raises:
-        UnsupportedOptionError: If an option of the jobs would choose a partition.
+        GlideMQValidationError: If an option of the jobs would choose a partition.
     """
     places = _places(self, name)
     given: Any = template
@@ -44,14 +34,14 @@ async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = N
     chosen = JobOptions.of_job(self.home._defaults, JobOptions() if given is None else JobOptions.parse(given))
     for option in ("ordering", "fair_key", "deduplication", "job_id"):
         if getattr(chosen, option) is not None:
-            raise UnsupportedOptionError(
+            raise GlideMQValidationError(
                 f"template.{option}", getattr(chosen, option),
                 "is not supported by the schedulers of partitioned queues: their name chooses the partition",
             )  # fmt: skip
     found = [place for place in places if await self.queues[place].get_job_scheduler(name) is not None]
     number, *others = found or places[:1]  # a scheduler that exists is changed where it is
     made = await self.queues[number].upsert_job_scheduler(name, template=template, **options)
-    for other in others:  # a client that did not know the present partitions has created it
+    for other in others:  # another client has created it
         await self.queues[other].remove_job_scheduler(name)
     return shown_scheduler(Partition(number, self.home.name), made)
 
@@ -97,17 +87,19 @@ async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
 
 
 def _places(self: Partitions, name: str) -> list[int]:
-    """Return the partitions in the order in which to look for the scheduler.
+    """Return the partitions in the order in which to look for the scheduler: that of its name comes first.
 
-    That of its name comes first, then former ones, and that of other clients. A scheduler stays where it was created,
-    so after several changes of the number of partitions it may be in any other one.
+    Other clients create theirs in partition 0; versions that could change the number of partitions left them in any.
     """
-    homes = self.layout.homes(check_text("name", name, maximum=NAME_LENGTH))
-    return list(dict.fromkeys([*reversed(homes), *range(len(self.queues))]))
+    home = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
+    return list(dict.fromkeys([home, *range(len(self.queues))]))
 
 
 def shown_scheduler(part: Partition, scheduler: JobScheduler) -> JobScheduler:
     """Return the scheduler of a partition as one of the whole queue."""
-    if scheduler.last_job_id is None:
-        return scheduler
-    return replace(scheduler, last_job_id=part.id_of(scheduler.last_job_id))
+    last = scheduler.last_job_id
+    return replace(
+        scheduler,
+        last_job_id=None if last is None else part.id_of(last),
+        last_runs=tuple((at, part.id_of(job_id)) for at, job_id in scheduler.last_runs),
+    )

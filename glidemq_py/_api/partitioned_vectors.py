@@ -16,8 +16,6 @@ from glidemq_py.errors import SearchIndexError
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
 
-__all__ = ["create_job_index", "drop_job_index", "vector_search"]
-
 _EXISTS: Final = re.compile(r"\bexists\b", re.IGNORECASE)
 
 
@@ -58,7 +56,7 @@ async def vector_search(
             if NO_INDEX.search(str(error)) is None:
                 raise
             problem = f"{error}: partition {queue.name!r} has no index {index!r}"
-            raise SearchIndexError(f"{problem}; call create_job_index, also after the number has grown") from error
+            raise SearchIndexError(f"{problem}; call create_job_index") from error
         return [(score, job_id, queue) for job_id, score in hits]
 
     hits = [hit for found in await self.together(map(search, self.queues)) for hit in found]

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from glidemq_py._features.partitions.layout import Layout
-
-__all__ = ["Partitions"]
+from glidemq_py._partitions.layout import Layout
 
 T = TypeVar("T")
 
 
 class Partitions(Protocol):
     """The partitions of a queue, which are queues themselves."""
-
-    lacks_share: bool
 
     @property
     def queues(self) -> Sequence[Any]:
@@ -30,10 +26,6 @@ class Partitions(Protocol):
     @property
     def home(self) -> Any:
         """The queue of the user."""
-        ...
-
-    def note_lack(self) -> None:
-        """Note that a partition has more ready jobs than its share of the queue's concurrency allows."""
         ...
 
     def next_partition(self) -> int:

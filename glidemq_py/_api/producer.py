@@ -35,16 +35,6 @@ from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py.errors import BulkAddError
 
-__all__ = [
-    "Producer",
-    "ProducerCache",
-    "ServerlessPool",
-    "added_id",
-    "bulk_ids",
-    "fingerprint",
-    "serverless_pool",
-]
-
 DataT = TypeVar("DataT", default=Any)
 
 

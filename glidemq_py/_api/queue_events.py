@@ -6,19 +6,20 @@ job's result, read the job.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from glidemq_py._api.partitioned_events import BlockingPartitionEvents, PartitionEvents
+from glidemq_py._api.partitioned_events import PartitionEvents
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.keys import QueueKeys
@@ -26,9 +27,10 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._core.repeated_failures import RepeatedFailure
-from glidemq_py._features.partitions.layout import split_partition_id
-from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._core.repeated_failures import ForeignFailures, RepeatedFailure
+from glidemq_py._core.times import monotonic
+from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import (
     ClosedError,
     EventLoopError,
@@ -45,6 +47,7 @@ _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
 _FIRST = "0-0"
+_LAYOUT_S = 10.0
 _ENTRY_ID = re.compile(r"[0-9]+(-[0-9]+)?")
 _REMEDY = "make another QueueEvents for another reader"
 _REMEDY_CLOSED = "make another QueueEvents in each event loop"
@@ -84,7 +87,7 @@ class QueueEvents(AsyncOnly):
     ) -> None:
         self._keys = QueueKeys(validate_prefix(prefix), validate_queue_name(name))
         if connection is not None:
-            check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
+            check_connection(connection, blocking=self._runtime.is_blocking)
         self.name = name
         self._connection = connection
         self._start = _checked_ids(last_event_id)
@@ -94,7 +97,10 @@ class QueueEvents(AsyncOnly):
         self._reader: EventReader | PartitionEvents | None = None
         self._connections: list[ReadConnection] = []
         """Closed in reverse: readers before the transport whose client they share."""
+        self._next_look = 0.0
+        """When the layout of a queue without partitions is read again."""
         self._failures = RepeatedFailure(_log, f"queue {name!r}: reading events")
+        self._of_listeners = ForeignFailures(_log)
         self._task: Background | None = None
         self._loop: object = None
         self._entered = False
@@ -115,7 +121,7 @@ class QueueEvents(AsyncOnly):
 
         Args:
             event: Name of the event, such as "completed"; "*" is every event.
-            listener: Function or coroutine function, called with the `QueueEvent`. Its exceptions are logged.
+            listener: Function or coroutine function, called with the `QueueEvent`. Its errors are logged.
 
         Returns:
             The listener.
@@ -153,34 +159,42 @@ class QueueEvents(AsyncOnly):
             return
         self._loop = self._runtime.current_loop()
         try:
-            reader = await self._connect()
+            reader = await self._runtime.there(self._connect())
             if self._closed:
                 raise ClosedError(f"events of queue {self.name!r}: closed while they connected")
         except BaseException:
-            await self._disconnect()
+            await self._runtime.there(self._disconnect())
             raise
         self._reader = reader
 
     async def _connect(self) -> EventReader | PartitionEvents:
-        opened = await self._open()
+        opened = await open_transport(self._connection)
         self._connections.append(opened)
         layout = await read_layout(opened, self._keys) if self._reads_layout else None
+        self._next_look = monotonic() + _LAYOUT_S
         if layout is not None:
-            return await self._partition_events(opened, layout.served)
+            return await self._partition_events(opened, layout.names)
         # A shared client is used for other commands too, which a blocking read must not delay.
         shared = shares_client(opened) or hasattr(self._connection, "fcall")
         reader = EventReader(await self._reader_over(opened) if shared else opened, self._keys.events)
         await self._set_positions([reader])
         return reader
 
+    async def _find_partitions(self, reader: EventReader) -> None:
+        """Read the partitions too, from their first event on, if the queue has been created with some meanwhile."""
+        self._next_look = monotonic() + _LAYOUT_S
+        with contextlib.suppress(GlideMQError):  # it is read again later
+            opened = cast("Transport", self._connections[0])
+            layout = await read_layout(opened, self._keys)
+            if layout is not None:
+                self._start = (reader.position, _FIRST)
+                self._reader = await self._partition_events(opened, layout.names)
+
     async def _partition_events(self, opened: Transport, names: Sequence[str]) -> PartitionEvents:
         readers = [
             EventReader(await self._reader_over(opened), QueueKeys(self._keys.prefix, name).events) for name in names
         ]
         await self._set_positions(readers)
-        if self._runtime is BLOCKING_RUNTIME:
-            del self._connections[-len(readers) :]  # its threads close them
-            return BlockingPartitionEvents(self.name, readers)
         return PartitionEvents(self.name, readers)
 
     async def _set_positions(self, readers: Sequence[EventReader]) -> None:
@@ -192,7 +206,7 @@ class QueueEvents(AsyncOnly):
             elif len(start) == 1:
                 reader.position = start[0]  # ids are times, so one is good for all partitions
             else:
-                reader.position = start[number] if number < len(start) else _FIRST  # the queue got more partitions
+                reader.position = start[number] if number < len(start) else _FIRST
         self._positions = [reader.position for reader in readers]
 
     def _returned(self, event: QueueEvent) -> None:
@@ -205,7 +219,7 @@ class QueueEvents(AsyncOnly):
         return connection
 
     async def _disconnect(self) -> None:
-        here = self._loop is self._runtime.current_loop()
+        here = self._loop is asyncio.get_running_loop()
         try:
             while here and self._connections:
                 await self._connections.pop().close()
@@ -227,9 +241,6 @@ class QueueEvents(AsyncOnly):
     _reads_layout = True
     """False to read only the events of the partition that has the name."""
 
-    async def _open(self) -> Transport:
-        return await open_transport(self._connection)
-
     async def __aiter__(self) -> AsyncIterator[QueueEvent]:
         if self._task is not None and not self._closed:
             raise GlideMQError(f"events of queue {self.name!r}: already read by listeners; {_REMEDY}")
@@ -250,7 +261,12 @@ class QueueEvents(AsyncOnly):
 
     async def _read(self) -> list[QueueEvent]:
         """Read once; if the connection is down, retry with growing pauses."""
+        return await self._runtime.there(self._read_here())
+
+    async def _read_here(self) -> list[QueueEvent]:
         assert self._reader is not None
+        if self._reads_layout and isinstance(self._reader, EventReader) and monotonic() >= self._next_look:
+            await self._find_partitions(self._reader)
         return await self._retried(self._reader, self._reader.read)
 
     async def _read_entries(self) -> list[EventEntry]:
@@ -274,7 +290,7 @@ class QueueEvents(AsyncOnly):
             else:
                 self._failures.succeeded()
                 return found
-            await self._runtime.sleep(pause * (0.5 + random.random()))
+            await asyncio.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):
                 await reader.check_rewound()
@@ -315,18 +331,24 @@ class QueueEvents(AsyncOnly):
             answer: Any = listener(event)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception:
-            _log.exception("queue %r: listener for %r events failed", self.name, event.event)
+        except BaseException as error:
+            if self._task is not None and self._task.is_cancelled():
+                raise
+            text = "queue %r: listener for %r events failed"
+            self._of_listeners.log(event.event, error, text, self.name, event.event)
 
     async def close(self) -> None:
         """Stop reading and close the connection. Idempotent; may be called from any event loop."""
         self._closed = True
-        if isinstance(self._reader, PartitionEvents) and self._loop is self._runtime.current_loop():
-            await self._reader.close()
-        await self._disconnect()
+        await self._runtime.there(self._close_here())
         task = self._task
         if task is not None and not task.is_current():
             await task.stop()
+
+    async def _close_here(self) -> None:
+        if isinstance(self._reader, PartitionEvents) and self._loop is asyncio.get_running_loop():
+            await self._reader.close()
+        await self._disconnect()
 
 
 def _checked_ids(value: object) -> tuple[str, ...] | None:

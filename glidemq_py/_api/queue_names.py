@@ -6,10 +6,8 @@ from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._features.partitions.listing import whole_queues
 from glidemq_py._features.queue_list import find_queues
-
-__all__ = ["list_queues"]
+from glidemq_py._partitions.listing import whole_queues
 
 
 async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PREFIX, scan: bool = False) -> list[str]:

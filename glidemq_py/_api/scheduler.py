@@ -12,8 +12,6 @@ from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Scheduler"]
-
 _POLL_S: Final = 1.0
 """A worker learns of changed schedulers when it fetches jobs; this class has to poll."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import glide
@@ -24,6 +25,7 @@ from glidemq_py._client.creation import create_in_thread
 from glidemq_py._client.glide_config import config_of, limit_logs
 from glidemq_py._client.replies import read_replies_in
 from glidemq_py._client.server_check import check_server
+from glidemq_py._client.threads import in_thread, own_loops, to_first_address
 from glidemq_py.errors import GlideMQConnectionError
 
 __all__ = ["Connected", "create_async", "glide", "resolve_async"]
@@ -54,7 +56,9 @@ async def _reach(config: GlideConfig) -> None:
     for address in config.addresses:
         try:
             async with asyncio.timeout(connection_timeout_s(config)):
-                _, writer = await asyncio.open_connection(address.host, address.port)
+                _, writer = await to_first_address(
+                    address.host, address.port, partial(asyncio.open_connection, port=address.port)
+                )
             writer.close()
             return
         except OSError as error:  # TimeoutError is one
@@ -77,9 +81,10 @@ async def create_async(config: GlideConfig) -> GlideClient:
         cluster = isinstance(config, GlideClusterClientConfiguration)
         client = await create_in_thread(glide.GlideClusterClient if cluster else glide.GlideClient, config)
     except (GlideError, OSError) as error:
-        failure = await asyncio.to_thread(explain, config, error)
+        failure = await in_thread(explain, config, error)
         raise failure from error
-    read_replies_in(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    read_replies_in(loop, client if loop in own_loops else None)
     return client
 
 
@@ -104,12 +109,12 @@ async def resolve_async(connection: ServerConnection, *, check: bool = True) -> 
 
     Raises:
         GlideMQConnectionError: see `create_async`.
-        ServerConfigurationError: see `check_server`.
+        ConnectionRejectedError: see `check_server`.
     """
     found = connection if not (connection is None or isinstance(connection, str)) else None
     if found is None:
         # Starting the embedded server blocks, so it runs in a thread.
-        found = await asyncio.to_thread(resolve, connection)
+        found = await in_thread(resolve, connection)
     else:
         found = resolve(found)
     if isinstance(found, ConnectionOptions):

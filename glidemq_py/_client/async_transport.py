@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hasha
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from glide_shared.config import ReadFrom
 from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.async_client import create_async, glide, resolve_async
-from glidemq_py._client.call_retry import CallRetry, classify, not_read, translate
+from glidemq_py._client.call_retry import CallRetry, classify, not_read, only_reads, translate
 from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
 from glidemq_py._client.connect_errors import (
     LAST_CHANCE_MS,
@@ -47,18 +48,16 @@ from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.replies import BusyPoll
 from glidemq_py._client.runtime import uncancelled
-from glidemq_py._client.transport import BlockingTransport, ConnectionSource, Transport
+from glidemq_py._client.threads import in_thread
+from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import AmbiguousResultError, ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
 if TYPE_CHECKING:
-    from glidemq_py._client.blocking_transport import ThreadTransport
     from glidemq_py._client.direct.connection import DirectConnection
     from glidemq_py._client.direct.nodes import DirectNodes
-
-__all__ = ["AsyncTransport", "SharedClient"]
 
 T = TypeVar("T")
 
@@ -143,6 +142,8 @@ class AsyncTransport:
         self._poll = BusyPoll(wanted=options is None or options.busy_poll)
         self._direct = first_direct_nodes(options) if owned else None
         self._timeout_s = (config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000
+        self.lock_ms = 0
+        """Of the connection of a worker: repeatable calls are repeated for as long as a lock of its jobs lasts, ms."""
         self._closed = False
         self._answered = 0
         """Number of calls that had a reply."""
@@ -150,7 +151,6 @@ class AsyncTransport:
         """Identifies the server if the client is shared by all transports of the loop to it."""
         self._source: AsyncTransport | None = None
         self._release: Callable[[], AsyncTransport | None] | None = None
-        self._connect_thread: Callable[[AsyncTransport], BlockingTransport] = AsyncTransport.own_thread
         self._sharing: weakref.WeakSet[AsyncTransport] = weakref.WeakSet()
         """Transports over the same client, which `_source` owns."""
         self._replacing: asyncio.Task[None] | None = None
@@ -169,11 +169,12 @@ class AsyncTransport:
 
     @classmethod
     async def connect(
-        cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True
+        cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True, direct: bool = True
     ) -> AsyncTransport:
         """Return a transport for the `connection` option of a user. Raises the errors of `resolve_async`."""
         found = await resolve_async(connection, check=check)
-        return cls(found.client, found.config, owned=found.owned, library=library, options=found.options)
+        options = found.options if direct else None
+        return cls(found.client, found.config, owned=found.owned, library=library, options=options)
 
     @property
     def is_cluster(self) -> bool:
@@ -200,6 +201,42 @@ class AsyncTransport:
             raise
         except Exception as error:
             raise call.malformed(error) from error
+
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `Transport.call_all`."""
+        if len(calls) == 1:
+            return [await self.call(calls[0])]
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        started, answered, loads = time.monotonic(), self._answered, self._loads.number
+        replies: list[Any]
+        try:
+            replies = await self._run_all(calls)
+        except GlideError as error:
+            replies = [error] * len(calls)
+        found: list[T] = []
+        has_failed = False
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, GlideError):
+                has_failed = True
+                found.append(await self._end_call(call, reply, started, answered, loads))
+            elif has_failed and call.repeatable:
+                found.append(await self.call(call))
+            else:
+                found.append(call.read(reply))
+        return found
+
+    async def _run_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Return the replies to calls that are sent together; some may be GlideErrors."""
+        direct = self._direct
+        if direct is not None and all([await direct.connect(call.key) for call in calls]):
+            return await asyncio.gather(*(self._run(call) for call in calls), return_exceptions=True)
+        batch = self._new_batch(is_atomic=False)
+        for call in calls:
+            batch.fcall(self._names[call.function], call.keys, list(call.args))
+        replies: list[Any] = await self._client.exec(batch, raise_on_error=False)
+        self._note_reply()
+        return replies
 
     def begin(self, call: Call[T], then: Callable[[T | None, Exception | None], None]) -> bool:
         """Send a call at once, as `Transport.call` does, and pass its result or error on, without a task.
@@ -343,7 +380,7 @@ class AsyncTransport:
                     refused = away
             loads = self._loads.number
             try:
-                return await self._run(call, retry.left_s)
+                return await self._run(call, min(retry.left_s, self._timeout_s))
             except GlideError as again:
                 error = again
                 self._check_client(error)
@@ -352,8 +389,9 @@ class AsyncTransport:
 
     def _retry(self, name: str, repeatable: bool, started: float, words: Sequence[str | bytes]) -> CallRetry:
         tags = (hash_tag(word) for word in words) if self.is_cluster else ()
+        limit = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
         return CallRetry(
-            name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
+            name, repeatable=repeatable, started=started, limit_ms=max(limit, self.lock_ms) if repeatable else limit,
             interruptions=self.interruptions, tag=next(filter(None, tags), None),
         )  # fmt: skip
 
@@ -374,40 +412,35 @@ class AsyncTransport:
         """See `Transport.command`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
-        started, words, answered = time.monotonic(), list(args), self._answered
-        try:
-            reply = await self._client.custom_command(words)
-            self._note_reply()
-            return reply
-        except GlideError as error:
-            failed = error
-            self._check_client(error, answered, args[min(1, len(args) - 1)])
-        retry = self._retry(str(args[0]), False, started, args[1:])
-        reads = args[0] in _READS
+        started, words, retry = time.monotonic(), list(args), None
         while True:
-            if self._closed:
-                raise ClosedError("the connection was closed") from failed
-            step = retry.after(failed)
-            if step is None:
-                raise self._translated(failed, reads=reads) from failed
-            await asyncio.sleep(step.pause)
+            answered = self._answered
             try:
                 reply = await self._client.custom_command(words)
                 self._note_reply()
                 return reply
-            except GlideError as again:
-                failed = again
-                self._check_client(failed)
+            except GlideError as error:
+                self._check_client(error, answered, args[min(1, len(args) - 1)])
+                if self._closed:
+                    raise ClosedError("the connection was closed") from error
+                reads = only_reads(args)
+                retry = retry or self._retry(str(args[0]), reads and "BLOCK" not in args, started, args[1:])
+                step = retry.after(error)
+                if step is None:
+                    raise self._translated(error, reads=reads) from error
+            await asyncio.sleep(step.pause)
 
-    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
+        if key is None and self.is_cluster and self.config.read_from != ReadFrom.PRIMARY:
+            return [reply for command in commands for reply in await self.send_reads(str(command[1]), [command])]
         timeout = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
         batch, options = _pipeline(self.is_cluster, timeout, key)
         for command in commands:
             batch.custom_command(list(command))
-        retry = self._retry(str(commands[0][0]), True, time.monotonic(), (key,))
+        retry = self._retry(str(commands[0][0]), True, time.monotonic(), () if key is None else (key,))
         replies: list[Any]
         while True:
             answered = self._answered
@@ -416,7 +449,7 @@ class AsyncTransport:
                 self._note_reply()
                 failed = not_read(replies)
             except GlideError as error:
-                self._check_client(error, answered, key)
+                self._check_client(error, answered, key or "")
                 replies, failed = [], error
             if failed is None:
                 return [translate(each, self.library) if isinstance(each, GlideError) else each for each in replies]
@@ -426,7 +459,7 @@ class AsyncTransport:
             if step is None:
                 raise self._translated(failed, reads=True) from failed
             await asyncio.sleep(step.pause)
-            _, options = _pipeline(self.is_cluster, round(retry.left_s * 1000), key)
+            _, options = _pipeline(self.is_cluster, min(timeout, round(retry.left_s * 1000)), key)
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
@@ -525,13 +558,13 @@ class AsyncTransport:
     def shared(
         self,
         release: Callable[[], AsyncTransport | None] | None = None,
-        for_thread: Callable[[AsyncTransport], BlockingTransport] | None = None,
+        interruptions: Interruptions | None = None,
     ) -> AsyncTransport:
         """Return another transport over the same client.
 
         Args:
             release: called once, when it is closed; returns the transport to close then. None: the client stays open.
-            for_thread: replaces `for_thread`; called with the returned transport.
+            interruptions: record of outages; None uses that of this transport.
         """
         source = self._source or self
         sharing = self._over(source._client, owned=False)
@@ -539,8 +572,8 @@ class AsyncTransport:
         sharing._direct = source._direct
         sharing._loads = source._loads
         sharing._release = release
-        if for_thread is not None:
-            sharing._connect_thread = for_thread
+        if interruptions is not None:
+            sharing.interruptions = interruptions
         source._sharing.add(sharing)
         return sharing
 
@@ -614,7 +647,7 @@ class AsyncTransport:
 
     async def _replace_half_open(self, key: str | bytes) -> None:
         """Replace the client if the server replies on a new connection, and still not on the present one."""
-        if await asyncio.to_thread(is_replying, self.config) and await self._is_silent(key):
+        if await in_thread(is_replying, self.config) and await self._is_silent(key):
             old = await self._replace_client("half-open", half_open(self.config))
             if old is not None:
                 await _end_client(old, "the connection was half-open")
@@ -666,16 +699,16 @@ class AsyncTransport:
             interruptions=self.interruptions,
         )  # fmt: skip
 
-    def for_thread(self) -> BlockingTransport:
-        """See `Transport.for_thread`."""
-        return self._connect_thread(self)
+    async def elsewhere(self) -> AsyncTransport:
+        """See `Transport.elsewhere`. With options to share it, the client is that of the running loop."""
+        if self.server is not None:
+            from glidemq_py._client.shared_clients import connect_shared  # it imports this module
 
-    def own_thread(self) -> ThreadTransport:
-        """Return a connection for threads with a client of its own."""
-        # Only workers need the second client of GLIDE.
-        from glidemq_py._client.blocking_transport import ThreadTransport
-
-        return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
+            return await connect_shared(cast("ConnectionOptions", self.server), check=False, source=self)
+        return AsyncTransport(
+            await create_async(self.config), self.config, owned=True, library=self.library,
+            interruptions=self.interruptions,
+        )  # fmt: skip
 
     def abandon(self) -> None:
         """See `Transport.abandon`. Frees the socket immediately; GLIDE needs no loop for that."""
@@ -782,12 +815,6 @@ async def _end_client(client: Any, reason: str) -> None:
 
 
 _WITHOUT_REPLY = (TIMEOUT, LOST, NOT_SENT)
-_READS = frozenset((
-    "EXISTS", "GET", "HGET", "HGETALL", "HKEYS", "HMGET", "HSCAN", "INFO", "LLEN", "LRANGE", "PING", "SCAN",
-    "SISMEMBER", "SMEMBERS", "SSCAN", "TIME", "XLEN", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZMSCORE",
-    "ZRANGE", "ZSCORE",
-))  # fmt: skip
-"""Commands that only read, of those that the package sends."""
 _SHORT = 2_048
 """Longest last argument, in characters or bytes, of a call that counts as short (worth busy polling)."""
 
@@ -829,10 +856,6 @@ class SharedClient:
     def open_transport(self) -> AsyncTransport:
         """See `ConnectionSource`."""
         return self._transport.shared()
-
-    def open_blocking_transport(self) -> BlockingTransport:
-        """See `ConnectionSource`; the transport has a client of its own."""
-        return self._transport.for_thread()
 
     async def close(self) -> None:
         """Close the client, unless it was given by the user."""

@@ -9,8 +9,6 @@ from typing import ClassVar, Self
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["BackgroundService"]
-
 
 class BackgroundService:
     """Runs tasks from its start until it is closed."""
@@ -45,7 +43,7 @@ class BackgroundService:
 
     async def close(self) -> None:
         """Stop. Idempotent."""
-        await asyncio.gather(*(task.close() for task in self._tasks))
+        await asyncio.shield(asyncio.gather(*(task.close() for task in self._tasks)))  # also if cancelled again
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -9,8 +9,6 @@ from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.shared_reads import SharedReader
 from glidemq_py._client.transport import Transport
 
-__all__ = ["ReadConnection", "open_reader", "shares_client"]
-
 
 class ReadConnection(Protocol):
     """A connection for the reads of one reader, one after the other."""

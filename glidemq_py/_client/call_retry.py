@@ -32,8 +32,6 @@ from glidemq_py.errors import GlideMQError
 if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
 
-__all__ = ["CallRetry", "NotSentError", "Step", "classify", "not_read", "translate"]
-
 
 class NotSentError(GlideConnectionError):
     """The connection was lost before a command was sent."""
@@ -67,6 +65,18 @@ def not_read(replies: Sequence[Any]) -> GlideError | None:
     return None
 
 
+_READS: Final = frozenset((
+    "EXISTS", "FT.INFO", "FT.SEARCH", "FT._LIST", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET",
+    "HSCAN", "INFO", "LLEN", "LRANGE", "PING", "SCAN", "SISMEMBER", "SMEMBERS", "SSCAN", "TIME", "XLEN", "XRANGE",
+    "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZSCAN", "ZSCORE",
+))  # fmt: skip
+
+
+def only_reads(command: Sequence[str | bytes]) -> bool:
+    """Return whether a command of the package only reads, so that it is repeated, unless it waits for data."""
+    return command[0] in _READS
+
+
 _FIRST_PAUSE_S: Final = 0.005
 _LAST_PAUSE_S: Final = 0.25
 _LEAST_ATTEMPT_S: Final = 0.05
@@ -88,7 +98,7 @@ class CallRetry:
         name: name of the call, for the log.
         repeatable: the call is idempotent.
         started: time of the first attempt, by ``time.monotonic``.
-        limit_ms: how long to retry, milliseconds: the request timeout.
+        limit_ms: how long to retry, milliseconds.
         interruptions: records every transient error.
         tag: hash tag of the call's keys in a cluster, else None; see `Interruptions.record`.
     """

@@ -16,8 +16,6 @@ from glidemq_py._client.transport import Transport
 if TYPE_CHECKING:
     from glidemq_py._client.memory.transport import MemoryTransport
 
-__all__ = ["Subscription", "subscribe"]
-
 
 class Subscription(Protocol):
     """A subscription that ends with `close`."""

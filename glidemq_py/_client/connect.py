@@ -1,12 +1,11 @@
 """The `connection` option of a user: its types and its validation, without connecting and without importing GLIDE.
 
-GLIDE takes longer to import than the rest of this package together, and its two clients are separate packages. So a
-program imports GLIDE when it connects (async_client.py, blocking_client.py).
+GLIDE takes longer to import than the rest of this package together. So a program imports GLIDE when it connects
+(async_client.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping
@@ -17,40 +16,23 @@ from typing_extensions import TypeIs
 
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import shared_embedded
+from glidemq_py._client.threads import in_thread
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 
 if TYPE_CHECKING:
     import glide
-    import glide_sync
 
     from glidemq_py._client.async_transport import AsyncTransport
-
-__all__ = [
-    "URL_VARIABLE",
-    "BlockingConnection",
-    "BlockingGlideClient",
-    "Connection",
-    "GlideClient",
-    "ServerConnection",
-    "check_connection",
-    "client_or_options",
-    "is_cluster_client",
-    "is_glide_transport",
-    "open_transport",
-    "resolve",
-]
 
 URL_VARIABLE = "GLIDEMQ_URL"
 """Environment variable read if no connection is given."""
 
 if TYPE_CHECKING:
     GlideClient = glide.GlideClient | glide.GlideClusterClient
-    BlockingGlideClient = glide_sync.GlideClient | glide_sync.GlideClusterClient
 else:  # names for `typing.get_type_hints`, which must not import GLIDE either
     GlideClient = NewType("GlideClient", object) | NewType("GlideClusterClient", object)
-    BlockingGlideClient = GlideClient
 
 ServerConnection = str | ConnectionOptions | GlideClient | None
 """A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
@@ -58,8 +40,8 @@ ServerConnection = str | ConnectionOptions | GlideClient | None
 Connection = ServerConnection | ConnectionSource
 """A connection given by a user: how to reach a server, or an object that creates its own transports."""
 
-BlockingConnection = str | ConnectionOptions | BlockingGlideClient | ConnectionSource | None
-"""The same for the blocking API; a client must be one of valkey-glide-sync."""
+BlockingConnection = str | ConnectionOptions | ConnectionSource | None
+"""The same for the blocking API, which has no use for a client of the caller."""
 
 
 def check_connection(connection: object, *, blocking: bool = False) -> None:
@@ -67,7 +49,7 @@ def check_connection(connection: object, *, blocking: bool = False) -> None:
 
     Args:
         connection: the value.
-        blocking: True for the blocking API, whose clients are those of valkey-glide-sync.
+        blocking: True for the blocking API, which connects by itself.
 
     Raises:
         GlideMQValidationError: if it is not a URL, options or a client; or if `GLIDEMQ_URL` is used and is not a URL.
@@ -75,10 +57,13 @@ def check_connection(connection: object, *, blocking: bool = False) -> None:
     if isinstance(connection, ConnectionSource):
         return
     if connection is not None or os.environ.get(URL_VARIABLE):
-        if blocking:
-            client_or_options(cast("BlockingConnection", connection))
-        else:
-            resolve(cast("ServerConnection", connection))
+        if blocking and (_is_client_of("glide", connection) or _is_client_of("glide_sync", connection)):
+            raise GlideMQValidationError(
+                "connection", SECRET,
+                "is a GLIDE client; the blocking API makes its own, in an event loop that all its objects share: pass "
+                "a URL or ConnectionOptions",
+            )  # fmt: skip
+        resolve(cast("ServerConnection", connection))
 
 
 def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
@@ -102,25 +87,6 @@ def _invalid(connection: object) -> GlideMQValidationError:
     return GlideMQValidationError("connection", SECRET, problem)
 
 
-def client_or_options(connection: BlockingConnection) -> ConnectionOptions | BlockingGlideClient:
-    """Return the options for a `connection` of the blocking API, or the client itself; see `resolve`."""
-    if _is_client_of("glide_sync", connection):
-        return cast("BlockingGlideClient", connection)
-    if _is_client_of("glide", connection):
-        raise GlideMQValidationError(
-            "connection", SECRET, "is a client of an event loop; the blocking API needs one of valkey-glide-sync"
-        )
-    return cast("ConnectionOptions", resolve(cast("ServerConnection", connection)))
-
-
-def is_cluster_client(client: object) -> bool:
-    """Return whether a GLIDE client, asynchronous or blocking, is a cluster client; False for any other object.
-
-    Judged by the class name `GlideClusterClient`, also of a base class.
-    """
-    return any(cls.__name__ == "GlideClusterClient" for cls in type(client).__mro__)
-
-
 def _is_client_of(package: str, client: object) -> bool:
     module = sys.modules.get(package)  # no client exists before its package is imported
     return isinstance(client, (getattr(module, "GlideClient", ()), getattr(module, "GlideClusterClient", ())))
@@ -135,7 +101,7 @@ _imported: set[str] = set()
 async def _import(module: str) -> None:
     """Import a module in a thread: GLIDE's take tenths of a second, which must not block the event loop."""
     if module not in _imported:
-        await asyncio.to_thread(import_module, module)
+        await in_thread(import_module, module)
         _imported.add(module)
 
 
@@ -151,14 +117,14 @@ async def open_transport(connection: Connection, *, check: bool = True) -> Trans
     Raises:
         GlideMQConnectionError: if the server cannot be reached now.
         ConnectionRejectedError: if the server rejects this configuration; the subclass names the cause.
-        ServerConfigurationError: if the server may evict jobs.
+        ConnectionRejectedError: if the server may evict jobs.
     """
     if isinstance(connection, ConnectionSource):
         return connection.open_transport()
     await _import(_SHARED)
     # Starting the embedded server blocks, so it runs in a thread.
     starts = connection is None or isinstance(connection, str)
-    found = await asyncio.to_thread(resolve, connection) if starts else resolve(connection)
+    found = await in_thread(resolve, connection) if starts else resolve(connection)
     if isinstance(found, ConnectionOptions) and found.share_clients:
         shared: AsyncTransport = await cast("Any", sys.modules[_SHARED]).connect_shared(found, check=check)
         return shared

@@ -19,27 +19,10 @@ from glide_shared.config import GlideClientConfiguration, GlideClusterClientConf
 from glidemq_py._client.connection_options import DEFAULT_CONNECTION_TIMEOUT_MS
 from glidemq_py._client.reachability import REFUSED
 from glidemq_py.errors import (
-    AuthenticationError,
     ConnectionRejectedError,
     GlideMQConnectionError,
-    ServerModeError,
     ServerNotReadyError,
-    TlsError,
 )
-
-__all__ = [
-    "LAST_CHANCE_MS",
-    "REPLACEMENT_PAUSE_S",
-    "GlideConfig",
-    "connection_timeout_s",
-    "demoted",
-    "explain",
-    "half_open",
-    "is_replying",
-    "scheme_of",
-    "silence_of",
-    "unreachable",
-]
 
 GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
 
@@ -102,10 +85,16 @@ def _from_text(config: GlideConfig, text: str) -> Cause | None:
     if "invalid peer certificate" in text:
         for mark, problem in _CERTIFICATE_PROBLEMS:
             if mark in text:
-                return TlsError, f"the server's certificate {problem}"
-        return TlsError, f"the server's certificate is rejected ({text.partition('invalid peer certificate: ')[2]})"
+                return ConnectionRejectedError, f"the server's certificate {problem}"
+        return (
+            ConnectionRejectedError,
+            f"the server's certificate is rejected ({text.partition('invalid peer certificate: ')[2]})",
+        )
     if "InvalidClientConfig" in text:
-        return TlsError, f"the client certificate (tls_cert, tls_key) cannot be used: {text.partition('Config: ')[2]}"
+        return (
+            ConnectionRejectedError,
+            f"the client certificate (tls_cert, tls_key) cannot be used: {text.partition('Config: ')[2]}",
+        )
     if "No primary node found" in text:
         problem = "the server is a replica, and a queue needs the primary; give the primary's address"
         return ServerNotReadyError, problem
@@ -122,12 +111,12 @@ def _authentication(config: GlideConfig) -> Cause:
             "the server requires a password and none is given; "
             f"use {scheme}://user:password@host or {scheme}://:password@host"
         )
-        return AuthenticationError, problem
+        return ConnectionRejectedError, problem
     if credentials.username is None:
         problem = "the server rejects the password; check it"
     else:
         problem = f"the server rejects user {credentials.username!r} with this password; check user name and password"
-    return AuthenticationError, f"{problem}, and percent-encode special characters in a URL"
+    return ConnectionRejectedError, f"{problem}, and percent-encode special characters in a URL"
 
 
 def scheme_of(config: GlideConfig, *, tls: bool | None = None, cluster: bool | None = None) -> str:
@@ -212,7 +201,10 @@ def _probe_without_tls(config: GlideConfig, address: NodeAddress, timeout: float
         return None, reply
     secure = _try(lambda: _encrypted(address, timeout).close())
     if secure is None or "alert" in str(secure).lower():
-        return (TlsError, f"the server expects TLS on this port; {_instead(config, tls=True)} (or tls=True)"), b""
+        return (
+            ConnectionRejectedError,
+            f"the server expects TLS on this port; {_instead(config, tls=True)} (or tls=True)",
+        ), b""
     return None, b""
 
 
@@ -224,15 +216,18 @@ def _probe_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -
     if isinstance(reply, ssl.SSLError) and re.search(r"certificate|handshake.failure", str(reply), re.IGNORECASE):
         tls = config.advanced_config and config.advanced_config.tls_config
         if tls and (tls.client_cert_pem or getattr(tls, "client_cert_path", None)):
-            return (TlsError, "the server rejects the client certificate (tls_cert); check who signed it"), b""
+            return (
+                ConnectionRejectedError,
+                "the server rejects the client certificate (tls_cert); check who signed it",
+            ), b""
         problem = "the server requires a client certificate; give tls_cert and tls_key"
-        return (TlsError, problem), b""
+        return (ConnectionRejectedError, problem), b""
     plain = _try(lambda: _exchange(config, _plain(address, timeout)))
     if isinstance(plain, bytes) and plain[:1] in (b"+", b"-"):
         standalone = _NO_CLUSTER.encode() in plain
         change = _instead(config, tls=False, cluster=False if standalone else None)
         options = "tls=False, cluster=False" if standalone else "tls=False"
-        return (TlsError, f"the server does not use TLS on this port; {change} (or {options})"), b""
+        return (ConnectionRejectedError, f"the server does not use TLS on this port; {change} (or {options})"), b""
     return None, b""
 
 
@@ -266,7 +261,10 @@ def _from_reply(config: GlideConfig, reply: bytes) -> Cause | None:
     if text.startswith("-DENIED"):
         return ConnectionRejectedError, "the server is in protected mode and accepts local clients only; set a password"
     if _NO_CLUSTER in text:
-        return ServerModeError, f"the server is standalone, not a cluster node; {_instead(config, cluster=False)}"
+        return (
+            ConnectionRejectedError,
+            f"the server is standalone, not a cluster node; {_instead(config, cluster=False)}",
+        )
     if text.startswith("-") and not text.startswith("-NOAUTH"):
         return ServerNotReadyError, f"the server is not ready: {text.splitlines()[0][1:]}"
     return None

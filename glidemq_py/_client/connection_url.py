@@ -141,6 +141,9 @@ def parse_url(url: object) -> dict[str, Any]:
         raise GlideMQValidationError("connection", SECRET, problem)
     if not url:
         raise GlideMQValidationError("connection", url, f"must be a URL such as {_EXAMPLE}")
+    if url != url.strip("'\" \t\r\n"):
+        problem = "must have no quotes, white space or line end around it, as some files with settings leave them"
+        raise GlideMQValidationError("connection", SECRET, problem)
     scheme, mark, rest = url.partition("://")
     if not mark:
         raise _without_scheme(url)

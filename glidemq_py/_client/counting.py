@@ -8,8 +8,6 @@ from typing import Final
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 
-__all__ = ["BELOW_NORMAL", "FIGURES", "complete_counts"]
-
 FIGURES: Final = (
     "waiting",
     "active",
@@ -46,10 +44,10 @@ async def complete_counts(transport: Transport, meta: str, numbers: Sequence[int
 
 async def _parked(transport: Transport, meta: str) -> int:
     groups: dict[str, int] = {}  # by name: a server cursor may return an element twice
-    cursor = "0"
+    cursor = ""
     while True:
         page = await transport.call(reading.count_parked(meta, cursor))
         groups.update(page.groups)
         cursor = page.cursor
-        if cursor == "0":
+        if not cursor:
             return sum(groups.values())

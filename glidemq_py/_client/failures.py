@@ -32,28 +32,11 @@ from glidemq_py.errors import (
     ScriptError,
     ServerNotReadyError,
     ServerOutOfMemoryError,
-    SlotMigratingError,
     UnsupportedFeatureError,
 )
 
 if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
-
-__all__ = [
-    "CLOSED",
-    "DEFAULT_REQUEST_TIMEOUT_MS",
-    "FUNCTION_MISSING",
-    "LOST",
-    "NOT_SENT",
-    "READ_ONLY",
-    "TIMEOUT",
-    "CallOutcome",
-    "Failure",
-    "Interruptions",
-    "classify_reply",
-    "error_of",
-    "meaning_of",
-]
 
 
 class CallOutcome(enum.Enum):
@@ -71,7 +54,7 @@ class Failure:
     Attributes:
         name: name of the row, for tests and logs.
         outcome: whether the call was executed.
-        is_temporary: the condition ends by itself, so a transport retries the call until the request timeout. If
+        is_temporary: the condition may end by itself, so a transport retries the call while it has time. If
             False (an operator must act, or may have to), the error is raised immediately.
         error: class of the error to raise.
         text: start of the error's message.
@@ -84,10 +67,8 @@ class Failure:
     text: str
 
 
-def _not_executed(
-    name: str, text: str, *, is_temporary: bool = True, error: type[GlideMQError] = ServerNotReadyError
-) -> Failure:
-    return Failure(name, CallOutcome.NOT_EXECUTED, is_temporary, error, text)
+def _not_executed(name: str, text: str, *, is_temporary: bool = True) -> Failure:
+    return Failure(name, CallOutcome.NOT_EXECUTED, is_temporary, ServerNotReadyError, text)
 
 
 def _permanent(name: str, error: type[GlideMQError], text: str = "") -> Failure:
@@ -106,7 +87,7 @@ _OTHER = _permanent("other", GlideMQError)
 _FEATURE = _permanent("feature", UnsupportedFeatureError)
 _LAYOUT = _permanent("layout", LayoutChangedError, "the partitions of the queue have changed; nothing was added")
 CLOSED = _permanent("closed", ClosedError, "the connection is closed")
-TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
+TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "no reply within the request timeout")
 LOST = Failure(
     "disconnected", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
 )
@@ -115,9 +96,9 @@ _UNREACHABLE = _not_executed("unreachable", "no node that serves the queue is re
 
 # Both spellings of each error: the server's code, and GLIDE's name for codes that it translates.
 _BY_CODE: Final[dict[str, Failure]] = {
-    "TRYAGAIN": _not_executed("slot-moving", _SLOT, error=SlotMigratingError),
-    "ASK": _not_executed("slot-moving", _SLOT, error=SlotMigratingError),
-    "MOVED": _not_executed("slot-moved", "the queue's hash slot is on another node", error=SlotMigratingError),
+    "TRYAGAIN": _not_executed("slot-moving", _SLOT),
+    "ASK": _not_executed("slot-moving", _SLOT),
+    "MOVED": _not_executed("slot-moved", "the queue's hash slot is on another node"),
     "CLUSTERDOWN": _not_executed("cluster-down", "the cluster is down or failing over"),
     "LOADING": _not_executed("loading", "the server is loading its data"),
     "BUSYLOADINGERROR": _not_executed("loading", "the server is loading its data"),
@@ -212,11 +193,9 @@ def error_of(
         location = library.locate_error(bare) if library is not None else None
         return ScriptError(bare, None if location is None else str(location))
     if failure is _FEATURE and (found := _FEATURE_OF_QUEUE.search(bare)):
-        queue = found["base"].rpartition("{")[2].removesuffix("}")
-        return UnsupportedFeatureError(queue, found["name"], found["version"] or "")
+        return UnsupportedFeatureError(_queue_of(found["base"]), found["name"], found["version"] or "")
     if failure is _LAYOUT and (found := _LAYOUT_OF_QUEUE.search(bare)):
-        queue = _PARTITION_MARK.sub("", found["base"].rpartition("{")[2].removesuffix("}"))
-        return LayoutChangedError(queue, int(found["stored"]), int(found["used"]))
+        return LayoutChangedError(_queue_of(found["base"]), int(found["stored"]), int(found["used"]))
     if failure is _OTHER:
         return GlideMQError(bare)
     if failure is _DENIED:
@@ -229,6 +208,11 @@ def error_of(
         lost.timed_out = failure is TIMEOUT
         return lost
     return failure.error(f"{failure.text} ({bare})")
+
+
+def _queue_of(base: str) -> str:
+    """Return the name of the queue whose keys begin with this text; of a partition, that of the whole queue."""
+    return _PARTITION_MARK.sub("", base.rpartition("{")[2].removesuffix("}"))
 
 
 def _denied(text: str) -> PermissionDeniedError:

@@ -32,8 +32,6 @@ from glidemq_py._core.logs import has_only_records
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 
-__all__ = ["config_of", "limit_logs", "tls_configuration"]
-
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
 _ENCRYPTED: Final = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
@@ -146,10 +144,18 @@ def config_of(options: ConnectionOptions) -> GlideConfig:
     )
 
 
+_limits: list[LogLevel | None] = [None]
+"""The last limit of `limit_logs`."""
+
+
 def limit_logs() -> None:
     """Limit GLIDE's core to errors: it writes every lost connection to stderr, which we raise and log ourselves.
 
     Has no effect if the user has configured GLIDE's logger. Its lines have a form of their own, so it writes none if
     the log must have only records.
     """
-    Logger.init(LogLevel.OFF if has_only_records() else LogLevel.ERROR)
+    level = LogLevel.OFF if has_only_records() else LogLevel.ERROR
+    if level is not _limits[0] is Logger.logger_level:  # for example, a module of the user has connected before
+        Logger.set_logger_config(level)
+    Logger.init(level)
+    _limits[0] = level

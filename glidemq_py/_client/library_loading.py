@@ -20,8 +20,6 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
 )
 
-__all__ = ["Loads", "load_arguments", "loading_failed"]
-
 
 class Loads:
     """The loads of the function library by one client, whose transports share them."""

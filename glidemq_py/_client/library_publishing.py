@@ -18,8 +18,6 @@ from glidemq_py._client.call_retry import translate
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library
 
-__all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "on_primaries", "published", "version_at"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLibrary:

@@ -21,15 +21,6 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-__all__ = [
-    "WIRE_VERSION",
-    "Library",
-    "SourceLocation",
-    "Variant",
-    "assemble",
-    "lua_root",
-]
-
 WIRE_VERSION = "93"
 """Version reported by the wire library (docs/reference/functions.md)."""
 

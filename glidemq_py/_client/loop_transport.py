@@ -19,14 +19,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Protocol, TypeVar, cast
 
 from glidemq_py._client.failures import Interruptions
-from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
-from glidemq_py._client.transport import BlockingTransport, Transport
+from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
-from glidemq_py._core.forks import call_in_child, new_lock
+from glidemq_py._core.forks import call_in_child, keep, new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, EventLoopError
-
-__all__ = ["LoopConnection", "LoopPart", "LoopResource", "LoopTransport", "close_at_loop_end"]
 
 _TICK_S = 5.0
 
@@ -103,11 +100,9 @@ def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -
 
 
 def _after_fork() -> None:
-    _inherited.append(dict(_ends))  # the parent's: must be neither closed nor garbage-collected here
+    keep(dict(_ends))
     _ends.clear()
 
-
-_inherited: list[object] = []
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
@@ -115,6 +110,7 @@ if hasattr(os, "register_at_fork"):
 
 _log = get_logger(__name__)
 
+_current_loop = asyncio._get_running_loop
 _OTHER_LOOP_S = 10.0
 """Longest wait of `close` for the loop of another thread to close its connection, seconds."""
 
@@ -136,13 +132,13 @@ class LoopConnection:
     """The connection of one event loop, and the parts built over it.
 
     Attributes:
-        loop: the event loop; None for blocking code, which has no loop and one connection for all threads.
+        loop: the event loop.
         transport: the connection; None until it is open.
     """
 
-    def __init__(self, loop: object, runtime: Runtime) -> None:
+    def __init__(self, loop: object) -> None:
         self.loop = loop
-        self.opening = runtime.lock()
+        self.opening = asyncio.Lock()
         self.transport: Transport | None = None
         self._parts: dict[object, LoopPart] = {}
 
@@ -151,8 +147,7 @@ class LoopConnection:
         found = self._parts.get(key)
         if found is None:
             assert self.transport is not None
-            # `setdefault`, because blocking code shares one connection among threads.
-            found = self._parts.setdefault(key, make(self.transport))
+            found = self._parts[key] = make(self.transport)
         return cast("P", found)
 
     async def close_part(self, key: object) -> None:
@@ -181,16 +176,11 @@ class LoopTransport:
     Args:
         owner: the object that uses it, for error messages: ``queue 'emails'``.
         open_: opens the connection of the running loop and sets `LoopConnection.transport`.
-        runtime: runtime of the code that uses it; blocking code has one connection for all threads.
     """
 
-    def __init__(
-        self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]], runtime: Runtime = ASYNC_RUNTIME
-    ) -> None:
+    def __init__(self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]]) -> None:
         self._owner = owner
         self._open = open_
-        self._runtime = runtime
-        self._current_loop = runtime.current_loop
         self._connections: dict[object, LoopConnection] = {}
         self._last: LoopConnection | None = None
         self._closed = False
@@ -217,20 +207,20 @@ class LoopTransport:
             GlideMQConnectionError: if the server cannot be reached.
         """
         last = self._last
-        if last is not None and last.loop is self._current_loop():
+        if last is not None and last.loop is _current_loop():
             return last
         return await self._connect()
 
     async def _connect(self) -> LoopConnection:
         self._check_open()
-        loop = self._current_loop()
-        if self._runtime is ASYNC_RUNTIME and (loop is None or loop in _loops_of_parent):
+        loop = _current_loop()
+        if loop is None or loop in _loops_of_parent:
             raise EventLoopError(
                 self._owner, "the process was forked inside a running event loop, which the child cannot use",
                 "start a new loop in the child (asyncio.run), or use multiprocessing with 'spawn'",
             )  # fmt: skip
         self._abandon_ended()
-        connection = self._connections.setdefault(loop, LoopConnection(loop, self._runtime))
+        connection = self._connections.setdefault(loop, LoopConnection(loop))
         async with connection.opening:
             if connection.transport is None:
                 await self._open(connection)
@@ -263,9 +253,13 @@ class LoopTransport:
         """See `Transport.command`."""
         return await (await self.here()).command(*args)
 
-    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
         return await (await self.here()).send_reads(key, commands)
+
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `Transport.call_all`."""
+        return await (await self.here()).call_all(calls)
 
     async def here(self) -> Transport:
         """Return the transport of the running loop."""
@@ -297,11 +291,11 @@ class LoopTransport:
         """See `Transport.dedicated`; the connection belongs to the running loop only."""
         return await (await self.here()).dedicated()
 
-    def for_thread(self) -> BlockingTransport:
-        """See `Transport.for_thread`."""
+    async def elsewhere(self) -> Transport:
+        """See `Transport.elsewhere`."""
         if self._last is None or self._last.transport is None:
             raise ClosedError(f"{self._owner} is not connected")
-        return self._last.transport.for_thread()
+        return await self._last.transport.elsewhere()
 
     def abandon(self) -> None:
         """Close all connections without waiting, for loops that have ended."""
@@ -321,7 +315,7 @@ class LoopTransport:
 
     async def disconnect(self) -> None:
         """Close the connections as `close`, but let the next call in a loop open one again."""
-        here = self._current_loop()
+        here = _current_loop()
         closing, self._connections = self._connections, {}
         self._last = None  # last: before the swap, another thread may set it again
         try:
@@ -350,13 +344,11 @@ class LoopTransport:
             _log.warning("%s: connection of another thread's event loop was closed forcibly: %r", self._owner, error)
 
     def _forked(self) -> None:
-        """See `Forkable`. Detach the parent's connections. GLIDE itself reconnects those of blocking code."""
+        """See `Forkable`. Detach the parent's connections."""
         self._last = None
-        for loop in [loop for loop in self._connections if loop is not None]:
-            _kept.append(self._connections.pop(loop))
+        for loop in list(self._connections):
+            keep(self._connections.pop(loop))
             _loops_of_parent.add(loop)
 
 
 _loops_of_parent: weakref.WeakSet[Any] = weakref.WeakSet()
-_kept: list[LoopConnection] = []
-"""Connections of a forked process's parent: must be neither closed nor garbage-collected here."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Final
 
 from glidemq_py._client.stream_read import StreamRead, combine, distribute, ends_all, read_each
 from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.times import monotonic
 from glidemq_py.errors import ClosedError, GlideMQError
-
-__all__ = ["Poller", "commands_of"]
 
 _SHORTEST_S: Final = 0.01
 _LONGEST_S: Final = 0.1
@@ -56,7 +54,7 @@ class Poller:
             commands = commands_of(reads)
             # All transports of this poller use the same client.
             found = await asyncio.gather(*(_serve(command, reads[0].transport) for command in commands))
-            now = time.monotonic()
+            now = monotonic()
             for read in reads:
                 if now >= read.deadline:
                     read.end()

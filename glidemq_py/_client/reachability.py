@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
+from glidemq_py._client.threads import in_thread
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import duration_text
 from glidemq_py.errors import GlideMQConnectionError
-
-__all__ = ["REFUSED", "Reachability", "reachability_of", "repeated_level"]
 
 _log = get_logger(__name__)
 
@@ -48,7 +47,7 @@ class Reachability:
         where: Its addresses, for messages. Empty: outages are neither noticed nor logged.
 
     Attributes:
-        is_doubted: Whether a call had no reply, and no other one had one since. Whoever gets a reply calls `replied`
+        is_doubted: Whether a call had no reply, and no other one had one since. The receiver of a reply calls `replied`
             if it is True.
         is_gone: Whether it is known to be unreachable.
     """
@@ -128,7 +127,7 @@ class Reachability:
 
     async def _check(self, check: Check) -> None:
         await asyncio.sleep(_CHECK_AFTER_S)
-        cause = await asyncio.to_thread(check) if self.is_doubted else None
+        cause = await in_thread(check) if self.is_doubted else None
         with self._turn:
             if not self.is_doubted or self.is_gone:
                 return

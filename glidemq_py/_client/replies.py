@@ -3,7 +3,7 @@
 **Delivery.** GLIDE's core writes the replies for all clients of a process into one pipe, and GLIDE reads that pipe in
 one event loop: the one that created the first client. If that loop stops, is closed or blocks, no other loop receives
 replies, not even timeouts. Here every loop that has a client reads the pipe, and passes each reply on to the loop that
-waits for it.
+waits for it; loops of our own threads read it only while they wait.
 
 **Busy polling.** A server on the same host replies in less time than the operating system needs to suspend and resume a
 thread, and GLIDE passes the reply through two threads of its own. While exactly one call is pending, the event loop can
@@ -20,14 +20,13 @@ import contextlib
 import math
 import os
 import select
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from glide import glide_client
 
 from glidemq_py._core.forks import new_lock
-
-__all__ = ["LONGEST", "BusyPoll", "PollChoice", "read_replies_in"]
 
 _glide: Any = glide_client
 _NEEDED = (
@@ -36,15 +35,83 @@ _NEEDED = (
 _installed = False
 _installing = new_lock()
 _reading = new_lock()
+_LINGER_S = 0.05
+"""How long a loop of our own reads the pipe after its last reply, seconds."""
 
 
-def read_replies_in(loop: asyncio.AbstractEventLoop) -> None:
-    """Read GLIDE's replies in this loop, which must be running and have a client. Idempotent."""
+def read_replies_in(loop: asyncio.AbstractEventLoop, client: Any = None) -> None:
+    """Read GLIDE's replies in this loop, which must be running and have a client. Idempotent.
+
+    Args:
+        loop: the loop.
+        client: a client of one of `own_loops`: it reads replies only while calls of this client have none.
+    """
     if not _install():
         return
     descriptor: int = _glide._async_pipe_read_fd
-    if descriptor >= 0:
+    if descriptor < 0:
+        return
+    if client is None:
         loop.add_reader(descriptor, _glide._on_async_pipe_readable)
+        return
+    reading = _Reading.of_loops.get(loop)
+    if reading is None:
+        reading = _Reading.of_loops[loop] = _Reading(loop)
+    client._pending_futures = _Pending(reading)
+    reading.begin()  # GLIDE has begun already
+
+
+class _Pending(dict[int, Any]):
+    """The calls of a client that have no reply yet, in a loop that reads the pipe only while there are some."""
+
+    __slots__ = ("__weakref__", "_reading")
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, reading: _Reading) -> None:
+        super().__init__()
+        self._reading = reading
+        reading.clients.add(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __setitem__(self, number: int, future: Any) -> None:
+        super().__setitem__(number, future)
+        self._reading.begin()
+
+
+class _Reading:
+    """Reads the pipe in one loop while calls wait there, and for a moment after.
+
+    Every loop that reads it is woken up by each reply, also by those for other loops.
+    """
+
+    of_loops: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Reading]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._reads = self._is_needed = False
+        self.clients: weakref.WeakSet[_Pending] = weakref.WeakSet()
+
+    def begin(self) -> None:
+        """Read, because a call begins; called in the loop."""
+        self._is_needed = True
+        loop = None if self._reads else self._loop()
+        if loop is not None:
+            self._reads = True
+            loop.add_reader(_glide._async_pipe_read_fd, _glide._on_async_pipe_readable)
+            loop.call_later(_LINGER_S, self._look)
+
+    def _look(self) -> None:
+        loop = self._loop()
+        if loop is None:
+            return
+        if self._is_needed or any(self.clients):
+            self._is_needed = False
+            loop.call_later(_LINGER_S, self._look)
+        else:
+            self._reads = False
+            loop.remove_reader(_glide._async_pipe_read_fd)
 
 
 def _install() -> bool:

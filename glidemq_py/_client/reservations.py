@@ -12,8 +12,6 @@ from typing import Final
 
 from glidemq_py._core.forks import new_rlock
 
-__all__ = ["BLOCKING_READS", "WORKER_READS", "Reservation", "claim_read", "reserve_read"]
-
 BLOCKING_READS: Final = 3
 """Number of connections for blocking reads per process and server. With the clients for calls, heartbeats and wake-up
 channels, that makes six; with a direct connection too, because then the channels count as one of these."""

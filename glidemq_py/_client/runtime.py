@@ -1,9 +1,9 @@
-"""Async and blocking runtimes: waiting suspends the task, or blocks the thread; and the base of background tasks.
+"""Async and blocking runtimes: where the coroutines of queues wait; and the base of background tasks.
 
 The logic of queues, jobs and events is written once, as coroutines. In an event loop they await a `Transport` of the
-loop. The blocking API runs the same coroutines over a blocking transport: a coroutine that never suspends completes in
-a single step (`run_immediately`). Therefore these coroutines must not wait by asyncio directly; they use their
-`Runtime`. Background tasks (`BackgroundTask`, `PeriodicTask`) run in an event loop only.
+loop. The blocking API steps the same coroutines in the calling thread, and what they wait for runs in the portal
+(portal.py). Therefore these coroutines wait by asyncio only in what they pass to `Runtime.there`. Background tasks
+(`BackgroundTask`, `PeriodicTask`) run in an event loop only.
 """
 
 from __future__ import annotations
@@ -11,49 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import threading
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
+from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._core.forks import new_event, new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 
-__all__ = [
-    "ASYNC_RUNTIME",
-    "BLOCKING_RUNTIME",
-    "Background",
-    "BackgroundTask",
-    "PeriodicTask",
-    "Runtime",
-    "Signal",
-    "iterate_now",
-    "run_immediately",
-    "stop_task",
-    "uncancelled",
-]
-
 T = TypeVar("T")
-
-
-class Signal(Protocol):
-    """A flag to wait for."""
-
-    def set(self) -> None:
-        """Set the flag and wake up all waiters."""
-        ...
-
-    def clear(self) -> None:
-        """Clear the flag."""
-        ...
-
-    async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the flag is set. Return False if ``seconds`` passed first."""
-        ...
 
 
 class Background(Protocol):
@@ -67,68 +33,48 @@ class Background(Protocol):
         """Return whether the caller is this work itself."""
         ...
 
+    def is_cancelled(self) -> bool:
+        """Return whether its task was cancelled, here or at the end of its event loop."""
+        ...
+
     async def stop(self) -> None:
         """Stop the work: cancel a task and wait for it. A thread is not waited for; it ends by its own condition."""
         ...
 
 
 class Runtime(Protocol):
-    """Waiting, locking and background work."""
+    """Where a coroutine of a queue or job runs, and where it waits."""
+
+    @property
+    def is_blocking(self) -> bool:
+        """True if the coroutine is stepped in a thread, and waits in the portal."""
+        ...
 
     @property
     def current_loop(self) -> Callable[[], object]:
-        """A function that returns the running event loop or None; always None for blocking code."""
+        """A function that returns the event loop in which the coroutine waits: the running one, or the portal's."""
+        ...
+
+    @property
+    def transport(self) -> type[LoopTransport]:
+        """Type of the connections."""
+        ...
+
+    def there(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Return an awaitable that runs ``work`` in the event loop in which the coroutine waits."""
         ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``."""
         ...
 
-    def lock(self) -> AbstractAsyncContextManager[Any]:
-        """Return a new lock, used with ``async with``."""
-        ...
-
-    def signal(self) -> Signal:
-        """Return a new, cleared flag."""
-        ...
-
-    def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
-        """Return a context that raises TimeoutError after ``seconds``. In a thread it has no effect."""
-        ...
-
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Start work and return an awaitable of its result. In a thread the work is complete on return."""
-        ...
-
-    async def uncancelled(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
-        """Run work to its end even if the caller is cancelled; ``unclaimed`` then gets its result."""
+        """Start work in the event loop in which the coroutine waits, and return an awaitable of its result."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
-        """Run work in the background, in a task or a thread of its own."""
+        """Run work that calls code of the user in the background, in a task or a thread of its own."""
         ...
-
-
-# -- asyncio ---------------------------------------------------------------------------------------------------
-
-
-class _LoopSignal:
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self, seconds: float | None = None) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        return self._event.is_set()
 
 
 class _Task:
@@ -142,6 +88,9 @@ class _Task:
 
     def is_current(self) -> bool:
         return self._task is asyncio.current_task()
+
+    def is_cancelled(self) -> bool:
+        return self._task.cancelling() > 0
 
     async def stop(self) -> None:
         await stop_task(self._task)
@@ -160,11 +109,19 @@ async def stop_task(task: asyncio.Task[Any]) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
 
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, for at most ``seconds``. Return False if it was not set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
 _unclaimed: set[asyncio.Task[Any]] = set()
 
 
 async def uncancelled(work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
-    """See `Runtime.uncancelled`."""
+    """Run work to its end even if the caller is cancelled; ``unclaimed`` then gets its result."""
     task = asyncio.ensure_future(work)
 
     def pass_on(ended: asyncio.Task[T]) -> None:
@@ -182,156 +139,26 @@ async def uncancelled(work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any
 
 
 class _AsyncRuntime:
+    is_blocking = False
     current_loop = staticmethod(asyncio._get_running_loop)
+    transport = LoopTransport
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def lock(self) -> AbstractAsyncContextManager[Any]:
-        return asyncio.Lock()
-
-    def signal(self) -> Signal:
-        return _LoopSignal()
-
-    def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
-        return asyncio.timeout(seconds)
+    def there(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        return work
 
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         task = asyncio.create_task(work)
         await asyncio.sleep(0)  # let it send its call
         return task
 
-    async def uncancelled(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
-        return await uncancelled(work, unclaimed)
-
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
         return _Task(asyncio.create_task(work, name=name))
 
 
 ASYNC_RUNTIME: Runtime = _AsyncRuntime()
-
-
-# -- threads ---------------------------------------------------------------------------------------------------
-
-
-class _ThreadSignal:
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event = new_event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self, seconds: float | None = None) -> bool:
-        return self._event.wait(seconds)
-
-
-class _ThreadLock:
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-
-class _Thread:
-    __slots__ = ("_thread",)
-
-    def __init__(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._thread = threading.Thread(target=run_immediately, args=(work,), name=name, daemon=True)
-        self._thread.start()
-
-    def done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def is_current(self) -> bool:
-        return self._thread is threading.current_thread()
-
-    async def stop(self) -> None:
-        return None
-
-
-class _BlockingRuntime:
-    @staticmethod
-    def current_loop() -> None:
-        return None
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # blocking is the point
-
-    def lock(self) -> AbstractAsyncContextManager[Any]:
-        return _ThreadLock()
-
-    def signal(self) -> Signal:
-        return _ThreadSignal()
-
-    def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
-        return contextlib.nullcontext()
-
-    async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        return _Ended(await work)
-
-    async def uncancelled(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
-        return await work
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
-        return _Thread(work, name)
-
-
-class _Ended(Awaitable[T]):
-    """An awaitable of a value that is already available."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        yield from ()
-        return self._value
-
-
-BLOCKING_RUNTIME: Runtime = _BlockingRuntime()
-
-
-def run_immediately(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, and return its result.
-
-    Raises:
-        RuntimeError: if it suspends, because it waits for an event loop.
-    """
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return cast("T", end.value)
-    work.close()
-    raise RuntimeError(f"{work!r} waits for an event loop, but none is running here")
-
-
-def iterate_now(items: AsyncIterator[Any], make: Callable[[Any], T]) -> Iterator[T]:
-    """Iterate over an async iterator that never suspends; ``make`` is applied to each item."""
-    nothing: Any = object()
-    try:
-        while (item := run_immediately(_next(items, nothing))) is not nothing:
-            yield make(item)
-    finally:
-        if isinstance(items, AsyncGenerator):
-            run_immediately(items.aclose())
-
-
-async def _next(items: AsyncIterator[Any], nothing: Any) -> Any:
-    return await anext(items, nothing)
 
 
 class BackgroundTask:

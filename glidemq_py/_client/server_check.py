@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from glide_shared.config import GlideClusterClientConfiguration, ReadFrom
 from glide_shared.exceptions import GlideError
@@ -23,12 +22,7 @@ from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import is_ephemeral
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import ClosedError, ServerConfigurationError, ServerModeError
-
-if TYPE_CHECKING:
-    from glidemq_py._client.blocking_transport import ThreadTransport
-
-__all__ = ["Finding", "check_blocking", "check_server", "findings_of"]
+from glidemq_py.errors import ConnectionRejectedError
 
 _log = get_logger(__name__)
 
@@ -104,8 +98,8 @@ async def check_server(client: Any, config: GlideConfig, options: ConnectionOpti
     """Check the servers of an async client. ``options`` is None for a client given by the user.
 
     Raises:
-        ServerConfigurationError: if a server may evict any key and `allow_eviction` is not set.
-        ServerModeError: if a cluster node was given as a standalone server.
+        ConnectionRejectedError: if a server may evict any key and `allow_eviction` is not set.
+        ConnectionRejectedError: if a cluster node was given as a standalone server.
     """
     try:
         async with asyncio.timeout(connection_timeout_s(config)):
@@ -114,29 +108,6 @@ async def check_server(client: Any, config: GlideConfig, options: ConnectionOpti
         _log.debug("server %s: configuration not checked: %s", _name(config), str(error) or "no reply in time")
         return
     _review(config, reply, options)
-
-
-def check_blocking(transport: ThreadTransport, options: ConnectionOptions | None = None) -> None:
-    """Check the servers of a blocking client. Raises the errors of `check_server`."""
-    replies: list[Any] = []
-    config = transport.config
-
-    def request() -> None:
-        try:
-            transport._enter()
-            try:
-                replies.append(transport._client.custom_command(list(_COMMAND), *_route(config)))
-            finally:
-                transport._leave()
-        except (GlideError, OSError, ClosedError) as error:
-            _log.debug("server %s: configuration not checked: %s", _name(config), error)
-
-    # In a thread, because GLIDE waits `request_timeout` for a primary that is down, which is too long for a check.
-    thread = threading.Thread(target=request, name="glidemq-server-check", daemon=True)
-    thread.start()
-    thread.join(connection_timeout_s(config))
-    if replies:
-        _review(config, replies[0], options)
 
 
 def _route(config: GlideConfig) -> tuple[AllPrimaries, ...]:
@@ -160,13 +131,13 @@ def _report(node: str, info: Mapping[str, str], finding: Finding, options: Conne
     text = f"server {node}: {finding.text}"
     level = logging.WARNING
     if finding.kind == "cluster":
-        raise ServerModeError(text)
+        raise ConnectionRejectedError(text)
     if finding.kind == "eviction":
         if options is None or not options.allow_eviction:
             where = "'?allow_eviction=true' in the URL or ConnectionOptions(..., allow_eviction=True)"
             if options is None:
                 where += ", not with a client of your own"
-            raise ServerConfigurationError(f"{text}, or accept the loss with {where} ({_PAGE})")
+            raise ConnectionRejectedError(f"{text}, or accept the loss with {where} ({_PAGE})")
         level = logging.DEBUG
     elif finding.kind == "unknown" or (finding.kind == "aof" and _may_lack_aof(info, options)):
         level = logging.DEBUG

@@ -12,7 +12,6 @@ no line are polled over the client that they share (`polled_reads`), until one h
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -22,12 +21,11 @@ from glidemq_py._client.reservations import Reservation, reserve_read
 from glidemq_py._client.stream_read import StreamRead, combine, distribute, ends_all, read_each
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.times import monotonic
 from glidemq_py.errors import ClosedError, GlideMQError
 
 if TYPE_CHECKING:
     from glidemq_py._client.async_transport import AsyncTransport
-
-__all__ = ["READERS_PER_LINE", "SharedReader"]
 
 _log = get_logger(__name__)
 
@@ -148,7 +146,7 @@ class _Line:
             reads = await self._catch_up(reads)
             if not reads or any(read not in reads and not read.done.done() for read in self._reads):
                 return
-            wait = max(0.001, min(_LONGEST_S, min(read.deadline for read in reads) - time.monotonic()))
+            wait = max(0.001, min(_LONGEST_S, min(read.deadline for read in reads) - monotonic()))
             if not self._may_wake and len(self.readers) > 1:
                 wait = min(wait, _SLICE_S)
             command = combine(reads[0].head, _latest(reads), int(wait * 1000))
@@ -167,7 +165,7 @@ class _Line:
             return
         if not distribute(reads, reply):
             # Reads that end a little early begin again together.
-            now = time.monotonic()
+            now = monotonic()
             for read in reads:
                 if now >= read.deadline - read.block / 2:
                     read.end()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.keys import hash_tag
+from glidemq_py._core.times import monotonic
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
-
-__all__ = ["StreamRead", "combine", "distribute", "ends_all", "read_each"]
 
 
 class StreamRead:
@@ -30,7 +28,7 @@ class StreamRead:
         self.transport = transport
         self.block = int(words[at + 1]) / 1000
         """Longest wait, seconds."""
-        self.deadline = time.monotonic() + self.block
+        self.deadline = monotonic() + self.block
         del words[at : at + 2]
         first = words.index("STREAMS") + 1
         half = (len(words) - first) // 2

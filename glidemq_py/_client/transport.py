@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls import Call
-
-__all__ = ["BlockingTransport", "ConnectionSource", "JobTransport", "Transport"]
 
 T = TypeVar("T")
 
@@ -20,7 +18,8 @@ class JobTransport(Protocol):
         """Run a call of our library; load the library if the server lacks it.
 
         A call that was certainly not executed (the server is loading, failing over, or moving the queue's slot) is
-        retried until the request timeout; a call that was possibly executed is retried only if it is repeatable.
+        retried until the request timeout; a call that was possibly executed is retried only if it is repeatable. Over
+        the connection of a worker, repeatable calls are retried until the locks of its jobs could have expired.
 
         Raises:
             GlideMQConnectionError: if the server cannot be reached; the call was not executed.
@@ -36,11 +35,12 @@ class JobTransport(Protocol):
         """Run a plain command, routed by its key. Raises the errors of `call`."""
         ...
 
-    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """Send commands that only read together, to the primary of ``key``; all their keys are in its slot.
 
-        The server may serve other clients between them. They are all repeated, as a repeatable `call` is, if replies
-        are lost or the server is not ready.
+        With the key None, the first argument of each command is its only key, and the keys may be in several slots:
+        one round trip per primary. The server may serve other clients between the commands. They are all repeated, as a
+        repeatable `call` is, if replies are lost or the server is not ready.
 
         Returns:
             One reply per command: a GlideMQError for a command that failed.
@@ -66,6 +66,17 @@ class Transport(JobTransport, Protocol):
         The reply or error of the read is ignored.
 
         For a dedicated connection. Raises the errors of `call`; a call whose reply was lost is not retried.
+        """
+        ...
+
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Run several calls, sent together; return their replies.
+
+        The server may serve other clients between them. After a call that failed and was retried, repeatable calls are
+        repeated, so that they run in order. In a cluster, calls of different slots have no order.
+
+        Raises:
+            GlideMQError: as `call`, for the first call that fails. Later calls may have been executed.
         """
         ...
 
@@ -102,8 +113,12 @@ class Transport(JobTransport, Protocol):
         """Return a separate connection to the same server, for blocking reads."""
         ...
 
-    def for_thread(self) -> BlockingTransport:
-        """Return a separate connection to the same server, for the calling thread. Raises GlideMQConnectionError."""
+    async def elsewhere(self) -> Transport:
+        """Return a connection of the running loop to the same server, for a loop in another thread.
+
+        Raises:
+            GlideMQConnectionError: if the server cannot be reached.
+        """
         ...
 
     async def close(self) -> None:
@@ -115,70 +130,10 @@ class Transport(JobTransport, Protocol):
         ...
 
 
-class BlockingTransport(Protocol):
-    """A connection for threads."""
-
-    @property
-    def interruptions(self) -> Interruptions:
-        """See `Transport.interruptions`."""
-        ...
-
-    def call(self, call: Call[T]) -> T:
-        """See `Transport.call`."""
-        ...
-
-    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
-        """Run several calls, sent together; return their replies.
-
-        Raises:
-            GlideMQError: as `call`, for the first call that fails. Later calls may have been executed.
-        """
-        ...
-
-    def command(self, *args: str | bytes) -> Any:
-        """See `Transport.command`."""
-        ...
-
-    def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        """See `Transport.send_reads`.
-
-        With the key None, the first argument of each command is its only key, and the keys may be in several slots:
-        one round trip per primary.
-        """
-        ...
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether the server is a cluster."""
-        ...
-
-    def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
-        ...
-
-    def scan(self, pattern: str) -> Iterator[list[bytes]]:
-        """See `Transport.scan`."""
-        ...
-
-    def dedicated(self) -> BlockingTransport:
-        """See `Transport.dedicated`."""
-        ...
-
-    def close(self) -> None:
-        """See `Transport.close`."""
-        ...
-
-
 @runtime_checkable
 class ConnectionSource(Protocol):
     """An object that opens its own kind of connections, such as the in-memory server; accepted instead of a URL."""
 
     def open_transport(self) -> Transport:
         """Return a connection for an event loop."""
-        ...
-
-    def open_blocking_transport(self) -> BlockingTransport:
-        """Return a connection for a thread."""
         ...

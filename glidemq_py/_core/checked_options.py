@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, 
 from glidemq_py._core.checks import check_mapping, reject_unknown
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
-__all__ = ["CheckedOptions", "Converted", "OptionValue", "check_option", "option", "parse_nested"]
-
 T = TypeVar("T")
 StoredT = TypeVar("StoredT", covariant=True)
 GivenT = TypeVar("GivenT", contravariant=True)
@@ -185,15 +183,6 @@ class OptionValue(CheckedOptions):
     def from_wire(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of stored JSON, not checked, without missing and empty ones."""
         return {name: stored[key] for name, key, _ in cls._stored if stored.get(key)}
-
-    @classmethod
-    def python_names(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return fields that are named as they are stored, or as in Python, by their Python names.
-
-        Unknown names are not changed, so that a check reports them.
-        """
-        names = {key: name for name, key, _ in cls._stored}
-        return {names.get(key, key): value for key, value in given.items()}
 
 
 def check_option(kind: type[CheckedOptions], name: str, shown: str, value: object) -> None:

@@ -16,8 +16,6 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 from glidemq_py.errors.base import SECRET
 
-__all__ = ["check_callable", "signature_of"]
-
 ItemT = TypeVar("ItemT")
 
 _CAMEL_HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")

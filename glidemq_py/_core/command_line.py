@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import json
 import re
 import sys
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any, Final, NoReturn
 
 from glidemq_py.errors.base import hide_urls
-
-__all__ = [
-    "PREFIX_VARIABLE",
-    "PROGRAM",
-    "ArgumentParser",
-    "RedactedArgumentError",
-    "hide_secrets",
-    "parse_duration",
-    "parse_port",
-]
 
 PREFIX_VARIABLE: Final = "GLIDEMQ_PREFIX"
 """Environment variable with the first part of every key, for commands."""
@@ -26,6 +19,8 @@ PROGRAM: Final[ContextVar[str]] = ContextVar("PROGRAM", default="")
 """Name of the program in help and messages, if it is not the parser's: ``glidemq worker``."""
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_UNDECODED: Final = re.compile("[\udc80-\udcff]+")
+"""Bytes beyond ASCII of an argument, in the C locale."""
 _USER_AT_HOST: Final = re.compile(r"\S*:\S*@\S*")
 _INVALID_CHOICE: Final = re.compile(
     r"(?P<head>argument [^:]*: invalid choice: .*)(?P<choices> \(choose from .*)", re.DOTALL
@@ -34,6 +29,26 @@ _INVALID_CHOICE: Final = re.compile(
 
 class RedactedArgumentError(argparse.ArgumentTypeError):
     """An invalid argument whose message contains no secret, so it is printed completely."""
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("glidemq_py-escape", _escaped)
+
+
+def terminal_arguments(given: Iterable[str]) -> list[str]:
+    """Return the arguments with UTF-8 decoded, and let stdout escape, as JSON does, what its encoding lacks."""
+    reconfigure: Any = getattr(sys.stdout, "reconfigure", None)  # a program may have replaced it
+    if reconfigure is not None:
+        reconfigure(errors="glidemq_py-escape")
+    return [_UNDECODED.sub(_decoded, each) for each in given]
+
+
+def _decoded(found: re.Match[str]) -> str:
+    return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def hide_secrets(text: str) -> str:

@@ -11,8 +11,6 @@ import threading
 import weakref
 from typing import Any, Protocol
 
-__all__ = ["Forkable", "call_in_child", "new_event", "new_lock", "new_rlock"]
-
 
 class Forkable(Protocol):
     """An object with state that a forked child must reset."""
@@ -50,6 +48,14 @@ def new_event() -> threading.Event:
 def call_in_child(owner: Forkable) -> None:
     """Call ``owner._forked()`` in every forked child, as long as the owner exists."""
     _owners.add(owner)
+
+
+def keep(parents: object) -> None:
+    """Keep an object of the parent process, which must be neither closed nor garbage-collected in the child."""
+    _kept.append(parents)
+
+
+_kept: list[object] = []
 
 
 def _after_fork() -> None:

@@ -12,8 +12,6 @@ import zlib
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["CHECK_BITS", "COUNTER_BITS", "RANDOM_BITS", "check_bits", "is_uuid7", "queue_number", "queue_numbers_key"]
-
 COUNTER_BITS: Final = 12
 RANDOM_BITS: Final = 30
 CHECK_BITS: Final = 8

@@ -10,9 +10,6 @@ from glidemq_py.errors import GlideMQValidationError
 if TYPE_CHECKING:
     from glidemq_py._core.job_options import JobOptions
 
-__all__ = ["check_effect", "check_together"]
-
-
 _OFF: Final = {
     "deduplication": None, "fair_key": None, "lifo": False, "ordering": None, "parent": None, "priority": 0, "rank": 0,
 }  # fmt: skip

@@ -11,6 +11,7 @@ Invalid options are ignored.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -18,7 +19,7 @@ from functools import lru_cache, partial
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, OptionValue, option
+from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.job_option_rules import check_effect, check_together
 from glidemq_py._core.misuse import reject_option
@@ -41,7 +42,7 @@ from glidemq_py._features.ordering_groups import Ordering, OrderingInput
 from glidemq_py._features.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
 from glidemq_py._features.retries import Backoff
 from glidemq_py._features.tags import TagsInput, parse_tags, tags_to_wire
-from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import GlideMQValidationError
 
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_PRIORITY: Final = 2047
@@ -207,7 +208,7 @@ class JobOptions(CheckedOptions):
     )
     headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
     tags: tuple[str, ...] | None = option(parse_tags, wire="tags", encode=tags_to_wire)
-    _batch: str | None = field(default=None, init=False, repr=False, compare=False)
+    _batch: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)
     _id_is_issued: bool = field(default=False, init=False, repr=False, compare=False)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -231,7 +232,7 @@ class JobOptions(CheckedOptions):
 
         Raises:
             UnknownOptionError: an option does not exist; the error suggests the most similar one.
-            UnsupportedOptionError: an option exists but is not supported here.
+            GlideMQValidationError: an option exists but is not supported here.
             GlideMQValidationError: a value is invalid.
         """
         if given is None:
@@ -255,7 +256,7 @@ class JobOptions(CheckedOptions):
         """Return `defaults` overridden by `overrides`.
 
         A given `delay` or `run_at` replaces both defaults; so does a given `priority` or `rank`. Without an `ordering`
-        there is no `cost`.
+        there is no `cost`. A given `attempts` of 1 removes the default `backoff` and `fallbacks`.
 
         Raises:
             GlideMQValidationError: the merged options are mutually exclusive.
@@ -277,6 +278,9 @@ class JobOptions(CheckedOptions):
         values.pop("_wire_json", None)
         if merged.ordering is None and "cost" not in given:
             values.pop("cost", None)
+        if given.get("attempts", 2) < 2:
+            for name in {"backoff", "fallbacks"} - given.keys():
+                values.pop(name, None)
         check_together(merged, given)
         return merged
 
@@ -293,18 +297,18 @@ class JobOptions(CheckedOptions):
         return merged
 
     @property
-    def batch(self) -> str | None:
-        """Key base and id of the batch that the job has joined, or None."""
+    def batch(self) -> tuple[str, str] | None:
+        """Key base and id of the batch that the job has joined, and the stem of the batch, or None."""
         return self._batch
 
-    def in_batch(self, member: str, job_id: str) -> JobOptions:
-        """Return the options of a job that has joined the batch ``member`` (key base and id) with this id.
+    def in_batch(self, batch: tuple[str, str], job_id: str) -> JobOptions:
+        """Return the options of a job that has joined the ``batch`` (see `batch`) with this id.
 
         An id that the batch has issued is not stored as an option: it does not choose a partition.
         """
         joined = object.__new__(JobOptions)
         joined.__dict__.update(self.__dict__)
-        joined.__dict__.update(_batch=member, job_id=job_id)
+        joined.__dict__.update(_batch=batch, job_id=job_id)
         if self.job_id is None:
             joined.__dict__.update(_id_is_issued=True, _wire_json=self.to_wire_json())
         return joined
@@ -343,7 +347,8 @@ class JobOptions(CheckedOptions):
     def dependencies_to_row(self) -> list[object]:
         """Return the field ``dependencies`` of an `add` row (``lua/core/functions/add.lua``)."""
         refs = [text for ref in self.depends_on or () for text in ref]
-        return [DEPENDENCY_POLICIES[self.on_dependency_failure or "wait"], refs]
+        generation = secrets.token_hex(8) if any(refs[::2]) else False
+        return [DEPENDENCY_POLICIES[self.on_dependency_failure or "wait"], refs, generation]
 
     def to_wire(self) -> dict[str, Any]:
         """Return the opts JSON as a dict: camelCase names, only the given options. `run_at` is not stored."""
@@ -397,11 +402,18 @@ def _refuse(name: object, value: object) -> None:
     if reason is None:
         reject_option(name, value, sorted(_NAMES | UNSUPPORTED.keys()))
     if value is not None:
-        raise UnsupportedOptionError(name, value, reason)
+        raise GlideMQValidationError(name, value, reason)
 
 
 def _is_mapping(given: object) -> bool:
     return type(given) is dict or isinstance(given, Mapping)
+
+
+def cost_error(cost: float | None, group: Ordering | str | None) -> GlideMQValidationError:
+    """Return the error of a job that costs more than the token bucket of its ordering group holds."""
+    key = group.key if isinstance(group, Ordering) else group
+    problem = f"exceeds the token bucket capacity of ordering group {key!r}; the job was not added"
+    return GlideMQValidationError("cost", cost or 1, problem)
 
 
 @lru_cache(maxsize=1024)
@@ -477,21 +489,3 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     key: (name, _DECODERS.get(name, _same)) for key, name in WIRE_NAMES.items()
 }
-_NESTED: Final[Mapping[str, type[OptionValue]]] = {"backoff": Backoff, "ordering": Ordering}
-
-
-def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with stored names (``removeOnFail``) or Python names as keyword arguments of `JobOptions`.
-
-    `JobOptions` validates them; unknown names are not changed.
-    """
-    named: dict[str, Any] = {}
-    for key, value in given.items():
-        name = WIRE_NAMES.get(key, key)
-        if isinstance(value, Mapping) and name in _NESTED:
-            value = _NESTED[name].python_names(cast("Mapping[str, Any]", value))
-            bucket = value.get("token_bucket")
-            if isinstance(bucket, Mapping):
-                value["token_bucket"] = TokenBucket.python_names(cast("Mapping[str, Any]", bucket))
-        named[name] = value
-    return named

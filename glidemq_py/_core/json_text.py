@@ -32,8 +32,6 @@ else:
     except ImportError:
         _orjson = None
 
-__all__ = ["are_texts", "dumps", "loads"]
-
 _MAX_DEPTH: Final = 300  # well below Python's recursion limit and the limits of readers
 _PATH_WIDTH: Final = 200
 

@@ -15,6 +15,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX
 __all__ = [
     "CONSUMER_GROUP",
     "DEFAULT_PREFIX",
+    "OWED",
     "QueueKeys",
     "flow_key",
     "hash_tag",
@@ -28,6 +29,13 @@ __all__ = [
 
 CONSUMER_GROUP: Final = "workers"
 """Consumer group of the workers on the job stream."""
+
+OWED: Final = (
+    "batches", "flows", "group-watch", "leases", "list-active-ids", "list-heartbeats", "list-popped", "outbox",
+    "parents-left", "ratelimited", "remote-children", "remote-parents", "stall-watch", "suspects", "suspended",
+    "waiting-children", "writes",
+)  # fmt: skip
+"""Ends of the keys that show that maintenance is owed to a queue, besides pending entries and the failure policy."""
 
 
 def hash_tag(text: str | bytes) -> str | None:

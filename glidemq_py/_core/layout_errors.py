@@ -1,12 +1,10 @@
-"""Signals of a partitioned queue whose layout changes. `Queue` handles them: it reads the layout and adds again."""
+"""The refusal of a partition. `Queue` handles it: it reads the layout again and repeats the call."""
 
 from __future__ import annotations
 
 import time
 
 from glidemq_py.errors import GlideMQError
-
-__all__ = ["JobMovedError", "LayoutChangedError"]
 
 
 class LayoutChangedError(GlideMQError):
@@ -21,17 +19,7 @@ class LayoutChangedError(GlideMQError):
         if self.stored is None:
             return f"{self.queue}; nothing was added" if self.queue else "nothing was added"
         return (
-            f"queue {self.queue!r}: the partition layout is {self.stored}, the client used {self.used}; nothing was "
-            "added. Other clients keep changing the layout: add the job again"
+            f"queue {self.queue!r}: its partitions were created or obliterated meanwhile (layout {self.stored}, the "
+            f"client used {self.used}); nothing was added: add the job again. If an obliterate was interrupted, call "
+            "it again first"
         )
-
-
-class JobMovedError(GlideMQError):
-    """The key of a new job has no jobs in its former partition any more. The job was not added."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"job {self.name!r} was not added: its key moves to another partition; add it again"

@@ -1,7 +1,7 @@
 """Public names of a package that are imported on first use (PEP 562).
 
 Importing the package then costs nothing, and a program imports only the parts that it uses. Type checkers read the
-same imports from an ``if TYPE_CHECKING`` block; tests/unit/test_lazy_names.py compares the two.
+same imports from an ``if TYPE_CHECKING`` block; tests/package/test_lazy_names.py compares the two.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
-
-__all__ = ["import_on_first_use"]
 
 
 def import_on_first_use(

@@ -12,8 +12,6 @@ from typing import Final, Literal, cast
 
 from glidemq_py._core.checks import check_choice
 
-__all__ = ["LEVELS", "JobLogLine", "LogLevel", "check_level", "parse_log_line", "with_level"]
-
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error", "critical")
 """The levels, in ascending order."""

@@ -11,16 +11,6 @@ import re
 import traceback
 from typing import Any, Final
 
-__all__ = [
-    "escape_control",
-    "format_traceback",
-    "get_logger",
-    "has_only_records",
-    "indent",
-    "keep_only_records",
-    "show_id",
-]
-
 _TAB: Final = "\t"
 
 _CONTROL: Final = re.compile(
@@ -65,12 +55,22 @@ def show_id(job_id: str) -> str:
     return job_id if _PLAIN_ID.fullmatch(job_id) else repr(job_id)
 
 
-def format_traceback(about: tuple[Any, Any, Any]) -> str:
-    """Return the traceback of ``exc_info`` as Python prints it, or the type's name if formatting fails."""
+def text_of(error: BaseException) -> str:
+    """Return the message of an exception, or the name of its type if its ``__str__`` fails."""
     try:
-        return "".join(traceback.format_exception(*about)).rstrip("\n")
-    except Exception:  # raised by a __str__ or __repr__ of the application
-        return getattr(about[0], "__name__", "exception")
+        return str(error)
+    except BaseException:
+        return type(error).__name__
+
+
+def format_traceback(about: tuple[Any, Any, Any], limit: int | None = None) -> str:
+    """Return the traceback of ``exc_info`` as Python prints it; only frames, type and message if that fails."""
+    kind, error, trace = about
+    try:
+        return "".join(traceback.format_exception(kind, error, trace, limit=limit)).rstrip("\n")
+    except BaseException:  # raised by the attributes, notes or causes of an error of the application
+        frames = "".join(traceback.format_tb(trace, limit))
+        return f"Traceback (most recent call last):\n{frames}{kind.__name__}: {text_of(error)}"
 
 
 def indent(text: str) -> str:

@@ -14,22 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from glidemq_py._core.checks import check_mapping, nearest_option, reject_unknown, snake_case
-from glidemq_py.errors import ContextManagerError, GlideMQValidationError
-
-__all__ = [
-    "CONNECTION_OPTIONS",
-    "FOREIGN_NAMES",
-    "AsyncOnly",
-    "BlockingOnly",
-    "check_job_mapping",
-    "check_keywords",
-    "keywords_of",
-    "known_arguments",
-    "known_methods",
-    "reject_field_of_job",
-    "reject_option",
-    "reject_positional_options",
-]
+from glidemq_py.errors import EventLoopError, GlideMQError, GlideMQValidationError
 
 P = ParamSpec("P")
 ClassT = TypeVar("ClassT", bound="type[Any]")
@@ -363,25 +348,36 @@ def _reject_connection_option(name: str, value: object, names: Collection[str], 
     reject_unknown(name, value, names, problem, "connection")
 
 
-class AsyncOnly:
-    """Base of classes with ``async with`` blocks: a ``with`` block raises `ContextManagerError`."""
+class Connected:
+    """Base of classes that use a connection: copying and pickling them raise an error."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Reject copies."""
+        raise GlideMQError(
+            f"{self!r} cannot be copied or pickled, because it uses a connection of this process; "
+            "pass the name of the queue and the id of the job, and open the queue there"
+        )
+
+
+class AsyncOnly(Connected):
+    """Base of classes with ``async with`` blocks: a ``with`` block raises `EventLoopError`."""
 
     if not TYPE_CHECKING:  # type checkers report the wrong block themselves
 
         def __enter__(self) -> NoReturn:
-            raise ContextManagerError(self, "async with", "with")
+            raise EventLoopError(repr(self), "use 'async with' instead of 'with'", "blocking code uses glidemq_py.sync")
 
         def __exit__(self, *_: object) -> None:
             """Exist, as `__enter__` is only called if both do."""
 
 
-class BlockingOnly:
-    """Base of classes with ``with`` blocks: an ``async with`` block raises `ContextManagerError`."""
+class BlockingOnly(Connected):
+    """Base of classes with ``with`` blocks: an ``async with`` block raises `EventLoopError`."""
 
     if not TYPE_CHECKING:
 
         async def __aenter__(self) -> NoReturn:
-            raise ContextManagerError(self, "with", "async with")
+            raise EventLoopError(repr(self), "use 'with' instead of 'async with'", "an event loop uses glidemq_py")
 
         async def __aexit__(self, *_: object) -> None:
             """Exist, as `__aenter__` is only called if both do."""

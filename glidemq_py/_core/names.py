@@ -15,6 +15,10 @@ JOB_NAME_LENGTH: Final = 1024
 """Maximum length of a job name, in UTF-16 code units."""
 MAX_NUMERIC_ID: Final = 10**13
 """Largest custom id that consists of digits only. Above 10**14, the id counter of a Node peer prints exponents."""
+PARTITION_MARK: Final = "~p~"
+PARTITION: Final = re.compile(r"~p~[0-9a-z]{4}\Z")
+"""The end of the name of a partition, after that of its queue."""
+PARTITION_LENGTH: Final = len(PARTITION_MARK) + 4
 
 _PLAIN_ID: Final = re.compile(r"[A-Za-z_\-.@][A-Za-z0-9_\-.@]{0,127}", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -27,6 +31,11 @@ _NO_STRUCTURE: Final = "must not contain any of { } :"
 _NO_BRACES: Final = "must not contain { or }; only the queue name is the cluster hash tag"
 _NO_GLOB: Final = "must not contain any of the glob characters * ? [ ] \\"
 _NO_CONTROL: Final = "must not contain control characters"
+
+
+def partition_home(name: str) -> str | None:
+    """Return the name of the partitioned queue that may have a partition with this name; None if it is none."""
+    return name[:-PARTITION_LENGTH] or None if PARTITION.search(name) is not None else None
 
 
 def validate_queue_name(name: object, option: str = "name") -> str:

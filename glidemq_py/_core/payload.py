@@ -12,8 +12,9 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable
+from datetime import datetime
+from typing import Any, Final, NamedTuple, cast
 
 import msgpack
 
@@ -157,24 +158,24 @@ def encode_text(text: str, compression: Compression = "none", limit: int = PAYLO
     return text
 
 
-def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER, limit: int = PAYLOAD_LIMIT) -> Any:
+def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER) -> Any:
     """Return the value of a job's stored data; compressed data starts with `gz:`.
 
     Raises:
-        SerializationError: invalid text, invalid compression, or more than `limit` bytes when unpacked.
+        SerializationError: invalid text, invalid compression, or more than `PAYLOAD_LIMIT` bytes when unpacked.
     """
     if text.startswith(_GZIP_MARK):
-        text = _decompress(text, limit)
+        text = _decompress(text)
     return _value_of(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
 
 
-def stored_text(text: str, limit: int = PAYLOAD_LIMIT) -> str:
+def stored_text(text: str) -> str:
     """Return the uncompressed text of a job's stored data.
 
     Raises:
-        SerializationError: invalid compression, or more than `limit` bytes when unpacked.
+        SerializationError: invalid compression, or more than `PAYLOAD_LIMIT` bytes when unpacked.
     """
-    return _decompress(text, limit) if text.startswith(_GZIP_MARK) else text
+    return _decompress(text) if text.startswith(_GZIP_MARK) else text
 
 
 def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: int = PAYLOAD_LIMIT) -> str:
@@ -274,13 +275,13 @@ def _compress(text: str) -> str:
     return _GZIP_MARK + base64.b64encode(packed).decode("ascii")
 
 
-def _decompress(text: str, limit: int) -> str:
+def _decompress(text: str) -> str:
     try:
         packed = base64.b64decode(text[len(_GZIP_MARK) :], validate=True)
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
-        raw = unpacker.decompress(packed, limit + 1)  # one byte more, to detect that the limit is exceeded
-        if len(raw) > limit:
-            raise SerializationError("data", text, f"unpacks to more than {limit} bytes")
+        raw = unpacker.decompress(packed, PAYLOAD_LIMIT + 1)  # one byte more, to detect that the limit is exceeded
+        if len(raw) > PAYLOAD_LIMIT:
+            raise SerializationError("data", text, f"unpacks to more than {PAYLOAD_LIMIT} bytes")
         if not unpacker.eof:
             raise SerializationError("data", text, "its gzip data is truncated")
         return raw.decode()
@@ -298,20 +299,57 @@ _packb: Final[Callable[..., bytes]] = _msgpack.packb
 _unpackb: Final[Callable[..., Any]] = _msgpack.unpackb
 
 
+_LOCAL_TIME: Final = 1
+"""Extension type of a naive datetime, as ISO text."""
+
+
+def _unpack(packed: bytes) -> Any:
+    try:
+        return _unpackb(packed, strict_map_key=False, timestamp=3, ext_hook=_extension)
+    except TypeError:  # a key that is a list
+        return _unpackb(packed, strict_map_key=False, timestamp=3, ext_hook=_extension, object_pairs_hook=_mapping)
+
+
+def _extension(code: int, data: bytes) -> Any:
+    return datetime.fromisoformat(data.decode()) if code == _LOCAL_TIME else _msgpack.ExtType(code, data)
+
+
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_hashable(key): value for key, value in pairs}
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, dict):
+        raise TypeError(f"{key!r} cannot be the key of a mapping")
+    return tuple(map(_hashable, cast("list[object]", key))) if isinstance(key, list) else key
+
+
 class _MsgpackSerializer:
     """MessagePack with bytes, times and keys of any type. Other types are converted as for JSON."""
 
     __slots__ = ()
 
     def serialize(self, value: Any, /) -> str:
-        """Return `mp:` and base64. An aware datetime stays a datetime (in UTC); a naive one becomes ISO text."""
-        return _MARK + base64.b64encode(_packb(value, default=to_plain, datetime=True)).decode("ascii")
+        """Return `mp:` and base64. A datetime stays one; an aware one is in UTC then."""
+        objects: list[object] = []
+
+        def plain(part: object) -> Any:
+            if isinstance(part, datetime):
+                return _msgpack.ExtType(_LOCAL_TIME, part.isoformat().encode())
+            if isinstance(part, Hashable):
+                objects.append(part)
+            return to_plain(part)
+
+        packed = _packb(value, default=plain, datetime=True)
+        if objects:  # they may be keys, and without a hashable form
+            _unpack(packed)
+        return _MARK + base64.b64encode(packed).decode("ascii")
 
     def deserialize(self, text: str, /) -> Any:
         """Return the value. Text without `mp:` is read as JSON."""
         if not text.startswith(_MARK):
             return json.loads(text)
-        return _unpackb(base64.b64decode(text[len(_MARK) :], validate=True), strict_map_key=False, timestamp=3)
+        return _unpack(base64.b64decode(text[len(_MARK) :], validate=True))
 
     def __repr__(self) -> str:
         return "MSGPACK_SERIALIZER"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice
+from glidemq_py._core.checks import check_bool, check_callable, check_choice, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.names import validate_job_name, validate_prefix
@@ -155,13 +155,17 @@ class JobSpec(OptionValue):
         """
         if isinstance(value, JobSpec):
             return value
-        if not isinstance(value, (tuple, list)):
-            return cls._of_mapping(value, option)
-        parts = cast("Sequence[object]", value)
-        if not 1 <= len(parts) <= 3:
-            raise GlideMQValidationError(option, parts, "must have one to three parts: (name, data, options)")
-        name, data, options = (*parts, None, None)[:3]
-        return cls(cast("str", name), data, cast("Mapping[str, Any] | None", options))
+        try:
+            if not isinstance(value, (tuple, list)):
+                return cls._of_mapping(value, option)
+            parts = cast("Sequence[object]", value)
+            if not 1 <= len(parts) <= 3:
+                raise GlideMQValidationError(option, parts, "must have one to three parts: (name, data, options)")
+            name, data, options = (*parts, None, None)[:3]
+            return cls(cast("str", name), data, cast("Mapping[str, Any] | None", options))
+        except GlideMQValidationError as error:
+            name_within(error, option)
+            raise
 
     @classmethod
     def _of_mapping(cls, value: object, option: str) -> JobSpec:
@@ -178,6 +182,29 @@ class JobSpec(OptionValue):
     def _reject(self, name: str, value: object) -> None:
         reject_field_of_job(name, value, self._checks)
         super()._reject(name, value)
+
+
+Entry = tuple[str, Any, JobOptions]
+"""Name, data and effective options of a job."""
+
+
+def entry_of(job: object, defaults: JobOptions, where: str) -> Entry:
+    """Return name, data and effective options of a job.
+
+    Args:
+        job: a `JobInput`.
+        defaults: the default options of its queue.
+        where: its place, such as "jobs[3]", for the error.
+
+    Raises:
+        GlideMQValidationError: the job is invalid, its options are mutually exclusive, or one has no effect.
+    """
+    spec = JobSpec.parse(job, where)
+    try:
+        return spec.name, spec.data, JobOptions.of_job(defaults, spec.options)
+    except GlideMQValidationError as error:
+        name_within(error, where)
+        raise
 
 
 JobInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]

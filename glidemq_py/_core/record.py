@@ -1,8 +1,8 @@
-"""A job's hash as typed values. Parsing never raises: invalid fields keep their default and are listed in `malformed`.
+"""A job's hash as typed values. Parsing never raises: invalid fields keep their default, and others are ignored.
 
-docs/reference/data-model.md describes the fields. Some are not written by Node peers: `eid` (id of the job's stream
-entry), `fence` (counter of activations), `failedType` (name of the exception's type), `stacktrace` (JSON array of
-strings, newest last). Payloads (data, returnvalue, progress, signals) are not decoded here.
+docs/reference/data-model.md describes the fields. Some are not written by Node peers: `failedType` (name of the
+exception's type), `stacktrace` (JSON array of strings, newest last). Payloads (data, returnvalue, progress, signals)
+are not decoded here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ MAX_STACKTRACES: Final = 10
 """Maximum number of stack traces of a job; the newest are kept."""
 
 _INTEGER_DIGITS: Final = 18
-_DEPENDENCY_DONE: Final = "depdone:"
 _USAGE: Final = "usage:"
 
 
@@ -26,9 +25,7 @@ _USAGE: Final = "usage:"
 class JobRecord:
     """One job as stored. Times are milliseconds since 1970, durations milliseconds, cost is millitokens.
 
-    `malformed` lists the hash fields with invalid text (the attribute has its default value), and `name` if the hash
-    has no name: such a hash was created by a write after the job's removal. `extra` contains unknown fields, such as
-    fields of users.
+    The name is empty if the hash has none: such a hash was created by a write after the job's removal.
     """
 
     id: str
@@ -41,13 +38,9 @@ class JobRecord:
     delay: int = 0
     priority: int = 0
     rank: int | None = None
-    ranked_as: str | None = None
-    max_attempts: int = 0
-    lifo: bool = False
     expire_at: int | None = None
     cost: int | None = None
     processed_on: int | None = None
-    last_active: int | None = None
     finished_on: int | None = None
     returnvalue: str | None = None
     failed_reason: str | None = None
@@ -56,18 +49,10 @@ class JobRecord:
     stalled_count: int = 0
     progress: str | None = None
     progress_message: str | None = None
-    revoked: bool = False
-    eid: str | None = None
-    fence: int = 0
-    group_key: str | None = None
-    ordering_key: str | None = None
-    ordering_seq: int | None = None
     parent_id: str | None = None
     parent_queue: str | None = None
     parent_ids: tuple[str, ...] = ()
     parent_queues: tuple[str, ...] = ()
-    deps_completed: int = 0
-    deps_done: tuple[str, ...] = ()
     scheduler_name: str | None = None
     scheduled_for: int | None = None
     suspended_at: int | None = None
@@ -79,8 +64,6 @@ class JobRecord:
     tpm_tokens: float | None = None
     flow_id: str | None = None
     usage: Mapping[str, str] | None = None
-    extra: Mapping[str, str] | None = None
-    malformed: tuple[str, ...] = ()
     fields_read: Collection[str] = ()
     """Names of the requested fields, present or not."""
 
@@ -93,55 +76,31 @@ class JobRecord:
             fields: text by field name; None and "" mean absent.
         """
         record = cls(id=job_id, fields_read=fields.keys())
-        bad: list[str] = []
         for field, text in fields.items():
             if not text:
                 continue
-            slot = _TEXTS.get(field)
-            if slot is not None:
+            if (slot := _TEXTS.get(field)) is not None:
                 setattr(record, slot, text)
-                continue
-            slot = _INTEGERS.get(field)
-            if slot is not None:
+            elif (slot := _INTEGERS.get(field)) is not None:
                 number = _integer(text)
-                if number is None:
-                    bad.append(field)
-                else:
+                if number is not None:
                     setattr(record, slot, number)
-            elif not record._take(field, text):
-                bad.append(field)
-        if not record.name:
-            bad.append("name")
-        if bad:
-            record.malformed = tuple(bad)
+            else:
+                record._take(field, text)
         return record
 
-    def _take(self, field: str, text: str) -> bool:
-        """Store one of the less common fields; return False if its text is invalid."""
+    def _take(self, field: str, text: str) -> None:
+        """Store one of the less common fields."""
         if field == "state":
             self.state = _STATES.get(text)
-            return self.state is not None
-        if field == "id":
-            return text == self.id
-        if field in _FLAGS:
-            setattr(self, field, text == "1")
-            return text in ("0", "1")
-        if field in _LISTS:
+        elif field in _LISTS:
             strings = _strings(text)
-            if strings is None:
-                return False
-            setattr(self, _LISTS[field], strings[-MAX_STACKTRACES:] if field == "stacktrace" else strings)
-            return True
-        if field == "tpmTokens":
+            if strings is not None:
+                setattr(self, _LISTS[field], strings[-MAX_STACKTRACES:] if field == "stacktrace" else strings)
+        elif field == "tpmTokens":
             self.tpm_tokens = _number(text)
-            return self.tpm_tokens is not None
-        if field.startswith(_DEPENDENCY_DONE):
-            self.deps_done += (field[len(_DEPENDENCY_DONE) :],)
         elif field.startswith(_USAGE):
             self.usage = {**(self.usage or {}), field[len(_USAGE) :]: text}
-        else:
-            self.extra = {**(self.extra or {}), field: text}
-        return True
 
 
 _STATES: Final = {state.value: state for state in JobState}
@@ -154,10 +113,6 @@ _TEXTS: Final = {
     "failedType": "failed_type",
     "progress": "progress",
     "progressMessage": "progress_message",
-    "eid": "eid",
-    "rankedAs": "ranked_as",
-    "groupKey": "group_key",
-    "orderingKey": "ordering_key",
     "parentId": "parent_id",
     "parentQueue": "parent_queue",
     "schedulerName": "scheduler_name",
@@ -172,22 +127,16 @@ _INTEGERS: Final = {
     "delay": "delay",
     "priority": "priority",
     "rank": "rank",
-    "maxAttempts": "max_attempts",
     "expireAt": "expire_at",
     "scheduledFor": "scheduled_for",
     "cost": "cost",
     "processedOn": "processed_on",
-    "lastActive": "last_active",
     "finishedOn": "finished_on",
     "stalledCount": "stalled_count",
-    "fence": "fence",
-    "orderingSeq": "ordering_seq",
-    "depsCompleted": "deps_completed",
     "suspendedAt": "suspended_at",
     "suspendTimeout": "suspend_timeout",
     "fallbackIndex": "fallback_index",
 }
-_FLAGS: Final = frozenset({"lifo", "revoked"})
 _LISTS: Final = {"stacktrace": "stacktrace", "parentIds": "parent_ids", "parentQueues": "parent_queues"}
 
 

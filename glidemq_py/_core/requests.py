@@ -10,9 +10,7 @@ from glidemq_py._core.calls import pack
 __all__ = [
     "add",
     "add_dependency",
-    "add_once",
     "add_remote_children",
-    "advance_layout",
     "backup_jobs",
     "backup_keys",
     "batch_change",
@@ -22,11 +20,11 @@ __all__ = [
     "batch_status",
     "batch_watch",
     "batches",
+    "begin_partitions",
     "blocked_groups",
     "broadcast_delivery",
     "broadcast_exchange",
     "broadcast_heartbeat",
-    "broadcast_leave",
     "broadcast_publish",
     "broadcast_reattach",
     "broadcast_recover_stalled",
@@ -55,21 +53,17 @@ __all__ = [
     "control_replies",
     "control_reply",
     "control_workers",
-    "copy_settings",
     "count_delayed",
     "count_parked",
     "count_ranks",
     "create_budget",
     "create_partitions",
     "dead_letter_queue",
-    "dedup_keys",
-    "delete_layout",
     "delete_side_keys",
     "depend",
     "discard",
     "drain",
     "due_times",
-    "end_deletion",
     "end_leases",
     "event_slice",
     "exchange",
@@ -77,7 +71,6 @@ __all__ = [
     "failures_change",
     "failures_page",
     "fair_keys",
-    "fence_share",
     "flow_add",
     "flow_done",
     "flow_nodes",
@@ -87,9 +80,7 @@ __all__ = [
     "flows_due",
     "group_info",
     "heartbeat",
-    "hold_limits",
     "invalidate",
-    "keys_in_use",
     "leave",
     "limit_group",
     "limit_queue",
@@ -98,15 +89,12 @@ __all__ = [
     "metrics_by_name",
     "notify_remote_parents",
     "obliterate",
-    "once_counts",
     "open_children",
-    "open_share_round",
     "outbox",
     "page",
     "promote",
     "promote_jobs",
     "rate_limit_group",
-    "read_settings",
     "reattach",
     "records",
     "recover_stalled",
@@ -126,12 +114,12 @@ __all__ = [
     "report_usage",
     "requeue_job",
     "requeue_jobs",
-    "requeue_keyed",
     "restore_begin",
     "restore_end",
     "restore_groups",
     "restore_jobs",
     "restore_keys",
+    "restore_layout",
     "restore_place",
     "results_find",
     "results_page",
@@ -144,16 +132,11 @@ __all__ = [
     "schedulers_fire",
     "schedulers_put",
     "schedulers_read",
-    "set_event_retention",
-    "set_failure_setting",
     "set_fair_limits",
-    "set_layout",
-    "set_metrics_by_name",
     "set_result_retention",
-    "set_share",
-    "set_stalled_policy",
-    "set_timeline",
+    "set_settings",
     "signal",
+    "store_layout",
     "store_vector",
     "stream_chunk",
     "unlock",
@@ -175,31 +158,9 @@ __all__ = [
 ]
 
 
-def add(*, rows: object, quiet: object, layout: object, known: object, mark: str | bytes) -> tuple[bytes, str | bytes]:
+def add(*, rows: object, quiet: object, layout: object, mark: str | bytes) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``add``."""
-    return (pack((rows, quiet, layout, known)), mark)
-
-
-def add_once(
-    *,
-    write: object,
-    batch: object,
-    sequence: object,
-    number: object,
-    keep: object,
-    layout: object,
-    partitions: object,
-    before: object,
-    piece: object,
-    jobs: str | bytes,
-) -> tuple[bytes, str | bytes]:
-    """Return the arguments of ``add_once``."""
-    return (pack((write, batch, sequence, number, keep, layout, partitions, before, piece)), jobs)
-
-
-def once_counts(*, write: object, batch: object, sequence: object, keep: object) -> tuple[bytes]:
-    """Return the arguments of ``once_counts``."""
-    return (pack((write, batch, sequence, keep)),)
+    return (pack((rows, quiet, layout)), mark)
 
 
 def confirm_durable(*, marks: object, keep: object, cluster: object) -> tuple[bytes]:
@@ -315,31 +276,10 @@ def recover_stalled(
     max_stalled: object,
     quiet: object,
     cursor: object,
-    foreign_prefix: object,
     grace: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``recover_stalled``."""
-    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, foreign_prefix, grace)),)
-
-
-def set_stalled_policy(*, interval: object, max_stalled: object, grace: object) -> tuple[bytes]:
-    """Return the arguments of ``set_stalled_policy``."""
-    return (pack((interval, max_stalled, grace)),)
-
-
-def set_failure_setting(*, field: object, text: object) -> tuple[bytes]:
-    """Return the arguments of ``set_failure_setting``."""
-    return (pack((field, text)),)
-
-
-def set_timeline(*, text: object) -> tuple[bytes]:
-    """Return the arguments of ``set_timeline``."""
-    return (pack((text,)),)
-
-
-def set_metrics_by_name(*, text: object) -> tuple[bytes]:
-    """Return the arguments of ``set_metrics_by_name``."""
-    return (pack((text,)),)
+    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, grace)),)
 
 
 def run_failure_policy(*, is_first: object) -> tuple[bytes]:
@@ -357,9 +297,9 @@ def invalidate(*, token: str | bytes) -> tuple[str | bytes]:
     return (token,)
 
 
-def leave(*, consumer: str | bytes) -> tuple[str | bytes]:
+def leave(*, consumer: str | bytes, group: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``leave``."""
-    return (consumer,)
+    return (consumer, group)
 
 
 def control_workers(*, command: object, workers: object) -> tuple[bytes]:
@@ -401,14 +341,23 @@ def update_job(
     processed_on: object,
     keep: object,
     message: object,
-) -> tuple[bytes]:
+    number: str | bytes,
+) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``update_job``."""
-    return (pack((kind, id, text, fence, processed_on, keep, message)),)
+    return (pack((kind, id, text, fence, processed_on, keep, message)), number)
 
 
-def stream_chunk(*, id: object, fence: object, processed_on: object, keep: object, fields: object) -> tuple[bytes]:
+def stream_chunk(
+    *,
+    id: object,
+    fence: object,
+    processed_on: object,
+    keep: object,
+    fields: object,
+    number: str | bytes,
+) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``stream_chunk``."""
-    return (pack((id, fence, processed_on, keep, fields)),)
+    return (pack((id, fence, processed_on, keep, fields)), number)
 
 
 def store_vector(*, id: object, field: object, bytes: object, fence: object, processed_on: object) -> tuple[bytes]:
@@ -434,9 +383,10 @@ def page(
     fields: object,
     name: object = False,
     where: object = False,
+    newest: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``page``."""
-    return (pack((state, cursor, count, fields, name, where)),)
+    return (pack((state, cursor, count, fields, name, where, newest)),)
 
 
 def records(*, ids: object, fields: object) -> tuple[bytes]:
@@ -492,9 +442,9 @@ def metrics_by_name(*, last: object, minutes: object, name: object, cursor: obje
     return (pack((last, minutes, name, cursor)),)
 
 
-def set_event_retention(*, count: object) -> tuple[bytes]:
-    """Return the arguments of ``set_event_retention``."""
-    return (pack((count,)),)
+def set_settings(*, settings: object) -> tuple[bytes]:
+    """Return the arguments of ``set_settings``."""
+    return (pack(settings),)
 
 
 def remove(*, id: str | bytes, states: str | bytes) -> tuple[str | bytes, str | bytes]:
@@ -575,11 +525,6 @@ def requeue_jobs(
     return (pack((batch, want, left, total, completed, kept)),)
 
 
-def requeue_keyed(*, epoch: object, rows: object, completed: object) -> tuple[bytes]:
-    """Return the arguments of ``requeue_keyed``."""
-    return (pack((epoch, rows, completed)),)
-
-
 def failures_change(
     *,
     action: object,
@@ -615,86 +560,34 @@ def delete_side_keys(*, ids: object) -> tuple[bytes]:
     return (pack(ids),)
 
 
-def obliterate(*, force: object, batch: object, cursor: object, has_usage: object, epoch: object) -> tuple[bytes]:
+def obliterate(*, force: object, batch: object, cursor: object, has_usage: object, layout: object) -> tuple[bytes]:
     """Return the arguments of ``obliterate``."""
-    return (pack((force, batch, cursor, has_usage, epoch)),)
+    return (pack((force, batch, cursor, has_usage, layout)),)
 
 
-def create_partitions(*, layout: object, epoch: object, settings: object, has_former: object) -> tuple[bytes]:
+def begin_partitions(*, above: object) -> tuple[bytes]:
+    """Return the arguments of ``begin_partitions``."""
+    return (pack((above,)),)
+
+
+def store_layout(*, number: object, layout: object, settings: object, deleted: object) -> tuple[bytes]:
+    """Return the arguments of ``store_layout``."""
+    return (pack((number, layout, settings, deleted)),)
+
+
+def create_partitions(*, number: object, layout: object, settings: object) -> tuple[bytes]:
     """Return the arguments of ``create_partitions``."""
-    return (pack((layout, epoch, settings, has_former)),)
+    return (pack((number, layout, settings)),)
 
 
-def set_layout(*, before: object, layout: object, epoch: object, settings: object) -> tuple[bytes]:
-    """Return the arguments of ``set_layout``."""
-    return (pack((before, layout, epoch, settings)),)
-
-
-def advance_layout(*, epoch: object, layout: object) -> tuple[bytes]:
-    """Return the arguments of ``advance_layout``."""
-    return (pack((epoch, layout)),)
-
-
-def delete_layout(*, before: object, epoch: object) -> tuple[bytes]:
-    """Return the arguments of ``delete_layout``."""
-    return (pack((before, epoch)),)
-
-
-def end_deletion(*, epoch: object) -> tuple[bytes]:
-    """Return the arguments of ``end_deletion``."""
-    return (pack(epoch),)
-
-
-def keys_in_use(*, epoch: object, rows: object, peek: object) -> tuple[bytes]:
-    """Return the arguments of ``keys_in_use``."""
-    return (pack((epoch, rows, peek)),)
-
-
-def read_settings(*, cursor: object) -> tuple[bytes]:
-    """Return the arguments of ``read_settings``."""
-    return (pack((cursor,)),)
-
-
-def dedup_keys(*, start: object, count: object) -> tuple[bytes]:
-    """Return the arguments of ``dedup_keys``."""
-    return (pack((start, count)),)
-
-
-def copy_settings(
-    *,
-    settings: object,
-    limits: object,
-    groups: object,
-    used_from: object,
-    epoch: object,
-) -> tuple[bytes]:
-    """Return the arguments of ``copy_settings``."""
-    return (pack((settings, limits, groups, used_from, epoch)),)
-
-
-def hold_limits(*, limits: object, settings: object) -> tuple[bytes]:
-    """Return the arguments of ``hold_limits``."""
-    return (pack((limits, settings)),)
+def restore_layout(*, number: object, layout: object, before: object) -> tuple[bytes]:
+    """Return the arguments of ``restore_layout``."""
+    return (pack((number, layout, before)),)
 
 
 def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:
     """Return the arguments of ``limit_queue``."""
     return (pack((concurrency, rate, ttl)),)
-
-
-def open_share_round(*, number: object, limit: object, ttl: object, pause: object, above: object) -> tuple[bytes]:
-    """Return the arguments of ``open_share_round``."""
-    return (pack((number, limit, ttl, pause, above)),)
-
-
-def fence_share(*, epoch: object) -> tuple[bytes]:
-    """Return the arguments of ``fence_share``."""
-    return (pack((epoch,)),)
-
-
-def set_share(*, epoch: object, before: object, share: object, ends_in: object) -> tuple[bytes]:
-    """Return the arguments of ``set_share``."""
-    return (pack((epoch, before, share, ends_in)),)
 
 
 def limit_group(*, key: object, concurrency: object, rate: object, bucket: object) -> tuple[bytes]:
@@ -747,9 +640,9 @@ def children_ended(*, outcomes: object) -> tuple[bytes]:
     return (pack(outcomes),)
 
 
-def add_remote_children(*, parent: object, members: object) -> tuple[bytes]:
+def add_remote_children(*, parent: object, members: object, generation: object) -> tuple[bytes]:
     """Return the arguments of ``add_remote_children``."""
-    return (pack((parent, members)),)
+    return (pack((parent, members, generation)),)
 
 
 def depend(*, rows: object) -> tuple[bytes]:
@@ -1116,16 +1009,10 @@ def broadcast_recover_stalled(
     quiet: object,
     cursor: object,
     group: object,
-    foreign_prefix: object,
     grace: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``broadcast_recover_stalled``."""
-    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, group, foreign_prefix, grace)),)
-
-
-def broadcast_leave(*, group: str | bytes, consumer: str | bytes) -> tuple[str | bytes, str | bytes]:
-    """Return the arguments of ``broadcast_leave``."""
-    return (group, consumer)
+    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, group, grace)),)
 
 
 def broadcast_subscribe(*, group: object, start: object) -> tuple[bytes]:
@@ -1193,9 +1080,17 @@ def check_counters(*, top: object, others: object, peers: object) -> tuple[bytes
     return (pack((top, others, peers)),)
 
 
-def blocked_groups(*, holder: object, hold: object, blocked: object, full: object, cursor: object) -> tuple[bytes]:
+def blocked_groups(
+    *,
+    holder: object,
+    hold: object,
+    blocked: object,
+    full: object,
+    cursor: object,
+    peers: object,
+) -> tuple[bytes]:
     """Return the arguments of ``blocked_groups``."""
-    return (pack((holder, hold, blocked, full, cursor)),)
+    return (pack((holder, hold, blocked, full, cursor, peers)),)
 
 
 def repair(*, rows: object) -> tuple[bytes]:
@@ -1223,9 +1118,9 @@ def repair_counters(*, top: object, others: object, peers: object) -> tuple[byte
     return (pack((top, others, peers)),)
 
 
-def maintenance_due(*, holder: object, hold: object) -> tuple[bytes]:
+def maintenance_due(*, holder: object, hold: object, owed: object) -> tuple[bytes]:
     """Return the arguments of ``maintenance_due``."""
-    return (pack((holder, hold)),)
+    return (pack((holder, hold, owed)),)
 
 
 def backup_jobs(*, ids: object, parents: object) -> tuple[bytes]:

@@ -1,7 +1,8 @@
-"""Conversion of durations and instants to milliseconds. This module reads no clock."""
+"""Conversion of durations and instants to milliseconds, and the clock for waits."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -81,6 +82,11 @@ def _whole_ms(value: timedelta) -> int:
 
 def _duration(minimum: int, maximum: int) -> str:
     return f"must be an integer (milliseconds) or a timedelta, from {minimum:,} to {maximum:,} ms"
+
+
+def monotonic() -> float:
+    """Return `time.monotonic`, also where freezegun has replaced that: a wait would never end."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def duration_text(seconds: float) -> str:

@@ -13,8 +13,6 @@ from glidemq_py._core.calls.reading import Condition, page
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.link import QueueLink
 
-__all__ = ["CLEANABLE", "clean_unfinished", "delete_jobs"]
-
 CLEANABLE: Final = tuple(state for state in JobState if state is not JobState.ACTIVE)
 
 _PIECE: Final = 100
@@ -31,7 +29,7 @@ async def clean_unfinished(
 
     ``listed`` selects a part of them: a state of ``lua/core/functions/page.lua``.
     """
-    seconds, microseconds = await link.transport.command("TIME")
+    seconds, microseconds = await link.command("TIME")
     before = int(seconds) * 1000 + int(microseconds) // 1000 - grace
     meta, allowed = link.keys.meta, _RECORDED.get(state, state)
     where = [Condition("timestamp", False, False, before)]
@@ -57,13 +55,11 @@ async def clean_unfinished(
 
 async def delete_jobs(link: QueueLink, ids: Sequence[str], state: str | None) -> list[str]:
     """Delete these jobs if they are in a state (None: in any), a hundred per call; return the ids of those deleted."""
-    seconds, microseconds = await link.transport.command("TIME")
+    seconds, microseconds = await link.command("TIME")
     before = int(seconds) * 1000 + int(microseconds) // 1000
     allowed = _RECORDED.get(JobState(state), state) if state else " ".join(JobState)
     deleted: list[str] = []
     for first in range(0, len(ids), _PIECE):
         piece, is_last = ids[first : first + _PIECE], first + _PIECE >= len(ids)
-        deleted += await link.transport.call(
-            administration.clean_jobs(link.keys.meta, piece, allowed, before, len(deleted), is_last)
-        )
+        deleted += await link.call(administration.clean_jobs, piece, allowed, before, len(deleted), is_last)
     return deleted

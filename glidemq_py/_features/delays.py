@@ -18,12 +18,10 @@ from glidemq_py._job.link import QueueLink, change_job
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["change_delay", "change_job_delay", "due_times", "promote", "promote_job"]
-
 
 def due_times(meta: str, ids: Sequence[str]) -> Call[list[int]]:
     """Return when each of at most 1,000 jobs is due, epoch ms; 0 if it is not delayed."""
-    return Call("due_times", meta, requests.due_times(ids=ids), unpack, repeatable=True)
+    return Call("due_times", meta, requests.due_times(ids=ids), unpack)
 
 
 async def change_job_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:

@@ -14,15 +14,6 @@ from glidemq_py._core.checked_options import Converted, OptionValue, option, par
 from glidemq_py._core.checks import check_text
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "Fallback",
-    "FallbackDict",
-    "FallbacksInput",
-    "current_fallback",
-    "parse_fallbacks",
-    "read_fallbacks",
-]
-
 MAX_FALLBACKS: Final = 100
 MAX_TEXT: Final = 1_024
 MAX_METADATA: Final = 65_536

@@ -11,15 +11,6 @@ from glidemq_py._core.log_lines import JobLogLine, LogLevel, check_level, parse_
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "JobLogs",
-    "Metrics",
-    "MetricsPoint",
-    "bounds",
-    "get_job_logs",
-    "get_metrics",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPoint:
@@ -88,8 +79,8 @@ async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metri
     if 0 <= check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER) < first:
         raise GlideMQValidationError("end", end, f"must not be before 'start' = {start}")
     completed = kind == "completed"
-    count = await link.transport.command("ZCARD", link.keys.completed if completed else link.keys.failed)
-    fields = await link.transport.command("HGETALL", link.keys.metrics("completed" if completed else "failed"))
+    count = await link.command("ZCARD", link.keys.completed if completed else link.keys.failed)
+    fields = await link.command("HGETALL", link.keys.metrics("completed" if completed else "failed"))
     sums: dict[int, dict[bytes, int]] = {}
     for field, value in fields.items():
         found = _FIELD.fullmatch(field)
@@ -107,7 +98,7 @@ async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metri
 async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int, level: LogLevel | None = None) -> JobLogs:
     """Return lines of a job's log, and their total number; with ``level``, only lines of at least this level."""
     key = link.keys.log(job_id)
-    count = int(await link.transport.command("LLEN", key))
+    count = int(await link.command("LLEN", key))
     if level is None:
         return JobLogs(logs=await _lines(link, key, *bounds(start, end, count)), count=count)
     bounds(start, end, count)
@@ -120,6 +111,6 @@ async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int, level
 async def _lines(link: QueueLink, key: str, first: int, stop: int) -> list[str]:
     lines: list[str] = []
     for at in range(first, stop, _LINES_PER_CALL):
-        page = await link.transport.command("LRANGE", key, str(at), str(min(at + _LINES_PER_CALL, stop) - 1))
+        page = await link.command("LRANGE", key, str(at), str(min(at + _LINES_PER_CALL, stop) - 1))
         lines += [line.decode("utf-8", "replace") for line in page]
     return lines

@@ -89,8 +89,13 @@ class Ordering(OptionValue, prefix="ordering"):
         return cls(value) if isinstance(value, str) else parse_nested(option, value, cls, ", a str")
 
     def to_row(self, cost: float | None) -> list[object]:
-        """Return field 11 of an `add` row: 0 if not given, tokens in thousandths (``lua/core/functions/add.lua``)."""
+        """Return field 11 of an `add` row: 0 if not given, tokens in thousandths (``lua/core/functions/add.lua``).
+
+        A key alone, which is what most have, costs the server less.
+        """
         rate, bucket = self.rate_limit, self.token_bucket
+        if not (self.concurrency or rate or bucket or cost):
+            return [self.key]
         return [
             self.key,
             self.concurrency or 0,

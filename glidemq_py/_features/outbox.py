@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -26,18 +27,6 @@ from glidemq_py._features.queue_list import register_keys
 from glidemq_py._features.usage.calls import Charge, charge_budget
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
-
-__all__ = [
-    "STORED",
-    "STORED_JSON",
-    "Outbox",
-    "OutboxEntry",
-    "OutboxReply",
-    "dead_letter_id",
-    "dead_letter_queue",
-    "deliver_charge",
-    "outbox",
-]
 
 
 class OutboxEntry(NamedTuple):
@@ -65,13 +54,7 @@ def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[s
 
     ``holder`` gets the outbox lock for ``hold`` ms.
     """
-    return Call(
-        "outbox",
-        meta,
-        requests.outbox(holder=holder, hold=hold, cursor=cursor, delivered=delivered),
-        _read,
-        repeatable=True,
-    )
+    return Call("outbox", meta, requests.outbox(holder=holder, hold=hold, cursor=cursor, delivered=delivered), _read)
 
 
 def _read(reply: bytes) -> OutboxReply:
@@ -93,7 +76,7 @@ def dead_letter_queue(meta: str, name: str | None = None, on: str = "", subscrip
         subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
     """
     arguments = requests.dead_letter_queue(name=False if name is None else name, on=on, subscription=subscription)
-    return Call("dead_letter_queue", meta, arguments, bytes.decode, repeatable=True)
+    return Call("dead_letter_queue", meta, arguments, bytes.decode)
 
 
 async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:
@@ -128,7 +111,7 @@ _NO_LIMIT: Final = 2**40
 
 
 class Outbox:
-    """The outbox of one queue. Concurrent deliveries run one after the other.
+    """The outbox of one queue, for one event loop. Concurrent deliveries run one after the other.
 
     Args:
         link: the queue.
@@ -139,7 +122,7 @@ class Outbox:
         self._link = link
         self._kinds = kinds
         self._holder = secrets.token_hex(8)
-        self._busy = link.runtime.lock()
+        self._busy = asyncio.Lock()
         self._elsewhere = False
         self.left = False
         """Whether the last round left entries: of another kind, or because another client held the lock."""
@@ -159,7 +142,7 @@ class Outbox:
             count = await self._round()
             deadline = time.monotonic() + wait_s
             while self._elsewhere and time.monotonic() < deadline:
-                await self._link.runtime.sleep(_POLL_S)
+                await asyncio.sleep(_POLL_S)
                 count += await self._round()
             return count
 
@@ -171,7 +154,7 @@ class Outbox:
         left = False
         self.left = True
         while True:
-            reply = await link.transport.call(outbox(link.keys.meta, self._holder, _HOLD_MS, cursor, done))
+            reply = await link.call(outbox, self._holder, _HOLD_MS, cursor, done)
             done = []
             self.writes = reply.writes
             self._elsewhere = not reply.held
@@ -244,8 +227,8 @@ async def _deliver_dead_letters(link: QueueLink, queue: str, entries: list[Outbo
 
 async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> bool:
     """Report finished children to their parents' queue (key prefix ``stem``), then deliver that queue's outbox."""
-    names = ("parent", "child", "how", "text", "policy")
-    ends = [ChildOutcome(*(entry.fields[name] for name in names)) for entry in entries]
+    names = ("parent", "child", "how", "text", "policy", "generation")
+    ends = [ChildOutcome(*(entry.fields.get(name, "") for name in names)) for entry in entries]
     if not await link.transport.call(children_ended(f"{stem}meta", ends)):
         return True
     prefix, _, name = stem[:-2].rpartition(":{")

@@ -17,8 +17,6 @@ from glidemq_py._job.link import QueueLink, change_job
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["change_job_priority", "change_priority"]
-
 
 async def change_job_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
     """Change the priority of a job that has not started, and return the validated value."""

@@ -27,17 +27,6 @@ from glidemq_py._core.names import validate_queue_name
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = [
-    "ExistingQueueTask",
-    "QueueListTask",
-    "find_queues",
-    "register",
-    "register_again",
-    "register_if_exists",
-    "register_keys",
-    "unregister",
-]
-
 _log = get_logger(__name__)
 
 SHARDS: Final = 16
@@ -66,7 +55,7 @@ def shard_key(prefix: str, name: str) -> str:
 
 def register_queue(prefix: str, name: str) -> Call[int]:
     """Add a queue to the list; return 1, 0 if it is listed, or -1 if this user may not."""
-    return Call("register_queue", shard_key(prefix, name), requests.register_queue(name=name), int, repeatable=True)
+    return Call("register_queue", shard_key(prefix, name), requests.register_queue(name=name), int)
 
 
 # -- registering -----------------------------------------------------------------------------------------------
@@ -93,7 +82,7 @@ async def register_if_exists(link: QueueLink[Any]) -> None:
     """
     keys = link.keys
     try:
-        if not await _is_recent(link.transport, keys) and await link.transport.command("EXISTS", keys.events):
+        if not await _is_recent(link.transport, keys) and await link.command("EXISTS", keys.events):
             await _register(link.transport, keys)
     except GlideMQError as error:
         _log.debug("queue %r: adding it to the list of queues failed: %s", keys.name, error)
@@ -105,7 +94,7 @@ async def register_again(link: QueueLink[Any]) -> bool:
     Its name is missing if another process obliterated the queue before these were added.
     """
     keys = link.keys
-    if not await link.transport.command("EXISTS", keys.events, keys.schedulers):
+    if not await link.command("EXISTS", keys.events, keys.schedulers):
         return False
     await link.transport.call(register_queue(keys.prefix, keys.name))
     return True
@@ -113,7 +102,7 @@ async def register_again(link: QueueLink[Any]) -> bool:
 
 async def unregister(link: QueueLink[Any]) -> None:
     """Remove the queue from the list."""
-    await link.transport.command("SREM", shard_key(link.keys.prefix, link.keys.name), link.keys.name)
+    await link.command("SREM", shard_key(link.keys.prefix, link.keys.name), link.keys.name)
     link.is_listed = False
     _registered.pop((await _server(link.transport), link.keys.base), None)
 

@@ -18,8 +18,6 @@ from glidemq_py._job.link import QueueLink, change_job
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["change_job_rank", "change_rank", "count_ranks"]
-
 
 @declared("count_ranks_reply")
 class RankCounts(NamedTuple):
@@ -33,7 +31,7 @@ class RankCounts(NamedTuple):
 
 def count_ranks_page(meta: str, cursor: str) -> Call[RankCounts]:
     """Count the ready jobs of some ranks, the highest first."""
-    return Call("count_ranks", meta, requests.count_ranks(cursor=cursor), reader(RankCounts), repeatable=True)
+    return Call("count_ranks", meta, requests.count_ranks(cursor=cursor), reader(RankCounts))
 
 
 async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:
@@ -41,7 +39,7 @@ async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:
     counts: dict[int, int] = {}
     cursor = ""
     while True:
-        page = await link.transport.call(count_ranks_page(link.keys.meta, cursor))
+        page = await link.call(count_ranks_page, cursor)
         counts.update(zip(page.counts[::2], page.counts[1::2], strict=True))
         cursor = page.cursor
         if not cursor:

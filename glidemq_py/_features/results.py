@@ -12,21 +12,6 @@ from typing import Final, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 
-__all__ = [
-    "DEFAULT_KEPT",
-    "Found",
-    "NumberedResult",
-    "Page",
-    "Range",
-    "Since",
-    "find",
-    "page",
-    "range_of",
-    "set_retention",
-    "since",
-    "start_sequence",
-]
-
 DEFAULT_KEPT: Final = 1_000_000
 """About how many finished jobs a sequence keeps; an entry takes about 30 bytes."""
 
@@ -44,7 +29,7 @@ def set_retention(meta: str, kept: int) -> Call[int]:
 def _set(meta: str, kept: int, *, only_if_off: bool) -> Call[int]:
     token = secrets.token_hex(4)
     arguments = requests.set_result_retention(count=kept, token=token, only_if_off=int(only_if_off))
-    return Call("set_result_retention", meta, arguments, int, repeatable=True)
+    return Call("set_result_retention", meta, arguments, int)
 
 
 @declared("results_find_reply")
@@ -59,7 +44,7 @@ class Found(NamedTuple):
 
 def find(meta: str, cursor: str, count: int) -> Call[Found]:
     """Give numbers to finished jobs without one: ``count`` from the cursor on ('' at first), and the newest ones."""
-    return Call("results_find", meta, requests.results_find(cursor=cursor, count=count), reader(Found), repeatable=True)
+    return Call("results_find", meta, requests.results_find(cursor=cursor, count=count), reader(Found))
 
 
 @declared("results_range_reply")
@@ -86,7 +71,7 @@ def range_of(meta: str, start: int = 0, most: int = 0, target: int = 0) -> Call[
     That is ``most`` entries later, at ``target``, or at the end; 0 = no limit.
     """
     arguments = requests.results_range(start=start, most=most, target=target)
-    return Call("results_range", meta, arguments, reader(Range), repeatable=True)
+    return Call("results_range", meta, arguments, reader(Range))
 
 
 @declared("numbered_result")
@@ -114,7 +99,7 @@ class Page(NamedTuple):
 def page(meta: str, after: int, stop: int, count: int, states: Sequence[str], fields: Sequence[str]) -> Call[Page]:
     """Return up to ``count`` entries after the number ``after`` up to ``stop``, of jobs that finished in ``states``."""
     arguments = requests.results_page(after=after, stop=stop, count=count, states=states, fields=fields)
-    return Call("results_page", meta, arguments, reader(Page), repeatable=True)
+    return Call("results_page", meta, arguments, reader(Page))
 
 
 @declared("results_since_reply")
@@ -130,4 +115,4 @@ class Since(NamedTuple):
 def since(meta: str, at: int, after: int, count: int) -> Call[Since]:
     """Search ``count`` entries after the number ``after`` for one that finished at ``at`` (epoch ms) or later."""
     arguments = requests.results_since(at=at, after=after, count=count)
-    return Call("results_since", meta, arguments, reader(Since), repeatable=True)
+    return Call("results_since", meta, arguments, reader(Since))

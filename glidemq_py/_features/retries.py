@@ -15,13 +15,8 @@ from typing import Any, Final
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_text
-from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError, JobRevokedError, UnrecoverableError
-
-__all__ = ["BACKOFF_TYPES", "Backoff", "BackoffStrategy", "is_retried", "retry_delay"]
-
-_log = get_logger(__name__)
 
 BackoffStrategy = Callable[[int, BaseException], int | timedelta]
 """(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
@@ -155,17 +150,15 @@ def retry_delay(
         backoff: The job's option; None: no delay.
         failures: Number of failed attempts, this one included.
         error: Error of the attempt.
-        strategies: The worker's own strategies by type. One that fails is logged and replaced by the delay of "fixed".
+        strategies: The worker's own strategies by type.
+
+    Raises:
+        GlideMQValidationError: A strategy returned something else than whole milliseconds or a timedelta. Whatever a
+            strategy raises is raised as well.
     """
     if backoff is None:
         return 0
-    default = backoff.compute(failures)
     strategy = (strategies or {}).get(backoff.type)
     if strategy is None:
-        return default
-    try:
-        delay = strategy(failures, error)
-        return to_ms(f"backoff strategy {backoff.type!r}", delay if isinstance(delay, timedelta) else int(delay))
-    except Exception:
-        _log.exception("backoff strategy %r failed; using a delay of %d ms", backoff.type, default)
-        return default
+        return backoff.compute(failures)
+    return to_ms(f"backoff strategy {backoff.type!r}", strategy(failures, error))

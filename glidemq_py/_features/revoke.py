@@ -19,8 +19,6 @@ from glidemq_py.errors import JobStateError
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["RevokeOutcome", "discard_job", "is_revoked", "revoke", "revoke_job", "revoke_jobs"]
-
 RevokeOutcome = Literal["revoked", "flagged", "not_found"]
 _OUTCOMES: Final[dict[str, RevokeOutcome]] = {
     "revoked": "revoked", "flagged": "flagged", "not_found": "not_found",
@@ -32,7 +30,7 @@ async def revoke_job(
     link: QueueLink[JobTransport], job_id: str, states: str | Iterable[str] | None = None
 ) -> RevokeOutcome:
     """Cancel a job if it is in one of the states."""
-    reply = await link.transport.call(administration.revoke(link.keys.meta, job_id, check_states(states)))
+    reply = await link.call(administration.revoke, job_id, check_states(states))
     outcome = _OUTCOMES.get(reply)
     if outcome is None:
         raise JobStateError(link.shown_id(job_id), reply, "revoke", queue=link.queue_name)
@@ -54,13 +52,13 @@ async def revoke_jobs(link: QueueLink, ids: Sequence[str], states: str | Iterabl
     allowed, outcomes = check_states(states), list[str]()
     while len(outcomes) < len(ids):
         piece = ids[len(outcomes) : len(outcomes) + _PIECE]
-        outcomes += await link.transport.call(administration.revoke_jobs(link.keys.meta, piece, allowed))
+        outcomes += await link.call(administration.revoke_jobs, piece, allowed)
     return outcomes
 
 
 async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:
     """Give up the remaining attempts of an active job."""
-    reply = await link.transport.call(administration.discard(link.keys.meta, job_id))
+    reply = await link.call(administration.discard, job_id)
     if reply == "gone":
         raise link.not_found(link.shown_id(job_id))
     if reply != "ok":
@@ -87,5 +85,5 @@ async def revoke(self: Job[Any, Any, Any], *, states: str | Iterable[str] | None
 
 async def is_revoked(self: Job[Any, Any, Any]) -> bool:
     """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
-    reply: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), "revoked")
+    reply: bytes | None = await self._link.command("HGET", self._link.keys.job(self._stored_id), "revoked")
     return reply == b"1"

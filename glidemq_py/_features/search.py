@@ -14,8 +14,6 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import iterate, listed_states
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 
-__all__ = ["Search"]
-
 _PAGE_SIZE = 250
 
 

@@ -21,7 +21,13 @@ from glidemq_py.errors import (
     WaitingChildrenError,
 )
 
-__all__ = ["signal_row"]
+
+def _new_data(link: QueueLink, run: Run, signal: DelayedError | WaitingChildrenError) -> tuple[str | None, str | bool]:
+    """Return the new data of the job, None if it has none, and the names in it that are no arguments."""
+    if not signal.replace:
+        return None, False
+    own = run.job._own_keys
+    return encode_data(signal.data, link.serializer, link.compression), own is not None and own(signal.data)
 
 
 def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep: working.Keep) -> Finished:
@@ -42,13 +48,10 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         ms = pause_ms if signal.delay is None else to_ms("delay", signal.delay)
         return working.delayed(*token, ms, 0, None)
     if isinstance(signal, DelayedError):
-        data = encode_data(signal.data, link.serializer, link.compression) if signal.replace else None
-        if signal.until is not None:
-            return working.delayed(*token, 0, to_ms("until", signal.until, minimum=1, maximum=MAX_EPOCH_MS), data)
-        return working.delayed(*token, to_ms("delay", signal.delay or 0), 0, data)
+        until = 0 if signal.until is None else to_ms("until", signal.until, minimum=1, maximum=MAX_EPOCH_MS)
+        return working.delayed(*token, to_ms("delay", signal.delay or 0), until, *_new_data(link, run, signal))
     if isinstance(signal, WaitingChildrenError):
-        data = encode_data(signal.data, link.serializer, link.compression) if signal.replace else None
-        return working.waiting_children(*token, keep, data)
+        return working.waiting_children(*token, keep, *_new_data(link, run, signal))
     if isinstance(signal, GroupRateLimitError):
         if run.job.ordering_key is None:
             raise GlideMQError(f"job {run.job.id!r} has no ordering group: it was added without `ordering`")

@@ -9,68 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from glidemq_py._client.transport import BlockingTransport, Transport
+from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.times import DAY_MS
-from glidemq_py.errors import GlideMQError, StagedWriteError
-
-__all__ = [
-    "LEFT_ALONE_MS",
-    "WITHOUT_PARTITIONS",
-    "AddOnceReply",
-    "DrainReply",
-    "OnceCounts",
-    "OnceLayout",
-    "Pause",
-    "PublishReply",
-    "Published",
-    "StageReply",
-    "Steps",
-    "Together",
-    "Winner",
-    "WriteEntry",
-    "WriteId",
-    "WriteReport",
-    "WriteState",
-    "WriteStatus",
-    "abort",
-    "abort_write",
-    "add_once",
-    "add_report",
-    "claim",
-    "commit",
-    "commit_write",
-    "decide_write",
-    "drain_queue",
-    "finish_staged_write",
-    "finish_writes",
-    "once_counts",
-    "open_write",
-    "overwrite",
-    "pause",
-    "publish",
-    "publish_queues",
-    "publish_write",
-    "run_async",
-    "run_blocking",
-    "stage",
-    "total",
-    "undo_write",
-    "write_reports",
-    "writes",
-]
-
-WriteState = Literal["absent", "open", "prepared", "committed", "published", "done", "aborted", "more", "full", "lost"]
+from glidemq_py.errors import StagedWriteError
 
 _BATCH_TOMBSTONE_MS: Final = 600_000
 _DRAINED_A_CALL: Final = 100
@@ -162,50 +113,6 @@ class DrainReply(NamedTuple):
     """Number of the last commit in the queue."""
 
 
-@declared("add_once_reply")
-class AddOnceReply(NamedTuple):
-    """Reply of `add_once`."""
-
-    status: str
-    """'added', 'already' or 'gap' (see the Lua function)."""
-    jobs: int
-    others: int
-
-
-@declared("once_counts_reply")
-class OnceCounts(NamedTuple):
-    """Reply of `once_counts`."""
-
-    state: str
-    """'ok', 'over' or 'unknown' (see the Lua function)."""
-    counts: str
-
-    def rows(self) -> list[tuple[OnceLayout, int]]:
-        """Return how many rows were added, by the layouts that chose this queue or partition. Raises GlideMQError."""
-        return _parse_counts(self.counts)
-
-
-class OnceLayout(NamedTuple):
-    """How the partitions of the rows of a sequence were chosen."""
-
-    number: int
-    """Number of the layout; 0 = the queue has no partitions."""
-    partitions: int
-    before: int
-    """How many rows of the sequence were added by earlier layouts, in all partitions."""
-
-
-WITHOUT_PARTITIONS: Final = OnceLayout(0, 1, 0)
-_COUNTS: Final = re.compile(r"(?:[0-9]{1,15}:[0-9]{1,3}:[0-9]{1,15}:[0-9]{1,15}(?: |$))*")
-
-
-def _parse_counts(text: str) -> list[tuple[OnceLayout, int]]:
-    if _COUNTS.fullmatch(text) is None:
-        raise GlideMQError(f"the counts of a write are damaged: {text[:200]!r}")
-    found = [tuple(map(int, each.split(":"))) for each in text.split()]
-    return [(OnceLayout(*layout), rows) for *layout, rows in found]
-
-
 class WriteReport(NamedTuple):
     """One row of `write_reports`."""
 
@@ -249,7 +156,7 @@ def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[WriteSt
         write=write.id, home=write.home.name, query=write.query, batch=write.batch, ttl=write.ttl, create=int(create),
         queue=queue, keep=write.keep, driver=write.driver,
     )  # fmt: skip
-    return Call("write_open", write.home.meta, arguments, reader(WriteStatus), repeatable=True)
+    return Call("write_open", write.home.meta, arguments, reader(WriteStatus))
 
 
 def claim(write: WriteId, token: str, floor: int) -> Call[WriteStatus]:
@@ -257,7 +164,7 @@ def claim(write: WriteId, token: str, floor: int) -> Call[WriteStatus]:
     arguments = requests.write_claim(
         write=write.id, query=write.query, batch=write.batch, token=token, floor=floor, driver=write.driver
     )
-    return Call("write_claim", write.home.meta, arguments, reader(WriteStatus), repeatable=True)
+    return Call("write_claim", write.home.meta, arguments, reader(WriteStatus))
 
 
 def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, unique: bool) -> Call[StageReply]:
@@ -267,7 +174,7 @@ def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, 
         ttl=write.ttl, create=int(keys != write.home), unique=int(unique), keep=write.keep, driver=write.driver,
         jobs=blob,
     )  # fmt: skip
-    return Call("write_stage", keys.meta, arguments, reader(StageReply), repeatable=True)
+    return Call("write_stage", keys.meta, arguments, reader(StageReply))
 
 
 def commit(
@@ -284,13 +191,13 @@ def commit(
         is_home=int(keys == write.home), keep=write.keep, ballot=ballot, facts=facts,
         last_commit=last_commit, queues=list(queues),
     )  # fmt: skip
-    return Call("write_commit", keys.meta, arguments, reader(StageReply), repeatable=True)
+    return Call("write_commit", keys.meta, arguments, reader(StageReply))
 
 
 def drain_queue(keys: QueueKeys, last_commit: int = -1, cursor: str = "", total: int = 0) -> Call[DrainReply]:
     """Delete some waiting jobs unless a write was committed in the queue since ``last_commit``; -1: return that."""
     arguments = requests.write_drain(last_commit=last_commit, cursor=cursor, batch=_DRAINED_A_CALL, total=total)
-    return Call("write_drain", keys.meta, arguments, reader(DrainReply), repeatable=True)
+    return Call("write_drain", keys.meta, arguments, reader(DrainReply))
 
 
 def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Call[PublishReply]:
@@ -299,7 +206,7 @@ def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") ->
         write=write.id, query=write.query, batch=write.batch, decided=int(decided), keep=write.tombstone(keys, True),
         ballot=ballot,
     )  # fmt: skip
-    return Call("write_publish", keys.meta, arguments, reader(PublishReply), repeatable=True)
+    return Call("write_publish", keys.meta, arguments, reader(PublishReply))
 
 
 def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> Call[str]:
@@ -308,7 +215,7 @@ def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> C
         write=write.id, query=write.query, batch=write.batch, queue=queue, keep=write.tombstone(write.home, True),
         jobs=jobs, others=others,
     )  # fmt: skip
-    return Call("write_finished", write.home.meta, arguments, bytes.decode, repeatable=True)
+    return Call("write_finished", write.home.meta, arguments, bytes.decode)
 
 
 def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1) -> Call[tuple[str, list[str], str]]:
@@ -321,18 +228,18 @@ def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1)
         write=write.id, query=write.query, batch=write.batch, home=write.home.name, keep=write.tombstone(keys, False),
         driver=write.driver, cursor=cursor, changes=changes, is_home=int(keys == write.home),
     )  # fmt: skip
-    return Call("write_abort", keys.meta, arguments, _aborted, repeatable=True)
+    return Call("write_abort", keys.meta, arguments, _aborted)
 
 
 def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
     """Return the unfinished writes of a queue."""
-    return Call("writes", keys.meta, (), _entries, repeatable=True)
+    return Call("writes", keys.meta, (), _entries)
 
 
 def write_reports(keys: QueueKeys, first: int = 0, count: int = 100) -> Call[list[WriteReport]]:
     """Return the reports of the finished writes of a home queue, newest first; at most 100 per call."""
     arguments = requests.write_reports(first=first, count=count)
-    return Call("write_reports", keys.meta, arguments, lambda reply: _reports(keys, reply), repeatable=True)
+    return Call("write_reports", keys.meta, arguments, lambda reply: _reports(keys, reply))
 
 
 def add_report(write: WriteId, counts: Mapping[str, tuple[int, int]], facts: str, *, repeated: bool) -> Call[int]:
@@ -344,46 +251,7 @@ def add_report(write: WriteId, counts: Mapping[str, tuple[int, int]], facts: str
         others=sum(others for _, others in counts.values()), facts=facts, own=counts.get(home, (0, 0)), queues=others,
         repeated=int(repeated),
     )  # fmt: skip
-    return Call("write_report", write.home.meta, arguments, int, repeatable=False)
-
-
-def add_once(
-    keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes, *, piece: int,
-    layout: OnceLayout | None = WITHOUT_PARTITIONS,
-) -> Call[AddOnceReply]:  # fmt: skip
-    """Add rows of a sequence, each exactly once.
-
-    Args:
-        keys: the queue, or the partition.
-        write: the write.
-        sequence: name of the sequence within the write.
-        number: number of its rows before these, in this queue or partition and with this layout.
-        blob: the request of an `add`.
-        piece: number of calls for the rows before these.
-        layout: how the partition was chosen; None = by its name.
-
-    Raises:
-        LayoutChangedError: the queue has another layout; nothing was added.
-    """
-    ledger, batch = _ledger(write)
-    _, partitions, before = layout or WITHOUT_PARTITIONS
-    arguments = requests.add_once(
-        write=ledger, batch=batch, sequence=sequence, number=number, keep=write.keep,
-        layout=layout is not None and layout.number, partitions=partitions, before=before, piece=piece, jobs=blob,
-    )  # fmt: skip
-    return Call("add_once", keys.meta, arguments, reader(AddOnceReply), repeatable=True)
-
-
-def once_counts(keys: QueueKeys, write: WriteId, sequence: str) -> Call[OnceCounts]:
-    """Return how many rows of a sequence were added to a queue or partition; its ledger is kept for longer."""
-    ledger, batch = _ledger(write)
-    arguments = requests.once_counts(write=ledger, batch=batch, sequence=sequence, keep=write.keep)
-    return Call("once_counts", keys.meta, arguments, reader(OnceCounts), repeatable=True)
-
-
-def _ledger(write: WriteId) -> tuple[str, int]:
-    """Return the name of the ledger of `add_once`, and the micro-batch."""
-    return (write.query, write.batch) if write.query else (write.id, -1)
+    return Call("write_report", write.home.meta, arguments, int)
 
 
 def _aborted(reply: bytes) -> tuple[str, list[str], str]:
@@ -408,6 +276,9 @@ def _counts(home: str, own: Sequence[int], queues: Sequence[tuple[str, int, int]
 def _entries(reply: bytes) -> list[WriteEntry]:
     return [WriteEntry(*row) for row in unpack(reply)]
 
+
+if TYPE_CHECKING:
+    from glidemq_py._client.portal import BlockingTransport
 
 T = TypeVar("T")
 
@@ -491,12 +362,6 @@ def _all(calls: list[Call[Any]]) -> Steps[list[Any]]:
     if len(calls) == 1:
         return [(yield calls[0])]
     return (yield Together(calls)) if calls else []
-
-
-def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[Published]:
-    """Commit the write and publish it in all its queues; arguments and errors as for `decide_write`."""
-    yield from decide_write(write, winners)
-    return (yield from publish_write(write))
 
 
 def decide_write(
@@ -713,16 +578,6 @@ def _publish_beside(
         together = max(1, min(2 * together, len(some) * _ROWS_TOGETHER // max(rows, 1), _QUEUES_TOGETHER))
     ended = [(keys.name, counts.get(keys.name, Published(0, 0))) for keys in queues]
     yield from _all([finish_staged_write(write, name, *published) for name, published in ended])
-
-
-def abort_write(write: WriteId) -> Steps[Published | None]:
-    """Abort a write, or its driver's part, and return None.
-
-    If it is already committed, publish it and return the result.
-    """
-    if (yield from undo_write(write)):
-        return None
-    return (yield from publish_write(write))
 
 
 def undo_write(write: WriteId) -> Steps[bool]:

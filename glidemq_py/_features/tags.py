@@ -14,8 +14,6 @@ from typing import Any, Final, cast
 from glidemq_py._core.checks import check_iterable, check_text
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["MAX_TAGS", "TagsInput", "encoded_tags", "parse_tags", "parse_tags_filter", "read_tags", "tags_to_wire"]
-
 MAX_TAGS: Final = 20
 MAX_LENGTH: Final = 64
 """Maximum length of a tag, characters."""

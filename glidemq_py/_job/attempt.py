@@ -11,14 +11,19 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from glidemq_py._client.runtime import wait_for_event
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import new_event, new_lock
-from glidemq_py.errors import MissingAwaitError
+from glidemq_py.errors import UnrecoverableError
 
-__all__ = ["Attempt", "watch_calls"]
+T = TypeVar("T")
 
 _WATCHED_CALLS: Final = 16
+_NUMBERS_KEPT: Final = 64
+"""Numbers of appends that the server remembers (``lua/core/fencing.lua``)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +47,7 @@ class Attempt:
     tokens: int = field(default=0, init=False)
     discarded: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
+    appends: Appends | None = field(default=None, init=False)
     _cancelled: threading.Event | None = field(default=None, init=False)
     calls: list[CoroutineType[Any, Any, Any]] | None = field(default=None, init=False)
     """Coroutines of the job's methods that the handler called; None if it called none."""
@@ -81,7 +87,7 @@ class Attempt:
             calls[:] = filter(_is_unstarted, calls)
         calls.append(call)
 
-    def missing_await(self) -> MissingAwaitError | None:
+    def missing_await(self) -> UnrecoverableError | None:
         """Return the error for a method that the handler called without ``await``; None if there is none.
 
         Call it after the handler has ended. A coroutine that has not started is no error if a task or another owner
@@ -95,7 +101,39 @@ class Attempt:
                 name, owned = call.cr_code.co_name, weakref.ref(call)
                 del call  # without another owner this deletes the coroutine, with a RuntimeWarning of Python
                 forgotten = name if owned() is None else forgotten
-        return None if forgotten is None else MissingAwaitError(forgotten)
+        if forgotten is None:
+            return None
+        return UnrecoverableError(
+            f"the handler called job.{forgotten}() without await, so it had no effect: use "
+            f"`await job.{forgotten}(...)` in an async def handler, `job.blocking.{forgotten}(...)` in a plain one"
+        )
+
+
+class Appends:
+    """Numbers the calls of an attempt that append, so that the server recognizes a repetition.
+
+    The numbers of the calls in flight differ by less than 64: the server remembers so many.
+    """
+
+    def __init__(self) -> None:
+        self._turn, self._replied = asyncio.Lock(), asyncio.Event()
+        self._last = 0
+        self._in_flight: set[int] = set()
+
+    async def send(self, transport: JobTransport, call: Callable[[str], Call[T]]) -> T:
+        """Make the call with the next number."""
+        async with self._turn:
+            while self._last - min(self._in_flight, default=self._last) >= _NUMBERS_KEPT - 1:
+                self._replied.clear()
+                await wait_for_event(self._replied, 1.0)
+            self._last += 1
+            number = self._last
+            self._in_flight.add(number)
+        try:
+            return await transport.call(call(str(number)))
+        finally:
+            self._in_flight.discard(number)
+            self._replied.set()
 
 
 def _is_unstarted(call: CoroutineType[Any, Any, Any]) -> bool:

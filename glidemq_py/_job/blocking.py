@@ -19,12 +19,12 @@ from glidemq_py._features.dependencies.dependencies import Dependency
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput
-from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
-from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._features.iteration import ItemT, JobIteration, Source
+from glidemq_py._features.job_batches.job_api import BatchRef
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
-from glidemq_py._features.timeline.timeline import TimelineEntry
+from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import job as jobs
 from glidemq_py._job.blocking_runtime import wait_for
@@ -81,10 +81,13 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def update_data(self, data: DataT) -> None:
         """Replace the job's data, also for later attempts.
 
+        In the handler of a [task](../learn/tasks.md#names-of-its-own), the data may have more names than arguments.
+
         Args:
             data: Any value that the serializer accepts.
 
         Raises:
+            GlideMQValidationError: If a new name is a parameter of the task.
             SerializationError: If the data cannot be serialized.
             PayloadTooLargeError: If the serialized data exceeds 1 MiB.
             JobNotFoundError: If the job does not exist.
@@ -120,9 +123,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """Requeue the failed job with all its attempts.
 
         Raises:
-            JobStateError: If the job has not failed, or its key belongs to another partition since the number of
-                partitions has changed.
-            DeduplicatedError: If another job that has not ended has its deduplication id.
+            JobStateError: If the job has not failed.
+            JobStateError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         wait_for(self._job, self._job.retry())
@@ -133,9 +135,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         A parent that has counted the job as completed does not wait for it again.
 
         Raises:
-            JobStateError: If the job has not ended, or its key belongs to another partition since the number of
-                partitions has changed.
-            DeduplicatedError: If another job that has not ended has its deduplication id.
+            JobStateError: If the job has not ended.
+            JobStateError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         wait_for(self._job, self._job.requeue())
@@ -428,12 +429,12 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
                 None = no limit.
             on_resume: plain or async function called with `signals` in place of the handler if the same worker object
                 resumes the job. This is an optimization that may not happen: the handler must reach the same result.
-                Its return value is the result of the job, and the `timeout` of the job applies. Not supported in batch
-                handlers and sandboxes.
+                Its return value is the result of the job, and the `timeout` of the job applies. Not supported in
+                sandboxes.
 
         Raises:
-            SuspendError: always; do not catch it.
-            UnsupportedOptionError: ``on_resume`` was given in a batch handler or a sandbox.
+            SuspendError: always; do not catch it. In a batch handler, the job then fails with `GlideMQValidationError`.
+            GlideMQValidationError: ``on_resume`` was given in a sandbox.
             GlideMQValidationError: an argument is invalid.
             GlideMQError: the job is not running in a handler.
         """
@@ -551,7 +552,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
             keep: number of newest chunks to keep; 0 = all.
 
         Returns:
-            The id of the stream entry.
+            The id of the stream entry. If a reply was lost: that of the newest entry with these fields, or "" if none
+            of the newest 64 has them.
 
         Raises:
             GlideMQValidationError: an argument is invalid.
@@ -645,7 +647,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def reload(self) -> None:
         """Read the job's complete record from the server, like `Queue.get_job`.
 
-        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+        Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
         `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
         reported.
 
@@ -683,16 +685,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def parent_queues(self) -> tuple[str, ...]:
         """Names of the parents' queues, in the order of `parent_ids`."""
         return self._job.parent_queues
-
-    @property
-    def group_key(self) -> str | None:
-        """Key of the ordering group whose limits apply to the job; None without one."""
-        return self._job.group_key
-
-    @property
-    def ordering_seq(self) -> int | None:
-        """Sequence number of the job in its ordering group; None without one."""
-        return self._job.ordering_seq
 
     @property
     def cost(self) -> float | None:

@@ -1,7 +1,7 @@
 """Runs a job's coroutines for blocking code.
 
-The coroutines of a worker's job run in the worker's event loop while the handler's thread waits. A job of a blocking
-queue has a blocking transport, so its coroutines run in the calling thread.
+The coroutines of a worker's job run in the worker's event loop while the handler's thread waits. The coroutines of a
+job of a blocking queue are stepped in the calling thread.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import concurrent.futures
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, run_immediately
 from glidemq_py._job.current import running_job
 from glidemq_py.errors import EventLoopError
 
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
-
-__all__ = ["wait_for"]
 
 T = TypeVar("T")
 
@@ -35,8 +32,10 @@ def wait_for(job: JobContents[Any, Any], work: Coroutine[Any, Any, T]) -> T:
             ended or is ending. If the handler raises this error then, the job does not fail: it is released.
     """
     link = job._link
-    if link.runtime is BLOCKING_RUNTIME:
-        return run_immediately(work)
+    if link.runtime.is_blocking:
+        from glidemq_py._client.portal import drive  # not for workers
+
+        return drive(work)
     loop = link.loop
     if loop is None:
         # A job of a queue, used in a handler: the queue connects in any loop.

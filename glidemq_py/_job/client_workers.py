@@ -14,8 +14,6 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._job.link import QueueLink
 
-__all__ = ["STALE_MS", "client_workers_key", "has_worker", "read_client_worker"]
-
 STALE_MS: Final = 30_000
 """Time without a sign of life after which a worker of a client is stale."""
 _PAGE: Final = "500"
@@ -50,7 +48,7 @@ async def has_worker(link: QueueLink) -> bool:
     Raises:
         GlideMQError: If a call failed.
     """
-    if await link.transport.call(reading.workers(link.keys.meta)):
+    if await link.call(reading.workers):
         return True
     return await _has_client_worker(link.transport, link.keys.prefix, link.keys.name)
 

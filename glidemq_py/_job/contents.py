@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, Self, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
@@ -12,16 +13,17 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import administration
+from glidemq_py._core.calls import Call, administration
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.log_lines import LogLevel, with_level
+from glidemq_py._core.misuse import Connected
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
 from glidemq_py._features.middleware.headers import read_headers
 from glidemq_py._features.usage.calls import JobUsage
-from glidemq_py._job.attempt import Attempt
+from glidemq_py._job.attempt import Appends, Attempt
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     GlideMQError,
@@ -32,11 +34,10 @@ from glidemq_py.errors import (
     StaleAttemptError,
 )
 
-__all__ = ["LOG_LINES_KEPT", "JobContents", "resolve_in_hints"]
-
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 ContextT = TypeVar("ContextT", default=Any)
+T = TypeVar("T")
 
 LOG_LINES_KEPT = 1_000
 """Log lines kept per job by default."""
@@ -46,7 +47,7 @@ _UNREAD: Any = object()
 _OF_THIS_PROCESS = frozenset(("_link", "_attempt", "_data", "_read_result", "_usage"))
 
 
-class JobContents(Generic[DataT, ResultT, ContextT]):
+class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     """The contents of a job, and what its handler can write: the common part of `Job` and `Message`."""
 
     id: str
@@ -75,6 +76,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     _record: JobRecord | None = None
     _budget_key: str | None = None
     _usage: JobUsage | None = None
+    _own_keys: Callable[[Any], str | bool] | None = None
+    """Returns which names in new data are no arguments, as in `EarlierRun`; set while a task runs the job."""
     _interrupted: bool = False
     """True once the loop over `Job.iterate` has raised `JobInterruptedError`."""
 
@@ -233,7 +236,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
             line = with_level(line, level)
             check_line("log line", line)
         check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
-        await self._write(administration.append_job_log(self._link.keys.meta, self._stored_id, line, keep, self._token))
+        meta, own, token = self._link.keys.meta, self._stored_id, self._token
+        self._check_status(await self._append(partial(administration.append_job_log, meta, own, line, keep, token)))
 
     async def update_progress(
         self, progress: float | str | Mapping[str, Any] | list[Any], message: str | None = None
@@ -268,9 +272,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         """
         first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
         last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
-        reply = await self._link.transport.command(
-            "LRANGE", self._link.keys.log(self._stored_id), str(first), str(last)
-        )
+        reply = await self._link.command("LRANGE", self._link.keys.log(self._stored_id), str(first), str(last))
         return [line.decode("utf-8", "replace") for line in reply]
 
     def discard(self) -> None:
@@ -296,10 +298,18 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     async def _write(self, call: Any) -> None:
         self._check_status(await self._link.transport.call(call))
 
+    async def _append(self, call: Callable[[str], Call[T]]) -> T:
+        """Make a call that appends, given its number; without one, which only an attempt has, it is not repeatable."""
+        attempt = self._attempt
+        if attempt is None or not self._token[0]:
+            return await self._link.transport.call(call("").once())
+        attempt.appends = attempt.appends or Appends()
+        return await self._link.runtime.there(attempt.appends.send(self._link.transport, call))
+
     def _check_status(self, status: AttemptStatus) -> None:
         if status is AttemptStatus.GONE:
             raise self._link.not_found(self.id)
-        if status is not AttemptStatus.OK:
+        if status not in (AttemptStatus.OK, AttemptStatus.ALREADY):
             raise StaleAttemptError(self.id)
 
 

@@ -11,20 +11,12 @@ from glidemq_py._core.forks import new_lock
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["current_job", "current_job_id", "label_log_records", "running_job"]
-
 running_job: ContextVar[Job[Any, Any] | None] = ContextVar("glidemq_running_job", default=None)
 
 
 def current_job() -> Job[Any, Any] | None:
     """Return the job whose handler runs in the current task or thread; None outside a handler."""
     return running_job.get()
-
-
-def current_job_id() -> str | None:
-    """Return the id of `current_job()`; None outside a handler."""
-    job = running_job.get()
-    return None if job is None else job.id
 
 
 _lock = new_lock()

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.link import QueueLink
 
-__all__ = ["HAS_USAGE", "LISTED_FIELDS", "RECORD_FIELDS", "read_record", "reload"]
-
 HAS_USAGE: Final = "usage:bucketTs"
 LISTED_FIELDS: Final = (
     "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "rank", "processedOn",
@@ -21,9 +19,10 @@ LISTED_FIELDS: Final = (
     "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
     "budgetKey", HAS_USAGE,
 )  # fmt: skip
+SUSPENSION_FIELDS: Final = ("suspendReason", "suspendedAt", "suspendTimeout")
 _ORIGIN: Final = (
-    "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
-    "schedulerName", "scheduledFor", "tpmTokens", "progressMessage",
+    "parentId", "parentQueue", "parentIds", "parentQueues", "cost", "expireAt",
+    "schedulerName", "scheduledFor", "tpmTokens", "progressMessage", *SUSPENSION_FIELDS,
 )  # fmt: skip
 """Read for single jobs only: most jobs have none of these fields, and each costs a search through the record."""
 RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
@@ -37,7 +36,7 @@ async def read_record(
     link: QueueLink[JobTransport], job_id: str, wanted: Sequence[str] = RECORD_FIELDS
 ) -> JobRecord | None:
     """Return these fields of a job's record, or None; ``wanted`` must include state and name."""
-    values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
+    values = await link.command("HMGET", link.keys.job(job_id), *wanted)
     fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
     if fields["state"] is None and fields["name"] is None:
         return None
@@ -57,7 +56,7 @@ class ReloadableJob(Protocol):
 async def reload(self: ReloadableJob) -> None:
     """Read the job's complete record from the server, like `Queue.get_job`.
 
-    Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+    Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
     `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
     reported.
 

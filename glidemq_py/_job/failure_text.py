@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
+import contextlib
+import sys
 from typing import Any, Final
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.logs import format_traceback, text_of
 from glidemq_py._core.record import MAX_STACKTRACES
-from glidemq_py.errors import SerializationError
-
-__all__ = ["message_of", "reason_of", "stacktraces_with", "stored_text"]
+from glidemq_py.errors import GlideMQError, SerializationError
 
 _REASON_CHARS: Final = 4_096
 _TRACE_CHARS: Final = 8_192
@@ -18,10 +18,7 @@ _TRACE_FRAMES: Final = 32
 
 def message_of(error: BaseException) -> str:
     """Return the message of an exception, or its type's name if it has none."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # a broken __str__ must not prevent the report
-        return type(error).__name__
+    return text_of(error) or type(error).__name__
 
 
 def reason_of(error: BaseException) -> str:
@@ -34,6 +31,19 @@ def stored_text(text: str, limit: int = _REASON_CHARS) -> str:
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def unstored_error(what: str, raised: BaseException) -> GlideMQError:
+    """Return the error of an attempt whose ``what`` has raised ``raised``, which is handled, while it was prepared."""
+    text = f"the {what} cannot be stored"
+    with contextlib.suppress(BaseException):  # the name of a class may raise as well
+        text += f": {type(raised).__name__}: {message_of(raised)}"
+    return GlideMQError(text).with_traceback(sys.exc_info()[2])
+
+
+def received_traceback(error: BaseException) -> str | None:
+    """Return the traceback that an error of another process has brought along, or None."""
+    return vars(error).get("sandbox_traceback")  # getattr() would call a __getattr__ of the application
 
 
 def stacktraces_with(earlier: object, error: BaseException, lines: int | None = None) -> str:
@@ -53,10 +63,10 @@ def stacktraces_with(earlier: object, error: BaseException, lines: int | None = 
             read = None
         if isinstance(read, list):
             known = [text for text in read if isinstance(text, str)]  # pyright: ignore[reportUnknownVariableType]
-    trace = getattr(error, "sandbox_traceback", None)
+    trace = received_traceback(error)
+    is_reversed: bool = trace is not None and getattr(type(error), "innermost_first", False)
     if trace is None:
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-_TRACE_FRAMES))
-    is_reversed: bool = getattr(error, "innermost_first", False)
+        trace = format_traceback((type(error), error, error.__traceback__), -_TRACE_FRAMES) + "\n"
     if lines == 0:
         return json.dumps(known[-MAX_STACKTRACES:])
     if lines is not None:

@@ -14,31 +14,28 @@ from glidemq_py._core.job_states import JobOutcome, JobState, check_states
 from glidemq_py._core.payload import PackedValue, decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, priorities, ranks
+from glidemq_py._features import delays, iteration, priorities, ranks
 from glidemq_py._features import revoke as revocation
+from glidemq_py._features import timeline as timelines
 from glidemq_py._features.dependencies import dependencies
 from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._features.flows import job_api as flows
-from glidemq_py._features.iteration import job_api as iteration
 from glidemq_py._features.job_batches import job_api as job_batches
-from glidemq_py._features.partitions import requeuing
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
 from glidemq_py._features.tags import read_tags
-from glidemq_py._features.timeline import timeline as timelines
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.vectors import job_api as vectors
 from glidemq_py._job import blocking as blocking_job
-from glidemq_py._job import details, steps
+from glidemq_py._job import steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hints
 from glidemq_py._job.current import current_job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
-    DeduplicatedError,
     JobFailedError,
     JobNotFoundError,
     JobNotLoadedError,
@@ -84,6 +81,8 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     """Converts a decoded result to the task's result type; set for jobs of a task."""
     _check_step: Callable[[str], None] | None = None
     """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
+    _own_keys_text: str | None = None
+    """The names in the data that earlier runs of a task have added, JSON."""
     _iterated: bool = False
     """True once `iterate` was called in this attempt."""
     _signals_text: str | None = None
@@ -91,7 +90,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     """Number of signals already returned per name in this run of the handler."""
 
     @classmethod
-    def from_record(cls, link: QueueLink, record: JobRecord) -> Job[DataT, ResultT]:
+    def _from_record(cls, link: QueueLink, record: JobRecord) -> Job[DataT, ResultT]:
         """Return the job of a record read from the server."""
         job = cls(link, record.id, record.name)
         job._apply(record)
@@ -149,25 +148,30 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     async def update_data(self, data: DataT) -> None:
         """Replace the job's data, also for later attempts.
 
+        In the handler of a [task](../learn/tasks.md#names-of-its-own), the data may have more names than arguments.
+
         Args:
             data: Any value that the serializer accepts.
 
         Raises:
+            GlideMQValidationError: If a new name is a parameter of the task.
             SerializationError: If the data cannot be serialized.
             PayloadTooLargeError: If the serialized data exceeds 1 MiB.
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
         text = encode_data(data, self._link.serializer, self._link.compression, self._link.payload_limit)
-        await self._write(administration.update_job_data(self._link.keys.meta, self._stored_id, text, self._token))
-        self._data = data.value if isinstance(data, PackedValue) else data
+        value = data.value if isinstance(data, PackedValue) else data
+        own = False if self._own_keys is None else self._own_keys(value)
+        await self._write(administration.update_job_data(self._link.keys.meta, self._stored_id, text, self._token, own))
+        self._data = value
         self._data_text = text
 
     # -- state and administration -------------------------------------------------------------------------
 
     async def get_state(self) -> JobState | None:
         """Return the job's current state; None if the job does not exist or its state is unknown to this version."""
-        reply = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), "state")
+        reply = await self._link.command("HGET", self._link.keys.job(self._stored_id), "state")
         try:
             return JobState(reply.decode()) if reply else None
         except ValueError:
@@ -197,9 +201,8 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         """Requeue the failed job with all its attempts.
 
         Raises:
-            JobStateError: If the job has not failed, or its key belongs to another partition since the number of
-                partitions has changed.
-            DeduplicatedError: If another job that has not ended has its deduplication id.
+            JobStateError: If the job has not failed.
+            JobStateError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         await self._requeue("retry", completed=False)
@@ -210,33 +213,19 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         A parent that has counted the job as completed does not wait for it again.
 
         Raises:
-            JobStateError: If the job has not ended, or its key belongs to another partition since the number of
-                partitions has changed.
-            DeduplicatedError: If another job that has not ended has its deduplication id.
+            JobStateError: If the job has not ended.
+            JobStateError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         await self._requeue("requeue", completed=True)
 
     async def _requeue(self, action: str, *, completed: bool) -> None:
         link = self._link
-        answer = await link.transport.call(administration.requeue_job(link.keys.meta, self._stored_id, completed))
-        if isinstance(answer, administration.KeyedJob):
-            job = answer
-            (answer,) = await requeuing.requeue(link.transport, link.keys, [job], completed=completed)
-            if answer == requeuing.MOVED:
-                raise self._key_elsewhere(job, action)
+        answer = await link.call(administration.requeue_job, self._stored_id, completed)
         if answer == "gone":
             raise link.not_found(self.id)
         if answer != "ok":
             raise self._not_requeued(answer, action)
-
-    def _key_elsewhere(self, job: administration.KeyedJob, action: str) -> JobStateError:
-        key, queue = job.ordering or job.deduplication, self._link.queue_name
-        message = (
-            f"cannot {action} job {self.id!r}: its key {key!r} belongs to another partition since the number of "
-            f"partitions has changed; add a new job with its data (queue {queue!r})"
-        )
-        return JobStateError(self.id, job.state, action, message, queue)
 
     def _not_requeued(self, answer: str, action: str) -> JobStateError:
         if not answer.startswith("owned "):
@@ -244,7 +233,10 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         _, state, owner = answer.split(" ", 2)
         partition = self._link.partition
         owner = owner if partition is None else partition.id_of(owner)
-        return DeduplicatedError(self.id, state, action, owner, self._link.queue_name)
+        queue = self._link.queue_name
+        other = f"job {owner!r} has its deduplication id and has not ended"
+        message = f"cannot {action} job {self.id!r}: {other} (queue {queue!r})"
+        return JobStateError(self.id, state, action, message, queue)
 
     async def remove(self, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
@@ -258,8 +250,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             GlideMQValidationError: If a state is unknown.
             JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        call = administration.remove(self._link.keys.meta, self._stored_id, check_states(states))
-        return await self._link.transport.call(call)
+        return await self._link.call(administration.remove, self._stored_id, check_states(states))
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> ResultT:
         """Wait until the job is completed and return its result.
@@ -387,7 +378,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     # Most of them are not loaded for jobs of handlers, lists and adds, and raise `JobNotLoadedError`. None means that
     # the job has none.
 
-    reload = details.reload
+    reload = flows.reload
 
     def _known(self, attribute: str, field: str) -> JobRecord:
         record = self._record
@@ -431,16 +422,6 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     def parent_queues(self) -> tuple[str, ...]:
         """Names of the parents' queues, in the order of `parent_ids`."""
         return self._known("parent_queues", "parentQueues").parent_queues
-
-    @property
-    def group_key(self) -> str | None:
-        """Key of the ordering group whose limits apply to the job; None without one."""
-        return self._known("group_key", "groupKey").group_key
-
-    @property
-    def ordering_seq(self) -> int | None:
-        """Sequence number of the job in its ordering group; None without one."""
-        return self._known("ordering_seq", "orderingSeq").ordering_seq
 
     @property
     def cost(self) -> float | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol
 
 from typing_extensions import TypeVar
 
@@ -19,10 +19,10 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 
 if TYPE_CHECKING:
     from glidemq_py._features.flows.references import References
-    from glidemq_py._features.partitions.layout import Partition
+    from glidemq_py._partitions.layout import Partition
 
-__all__ = ["ConnectedQueue", "Outcome", "QueueLink", "Waiter", "change_job"]
-
+T = TypeVar("T")
+P = ParamSpec("P")
 TransportT = TypeVar("TransportT", bound=JobTransport, covariant=True, default=Transport)
 
 
@@ -87,8 +87,6 @@ class QueueLink(Generic[TransportT]):
     """Why this link's jobs do not support ``on_resume``; None if they do."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it this is; None = a queue by itself."""
-    lacks_share: Callable[[], None] | None = None
-    """Of a partition: called if its share in the queue's concurrency allowed fewer jobs than are ready."""
     references: References | None = None
     """Made at first use, to find jobs in other partitions."""
 
@@ -106,6 +104,16 @@ class QueueLink(Generic[TransportT]):
     def shown_id(self, stored_id: str) -> str:
         """Return the id of a job in the whole queue, given that in this partition."""
         return stored_id if self.partition is None else self.partition.id_of(stored_id)
+
+    def call(
+        self, make: Callable[Concatenate[str, P], Call[T]], *args: P.args, **options: P.kwargs
+    ) -> Coroutine[Any, Any, T]:
+        """Make a server call of the queue, given the function that returns it; see `Transport.call`."""
+        return self.transport.call(make(self.keys.meta, *args, **options))
+
+    def command(self, *args: str | bytes) -> Coroutine[Any, Any, Any]:
+        """Run a plain command; see `Transport.command`."""
+        return self.transport.command(*args)
 
     def not_found(self, job_id: str) -> JobNotFoundError:
         """Return the error for a job that does not exist, which names the queue."""

@@ -20,22 +20,6 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
-__all__ = [
-    "between",
-    "counts_by_rank",
-    "cursor_at",
-    "get_counts",
-    "get_job",
-    "get_slice",
-    "get_workers",
-    "iterate",
-    "listable",
-    "listed_states",
-    "read_jobs",
-    "read_page",
-    "read_places",
-]
-
 _RowT = TypeVar("_RowT")
 
 MAX_PAGE = 1_000
@@ -85,7 +69,7 @@ def _wanted(fields: tuple[str, ...], bare: bool) -> tuple[str, ...]:
 async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job[Any, Any] | None:
     """Return the job with this id, or None; ``bare`` omits its data."""
     record = await read_record(link, job_id, _wanted(RECORD_FIELDS, bare))
-    return None if record is None else Job.from_record(link, record)
+    return None if record is None else Job._from_record(link, record)
 
 
 async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_RowT]:
@@ -141,14 +125,14 @@ async def iterate(
 
 async def read_page(
     link: QueueLink, state: JobState, cursor: str, count: int, *, bare: bool = False, also: tuple[str, ...] = (),
-    name: str = "", where: Sequence[reading.Condition] = (),
+    name: str = "", where: Sequence[reading.Condition] = (), newest: bool = False,
 ) -> tuple[list[Job[Any, Any]], str]:  # fmt: skip
     """Return at most ``count`` jobs and the cursor after them ('' = the end); see `iterate` for the other arguments.
 
     A page may repeat jobs of earlier pages, and may be empty before the end. ``where``: conditions that jobs of the
-    page meet; see `glidemq_py._core.calls.reading.page`.
+    page meet; ``newest``: the order; see `glidemq_py._core.calls.reading.page`.
     """
-    rows, following = await _rows(link, state, cursor, count, name, bare, also, where)
+    rows, following = await _rows(link, state, cursor, count, name, bare, also, where, newest=newest)
     return [job for job, _ in rows], following
 
 
@@ -157,7 +141,7 @@ async def read_places(link: QueueLink, state: str, cursor: str, count: int) -> t
 
     ``state`` is one of those of ``lua/core/functions/page.lua``.
     """
-    found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, ("state", "timestamp")))
+    found = await link.call(reading.page, state, cursor, count, ("state", "timestamp"))
     records: list[JobRecord] = []
     for job_id, _, (stored, added) in found.rows:
         fields = {"state": stored or None, "timestamp": added or None}
@@ -168,7 +152,7 @@ async def read_places(link: QueueLink, state: str, cursor: str, count: int) -> t
 async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...] = ()) -> list[Job[Any, Any]]:
     """Return the existing jobs among these ids, at most `ROWS_A_CALL`; see `iterate` for ``also``."""
     wanted = (*also, *LISTED_FIELDS)
-    rows = await link.transport.call(reading.records(link.keys.meta, ids, wanted))
+    rows = await link.call(reading.records, ids, wanted)
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, values in rows if values[usage_at]])
     return [_listed(link, job_id, wanted, values, usages.get(job_id)) for job_id, values in rows]
@@ -176,13 +160,13 @@ async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...
 
 async def _rows(
     link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...],
-    where: Sequence[reading.Condition] = (), tags: tuple[str, ...] = (),
+    where: Sequence[reading.Condition] = (), tags: tuple[str, ...] = (), newest: bool = False,
 ) -> tuple[list[tuple[Job[Any, Any], str]], str]:  # fmt: skip
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     if tags:
         where = [*where, reading.Condition("opts", False, False, False, encoded_tags(tags))]
-    found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name, where))
+    found = await link.call(reading.page, state, cursor, count, wanted, name, where, newest)
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
     rows: list[tuple[Job[Any, Any], str]] = []
@@ -210,7 +194,7 @@ def _listed(
     link: QueueLink, job_id: str, wanted: tuple[str, ...], values: Sequence[str | bool], usage: JobUsage | None
 ) -> Job[Any, Any]:
     fields = {name: value if isinstance(value, str) else None for name, value in zip(wanted, values, strict=True)}
-    job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, fields))
+    job: Job[Any, Any] = Job._from_record(link, JobRecord.parse(job_id, fields))
     job._usage = usage
     return job
 
@@ -236,10 +220,10 @@ async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
 
 async def get_workers(link: QueueLink) -> list[WorkerInfo]:
     """Return the workers whose registration has not expired, oldest first, including those of Node peers."""
-    seconds, microseconds = await link.transport.command("TIME")
+    seconds, microseconds = await link.command("TIME")
     now = int(seconds) * 1000 + int(microseconds) // 1000
     found: list[WorkerInfo] = []
-    for consumer, text in await link.transport.call(reading.workers(link.keys.meta)):
+    for consumer, text in await link.call(reading.workers):
         try:
             info: Any = json.loads(text)
         except SerializationError:
@@ -268,9 +252,8 @@ _SKIPPED_PER_CALL: Final = 500
 
 
 async def get_slice(
-    link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, also: tuple[str, ...] = (),
-    tags: tuple[str, ...] = (),
-) -> list[Job[Any, Any]]:  # fmt: skip
+    link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, tags: tuple[str, ...] = ()
+) -> list[Job[Any, Any]]:
     """Return the jobs from ``start`` to ``end`` (inclusive; -1 is the last); see `iterate` for the other arguments.
 
     With ``tags``, positions count the jobs with these tags.
@@ -279,14 +262,14 @@ async def get_slice(
         GlideMQValidationError: If a position is invalid.
     """
     if tags:
-        return await between(iterate(link, state, MAX_PAGE, bare=bare, also=also, tags=tags), start, end)
+        return await between(iterate(link, state, MAX_PAGE, bare=bare, tags=tags), start, end)
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
     most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
     found: list[Job[Any, Any]] = []
     cursor = await cursor_at(link, state, first) if first and most > 0 else ""
     if most <= 0 or cursor is None:
         return found
-    async for job in iterate(link, state, most, bare=bare, also=also, cursor=cursor):
+    async for job in iterate(link, state, most, bare=bare, cursor=cursor):
         found.append(job)
         if last != -1 and len(found) > last - first:
             break
@@ -299,8 +282,7 @@ async def cursor_at(link: QueueLink, state: str, position: int) -> str | None:
         return f"r:{position}"
     cursor = ""
     while position:
-        call = reading.page(link.keys.meta, state, cursor, min(position, _SKIPPED_PER_CALL), ())
-        found = await link.transport.call(call)
+        found = await link.call(reading.page, state, cursor, min(position, _SKIPPED_PER_CALL), ())
         position, cursor = position - len(found.rows), found.cursor
         if not cursor:
             return None

@@ -14,8 +14,6 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.telemetry.context import CONTEXT_START, without_context
 
-__all__ = ["Run"]
-
 _FIELDS: Final = len(FIELDS["fetched_job"])
 _PLAIN: Final = FIELDS["fetched_job"].index("attempts_made")
 _NEVER_RUN: Final = ["0", False, False, "0", False]
@@ -86,6 +84,7 @@ class Run:
             job.failed_reason = _text(more.failed_reason)
             job.failed_type = _text(more.failed_type)
             suspect_limit = _int(more.suspect_limit)
+            job._own_keys_text = _text(more.own_keys)
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)

@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
     from glidemq_py._job.job import Job
 
-__all__ = [
-    "SAME",
-    "STEP_KEY",
-    "data_of_step",
-    "delayed_error",
-    "move_to_delayed",
-    "move_to_failed",
-    "next_data",
-    "rate_limit_group",
-    "report_tokens",
-    "step_of",
-]
-
 SAME: Final[Any] = object()
 """Default of the ``data`` argument: keep the job's data."""
 

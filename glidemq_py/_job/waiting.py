@@ -6,20 +6,18 @@ never depends on events alone.
 
 from __future__ import annotations
 
-import time
+import asyncio
 
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader
 from glidemq_py._client.loop_transport import LoopTransport
-from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, Signal
+from glidemq_py._client.runtime import Runtime, stop_task, wait_for_event
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.times import monotonic
 from glidemq_py._job.link import Outcome
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, JobNotFoundError, WaitTimeoutError
-
-__all__ = ["LoopWaiter", "ResultWaiter"]
 
 _log = get_logger(__name__)
 
@@ -44,17 +42,25 @@ class LoopWaiter:
         self._keys = keys
         self._runtime = runtime
 
-    async def _here(self) -> ResultWaiter:
+    async def _part(self) -> ResultWaiter:
         connection = await self._transport.connected()
-        return connection.part(self, lambda transport: ResultWaiter(transport, self._keys, self._runtime))
+        return connection.part(self, lambda transport: ResultWaiter(transport, self._keys))
 
     async def start(self) -> None:
         """See `Waiter.start`."""
-        await (await self._here()).start()
+
+        async def start() -> None:
+            await (await self._part()).start()
+
+        await self._runtime.there(start())
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """See `Waiter.wait`."""
-        return await (await self._here()).wait(job_id, timeout_ms)
+
+        async def wait() -> Outcome:
+            return await (await self._part()).wait(job_id, timeout_ms)
+
+        return await self._runtime.there(wait())
 
     def beside(self, keys: QueueKeys) -> LoopWaiter:
         """See `Waiter.beside`."""
@@ -62,7 +68,11 @@ class LoopWaiter:
 
     async def close(self) -> None:
         """Close the waiter of the running event loop; the others close with their connections."""
-        await (await self._transport.connected()).close_part(self)
+
+        async def close() -> None:
+            await (await self._transport.connected()).close_part(self)
+
+        await self._runtime.there(close())
 
 
 class ResultWaiter:
@@ -71,28 +81,20 @@ class ResultWaiter:
     Args:
         transport: Reads the job hashes, and is the template for the reader's own connection.
         keys: The queue's keys.
-        runtime: Runtime to wait with.
     """
 
-    def __init__(self, transport: Transport, keys: QueueKeys, runtime: Runtime = ASYNC_RUNTIME) -> None:
+    def __init__(self, transport: Transport, keys: QueueKeys) -> None:
         self._transport = transport
         self._keys = keys
-        self._runtime = runtime
-        self._lock = new_lock()  # for threads of the blocking API; never held across an await
-        self._waiting: dict[str, set[Signal]] = {}
-        self._reader: Background | None = None
-        self._ready: Signal | None = None
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._ready: asyncio.Event | None = None
         self._dedicated: ReadConnection | None = None
         self._closed = False
-        call_in_child(self)
-
-    def _forked(self) -> None:
-        """See `Forkable`: the waits of the parent's other threads do not exist here."""
-        self._waiting.clear()
 
     def beside(self, keys: QueueKeys) -> ResultWaiter:
         """See `Waiter.beside`."""
-        return ResultWaiter(self._transport, keys, self._runtime)
+        return ResultWaiter(self._transport, keys)
 
     async def start(self) -> None:
         """Start the event reader, so that the end of a job added afterwards is not missed.
@@ -101,12 +103,11 @@ class ResultWaiter:
         """
         if self._closed:
             return
-        with self._lock:
-            if self._reader is None or self._reader.done():
-                self._ready = self._runtime.signal()
-                self._reader = self._runtime.spawn(self._read(self._ready), f"glidemq-results-{self._keys.name}")
+        if self._reader is None or self._reader.done():
+            self._ready = asyncio.Event()
+            self._reader = asyncio.create_task(self._read(self._ready), name=f"glidemq-results-{self._keys.name}")
         if self._ready is not None:
-            await self._ready.wait(_READY_S)
+            await wait_for_event(self._ready, _READY_S)
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """Wait for the job to end and return its outcome.
@@ -116,23 +117,21 @@ class ResultWaiter:
             JobNotFoundError: If it does not exist.
         """
         await self.start()
-        happened = self._runtime.signal()
-        with self._lock:
-            self._waiting.setdefault(job_id, set()).add(happened)
+        happened = asyncio.Event()
+        self._waiting.setdefault(job_id, set()).add(happened)
         seconds = timeout_ms / 1000
         try:
-            async with self._runtime.limit(seconds):
-                return await self._watch(job_id, happened, time.monotonic() + seconds)
+            async with asyncio.timeout(seconds):
+                return await self._watch(job_id, happened, monotonic() + seconds)
         except TimeoutError:
             raise WaitTimeoutError(f"job {job_id!r} did not end within {timeout_ms} ms") from None
         finally:
-            with self._lock:
-                waiting = self._waiting[job_id]
-                waiting.discard(happened)
-                if not waiting:
-                    del self._waiting[job_id]
+            waiting = self._waiting[job_id]
+            waiting.discard(happened)
+            if not waiting:
+                del self._waiting[job_id]
 
-    async def _watch(self, job_id: str, happened: Signal, deadline: float) -> Outcome:
+    async def _watch(self, job_id: str, happened: asyncio.Event, deadline: float) -> Outcome:
         interval = _FIRST_POLL_S
         while True:
             happened.clear()
@@ -144,10 +143,10 @@ class ResultWaiter:
                 outcome = None
             if outcome is not None:
                 return outcome
-            left = deadline - time.monotonic()
+            left = deadline - monotonic()
             if left <= 0:
                 raise TimeoutError
-            await happened.wait(min(interval, left))
+            await wait_for_event(happened, min(interval, left))
             interval = min(interval * _GROWTH, _LAST_POLL_S)
 
     async def _poll(self, job_id: str) -> Outcome | None:
@@ -158,7 +157,7 @@ class ResultWaiter:
             raise JobNotFoundError(job_id)
         return Outcome(state, result, reason, kind) if state in ("completed", "failed") else None
 
-    async def _read(self, ready: Signal) -> None:
+    async def _read(self, ready: asyncio.Event) -> None:
         try:
             await self._follow(ready)
         except GlideMQError as error:
@@ -170,21 +169,20 @@ class ResultWaiter:
                 await self._dedicated.close()
                 self._dedicated = None
 
-    async def _follow(self, ready: Signal) -> None:
+    async def _follow(self, ready: asyncio.Event) -> None:
         self._dedicated = await open_reader(self._transport)
         reader = EventReader(self._dedicated, self._keys.events)
         await reader.resolve()
         ready.set()
-        last_wanted = time.monotonic()
+        last_wanted = monotonic()
         while not self._closed:
             for event in await reader.read():
                 if event.event in _ENDS:
-                    with self._lock:
-                        for happened in self._waiting.get(event.job_id, ()):
-                            happened.set()
+                    for happened in self._waiting.get(event.job_id, ()):
+                        happened.set()
             if self._waiting:
-                last_wanted = time.monotonic()
-            elif time.monotonic() - last_wanted > _IDLE_S:
+                last_wanted = monotonic()
+            elif monotonic() - last_wanted > _IDLE_S:
                 return
 
     async def close(self) -> None:
@@ -194,6 +192,6 @@ class ResultWaiter:
         if reader is not None:
             if dedicated is not None:
                 await dedicated.close()
-            await reader.stop()
+            await stop_task(reader)
         if self._ready is not None:
             self._ready.set()

@@ -18,6 +18,7 @@ from typing import Final
 
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import PeriodicTask
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.flows.adding import finish_flow
@@ -35,8 +36,6 @@ from glidemq_py._features.job_batches.calls import REMOVED, batch_watch
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-
-__all__ = ["RemoteFlows", "UnfinishedFlowsTask", "WaitingParentsTask"]
 
 _REMOTE_EVERY_S: Final = 2.0
 _REMOTE_PAUSE_MS: Final = 1_500
@@ -211,9 +210,7 @@ class WaitingParentsTask(PeriodicTask):
             for member in members:
                 parents.setdefault(member, []).append(parent)
         ends = [
-            ChildOutcome(parent, end.member, end.how, end.text, end.policy)
-            for end in await self._ended(list(parents))
-            for parent in parents[end.member]
+            end._replace(parent=parent) for end in await self._ended(list(parents)) for parent in parents[end.member]
         ]
         if ends:
             _log.warning("queue %s: delivered %d pending child results", self._link.label, len(ends))
@@ -233,7 +230,7 @@ class WaitingParentsTask(PeriodicTask):
         for _ in range(_BATCH_PAGES_MAX):
             page = await transport.call(batch_watch(keys.meta, self._age))
             ends = [
-                ChildOutcome(page.parent, end.member, end.how, "", "")
+                end._replace(parent=page.parent, text="", policy="")
                 for end in await self._ended(page.members)
                 if end.how != REMOVED or page.calm
             ]
@@ -262,8 +259,7 @@ class WaitingParentsTask(PeriodicTask):
         return ends
 
     async def _read_outcomes(self, base: str, ids: Sequence[str], ends: list[ChildOutcome]) -> None:
-        for i in range(0, len(ids), _PARENTS_PAGE):
-            page = ids[i : i + _PARENTS_PAGE]
+        for page in pieces(ids, _PARENTS_PAGE):
             reply = await self._link.transport.call(child_outcomes(f"{base}:meta", page))
             if reply.outbox_pending:  # the entries may be these outcomes; delivering them notifies the parents
                 await self._deliver(base)

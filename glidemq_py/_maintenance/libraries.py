@@ -22,15 +22,6 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import GlideMQError, LibraryError
 
-__all__ = [
-    "LOCK_KEY",
-    "REGISTRY",
-    "UNUSED_MS",
-    "UnusedLibrariesTask",
-    "delete_unused",
-    "register_use",
-]
-
 REGISTRY: Final = "glidemq_py:libraries"
 UNUSED_MS: Final = DAY_MS
 """A library that was not used for this long is deleted. A client that still needs it loads it again."""

@@ -22,8 +22,6 @@ from glidemq_py._features.staged_writes import LEFT_ALONE_MS, finish_writes, run
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["OutboxTask"]
-
 _log = get_logger(__name__)
 
 _POLL_S: Final = 1.0

@@ -6,30 +6,28 @@ server. One task looks for it. Jobs that were removed without the list shortly b
 up.
 
 That library leaves a sequence number without a job when it revokes, removes, drains or rejects a job of a group, and
-in some states a slot without a job. The group then waits for a job that never comes. While Node workers are
-registered, and for a day afterwards, the other task checks groups whose parked jobs have not moved for some time as
-`Queue.check` does, and repairs them.
+in some states a slot without a job. The group then waits for a job that never comes. While that library is loaded, or
+Node workers are registered, and for a day afterwards, the other task checks groups whose parked jobs have not moved for
+some time as `Queue.check` does, and repairs them.
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import Final
+import time
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.library_publishing import published
+from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import PeriodicTask
+from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.working import Keep, delete_side_keys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.consistency.calls import blocked_groups
 from glidemq_py._features.consistency.queue_api import repair_groups
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, LibraryError
-
-__all__ = [
-    "GroupRepair",
-    "PeerDetection",
-]
 
 _log = get_logger(__name__)
 
@@ -45,6 +43,36 @@ _ALL_KEYS: Final = 1
 _RECORD_ONLY: Final = 2
 
 
+_FOUND_S: Final = 3600.0
+_looks: WeakKeyDictionary[Any, tuple[float, bool | None]] = WeakKeyDictionary()
+
+
+async def _has_peer_library(transport: Transport, *, max_age: float = 1.5 * _EVERY_S) -> bool | None:
+    """Return whether the library of Node clients is on the server; None if this user may not list libraries.
+
+    All queues of a client share a look: for an hour if it has found the library, else for ``max_age`` seconds.
+
+    Raises:
+        GlideMQError: If the server cannot be reached.
+    """
+    if isinstance(transport, LoopTransport):
+        transport = await transport.here()
+    if not is_glide_transport(transport):
+        return False  # in memory
+    from glidemq_py._client.library_publishing import published  # imports GLIDE
+
+    client, now = transport.client_owner, time.monotonic()
+    at, found = _looks.get(client, (float("-inf"), False))
+    if now - at > (max_age if found is False else _FOUND_S):
+        try:
+            found = any((await published(transport, _LIBRARY)).values())
+        except LibraryError as error:
+            _log.debug("assuming clients of other libraries: %s", error)
+            found = None
+        _looks[client] = now, found
+    return found
+
+
 class PeerDetection(PeriodicTask):
     """Runs every ten seconds (±10%) until a peer's library was found, then hourly.
 
@@ -53,7 +81,7 @@ class PeerDetection(PeriodicTask):
         transport: The worker's connection.
     """
 
-    def __init__(self, link: QueueLink, transport: AsyncTransport) -> None:
+    def __init__(self, link: QueueLink, transport: Transport) -> None:
         super().__init__(
             "peers", queue=link.keys.name, label=link.label, what="look for clients of other libraries", every=_EVERY_S
         )
@@ -77,10 +105,7 @@ class PeerDetection(PeriodicTask):
     async def run_once(self) -> None:
         """Look for the library. Raises GlideMQError."""
         try:
-            found = any((await published(self._transport, _LIBRARY)).values())
-        except LibraryError as error:
-            _log.debug("queue %s: assuming clients of other libraries: %s", self._link.label, error)
-            found = True  # this user may not list libraries
+            found = await _has_peer_library(self._transport, max_age=0) is not False
         except GlideMQError:
             self.alone = False
             raise
@@ -95,7 +120,7 @@ class PeerDetection(PeriodicTask):
             self._earlier, self._recent = self._recent, []
         await self._clean_up()
         if found and not self._unclean:
-            self._pause = 3600.0
+            self._pause = _FOUND_S
 
     async def _clean_up(self) -> None:
         """Delete the keys of removed jobs. Ids are forgotten only when their call has succeeded.
@@ -118,6 +143,7 @@ _BLOCKED_MS: Final = 30_000
 _FULL_MS: Final = 300_000
 _RECHECK_AFTER_MS: Final = 1_000
 _PAGES_MAX: Final = 50
+_HOLDER: Final = secrets.token_hex(8)
 
 
 class GroupRepair(PeriodicTask):
@@ -141,7 +167,6 @@ class GroupRepair(PeriodicTask):
         self._link = link
         self._blocked = blocked
         self._full = full
-        self._holder = secrets.token_hex(8)
         self._cursor = ""
 
     async def run_once(self) -> list[str]:
@@ -151,8 +176,9 @@ class GroupRepair(PeriodicTask):
             GlideMQError: If a call fails.
         """
         link, names = self._link, set[str]()
+        peers = bool(await _has_peer_library(link.transport))
         for _ in range(_PAGES_MAX):
-            call = blocked_groups(link.keys.meta, self._holder, _HOLD_MS, self._blocked, self._full, self._cursor)
+            call = blocked_groups(link.keys.meta, _HOLDER, _HOLD_MS, self._blocked, self._full, self._cursor, peers)
             page, self._cursor = await link.transport.call(call)
             names.update(page)
             if not self._cursor:
@@ -168,3 +194,13 @@ class GroupRepair(PeriodicTask):
                 suspect.detail,
             )
         return sorted({suspect.subject for suspect in found})
+
+
+async def repair_idle_groups(link: QueueLink) -> None:
+    """Look once for blocked groups of a queue whose tasks do not run, if it may have clients of another library.
+
+    Raises:
+        GlideMQError: If a call fails.
+    """
+    if await _has_peer_library(link.transport) is not False:
+        await GroupRepair(link=link).run_once()

@@ -12,15 +12,15 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
-from glidemq_py._api.partitioned_writes import present_layout
+from glidemq_py._api.partitioned_writes import layout_number
 from glidemq_py._client.background_service import BackgroundService
-from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 from glidemq_py._core.calls.administration import unlock
 from glidemq_py._core.checks import check_iterable
+from glidemq_py._core.keys import OWED
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.failures.policy_task import FailurePolicyTask
@@ -29,14 +29,13 @@ from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
+from glidemq_py._maintenance.peers import GroupRepair, repair_idle_groups
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
-
-__all__ = ["Maintenance"]
 
 _log = get_logger(__name__)
 
@@ -46,6 +45,8 @@ _BUSY_S: Final = 20.0
 """Interval of the calls while the tasks of a queue run."""
 _HOLD_MS: Final = 90_000
 _SCHEDULER_LEAD_S: Final = 0.05
+_LEAST_WATCH_S: Final = 1.0
+"""Between two looks whether the holder of a queue fires its schedulers."""
 _CLOSE_S: Final = 2.0
 
 
@@ -57,15 +58,15 @@ class MaintenanceDue(NamedTuple):
     """1 = this holder maintains the queue."""
     busy: int
     wait: int
-    """Milliseconds until the next scheduler is due; -1 = none."""
+    """Milliseconds until the next scheduler is due, or late if it is not held; -1 = none."""
     layout: int
     """Number of the layout of its partitions; 0 = it has none."""
 
 
 def maintenance_due(meta: str, holder: str, hold: int) -> Call[MaintenanceDue]:
     """Hold the maintenance of a queue for ``hold`` ms and return whether it has work."""
-    arguments = requests.maintenance_due(holder=holder, hold=hold)
-    return Call("maintenance_due", meta, arguments, reader(MaintenanceDue), repeatable=True)
+    arguments = requests.maintenance_due(holder=holder, hold=hold, owed=OWED)
+    return Call("maintenance_due", meta, arguments, reader(MaintenanceDue))
 
 
 class Maintenance(BackgroundService):
@@ -73,10 +74,10 @@ class Maintenance(BackgroundService):
 
     Every `Worker` does this for its queue: it recovers stalled jobs and expired leases, delivers dead-letter entries
     and results of children to other queues, fires schedulers, fails suspended jobs at their deadlines, and completes
-    interrupted flows. Several processes may maintain the same queues: one of them holds a queue at a time, and
-    another one takes over at most 90 seconds after it died. An idle queue costs one command a minute, and one per
-    partition if it has some; a new job is noticed within a minute, which delays the recovery of jobs and leases by as
-    much. So are partitions that another process adds.
+    interrupted flows. Several processes may maintain the same queues: one of them holds a queue at a time, and another
+    one takes over at most 90 seconds after it died, and fires schedulers that are late meanwhile. An idle queue costs
+    one command a minute, and one per partition if it has some; a new job is noticed within a minute, which delays the
+    recovery of jobs and leases by as much. So are partitions that another process adds.
 
     ``async with Maintenance(queues):`` runs during the block, ``await Maintenance(queues).run()`` until cancelled.
 
@@ -129,7 +130,7 @@ class Maintenance(BackgroundService):
             )
 
         def read_layout(number: int) -> None:
-            if number != present_layout(queue).number:
+            if number != layout_number(queue):
                 tasks.check()
 
         tasks = PartitionTasks(queue, make)
@@ -179,14 +180,17 @@ class _QueueTask(BackgroundTask):
         self._holder = f"maintenance-{secrets.token_hex(8)}"
         self._lock = link.keys.stem + "lock:maintenance"
         self._running: AsyncExitStack | None = None
+        self._scheduler: SchedulerTask | None = None
         self._is_beside_holder = False
         """Whether this process fires schedulers of a queue that another one maintains."""
         self._failures = 0
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """End the pause."""
+        """End the pause, and that of the schedulers, of which there may be new ones."""
         self._woken.set()
+        if self._scheduler is not None:
+            self._scheduler.wake()
 
     async def _repeat(self) -> None:
         while True:
@@ -213,11 +217,14 @@ class _QueueTask(BackgroundTask):
         if self._is_beside_holder or not due.held:
             await self._stop()
         if not due.held:
-            if not was_woken:
-                return _IDLE_S * random.uniform(0.9, 1.1)
+            if due.wait != 0 and not was_woken:
+                idle = _IDLE_S * random.uniform(0.9, 1.1)
+                return idle if due.wait < 0 else min(idle, max(_LEAST_WATCH_S, due.wait / 1000))
             self._start_tasks([self._schedulers()])
             self._is_beside_holder = True
             return _IDLE_S * random.uniform(1.1, 1.2)
+        if not due.busy:
+            await repair_idle_groups(self._link)
         if due.busy or 0 <= due.wait <= _BUSY_S * 1000:
             if self._running is None:
                 self._begin()
@@ -226,7 +233,8 @@ class _QueueTask(BackgroundTask):
         return _IDLE_S if due.wait < 0 else max(_SCHEDULER_LEAD_S, min(_IDLE_S, due.wait / 1000 - _SCHEDULER_LEAD_S))
 
     def _schedulers(self) -> SchedulerTask:
-        return SchedulerTask(link=self._link, quiet=not self._events, longest_s=_BUSY_S)
+        self._scheduler = SchedulerTask(link=self._link, quiet=not self._events, longest_s=_BUSY_S)
+        return self._scheduler
 
     def _begin(self) -> None:
         link, name = self._link, self._link.queue_name
@@ -248,13 +256,10 @@ class _QueueTask(BackgroundTask):
             SuspendTimeoutsTask(link, outbox.wake, failure_log.signal_timed_out),
             UnfinishedFlowsTask(link=link),
             WaitingParentsTask(link=link, outbox_pending=outbox.wake),
+            GroupRepair(link=link),
         ]  # fmt: skip
-        if is_glide_transport(link.transport):
-            from glidemq_py._maintenance.peers import GroupRepair  # imports GLIDE
-
-            tasks.append(GroupRepair(link=link))
-            if link.transport.is_cluster:
-                tasks.append(RemoteFlows(link=link, outbox_pending=outbox.wake))
+        if link.transport.is_cluster:
+            tasks.append(RemoteFlows(link=link, outbox_pending=outbox.wake))
         self._start_tasks(tasks).callback(failure_log.close)
 
     def _start_tasks(self, tasks: Sequence[BackgroundTask]) -> AsyncExitStack:

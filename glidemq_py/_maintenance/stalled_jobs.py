@@ -18,8 +18,6 @@ from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["StalledJobsTask"]
-
 
 class StalledJobsTask(PeriodicTask):
     """Recovers stalled jobs at the start and every ``stalled_interval`` (±10%): of the worker, else of the queue."""

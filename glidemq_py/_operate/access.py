@@ -9,8 +9,6 @@ from typing import Final
 
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["FULL_ACCESS", "READ_ONLY", "Access", "AccessDeniedError"]
-
 
 class AccessDeniedError(GlideMQError):
     """The access of an `Operator` does not allow the operation; nothing was read or changed."""

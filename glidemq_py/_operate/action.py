@@ -14,11 +14,6 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._operate.broadcasts import BroadcastActionError
 from glidemq_py._operate.operating import Operator
 
-__all__ = [
-    "MAX_LISTED", "Action", "ActionResult", "ManyAction", "Problem", "Progress", "Step", "check_kind", "count",
-    "perform",
-]  # fmt: skip
-
 Progress = Callable[[int], None]
 """Called with the number of jobs done so far."""
 

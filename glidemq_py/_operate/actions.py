@@ -38,6 +38,7 @@ from glidemq_py._operate.job_actions import (
     RetryEdited,
     RetryFailures,
     RetryJobs,
+    SignalJob,
     in_state,
 )
 from glidemq_py._operate.operating import Operator
@@ -50,7 +51,7 @@ __all__ = [
     "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs",
     "RemoveSchedule", "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue",
     "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits",
-    "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "check_queue", "count", "missing", "perform",
+    "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "SignalJob", "check_queue", "count", "missing", "perform",
 ]  # fmt: skip
 
 

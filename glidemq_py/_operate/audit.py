@@ -10,14 +10,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from glidemq_py._core import json_text as json
-from glidemq_py._operate.action import Action, ActionResult, Progress, perform
+from glidemq_py._operate.action import Action, ActionResult, perform
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import as_json
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["AuditEntry", "audit_key", "perform_audited", "read_audit", "write_audit"]
-
 _KEPT: Final = 10_000
+_PAGE: Final = 50
 _TEXT: Final = 1_000
 
 
@@ -52,16 +51,14 @@ def audit_key(prefix: str) -> str:
 
 
 async def perform_audited(
-    operator: Operator, action: Action, user: str, progress: Progress | None = None,
-    *, hide: Callable[[Any], Any] = lambda given: given,
-) -> ActionResult:  # fmt: skip
+    operator: Operator, action: Action, user: str, *, hide: Callable[[Any], Any] = lambda given: given
+) -> ActionResult:
     """Make a change, with an entry of the audit stream before and after it.
 
     Args:
         operator: Performs the action.
         action: The change.
         user: Who makes it.
-        progress: As for `perform`.
         hide: Gets the arguments of the action as JSON types, and returns what the stream may hold of them.
 
     Raises:
@@ -74,7 +71,7 @@ async def perform_audited(
     detail = json.dumps(hide(given))[:_TEXT]
     begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
     try:
-        result = await perform(operator, action, progress)
+        result = await perform(operator, action)
     except (GlideMQError, ValueError, TypeError) as error:
         await write_audit(operator, action.kind, action.queue, user, detail, f"rejected: {error}", begun)
         raise
@@ -94,14 +91,14 @@ async def write_audit(
     return _text(entry)
 
 
-async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -> tuple[list[AuditEntry], str]:
+async def read_audit(operator: Operator, *, before: str = "") -> tuple[list[AuditEntry], str]:
     """Return the latest entries, newest first, and the id before which the next page begins ("" = no more).
 
-    Entries of queues that may not be read are left out, so a page may have fewer than ``count``.
+    Entries of queues that may not be read are left out, so a page may have fewer than 50.
     """
     transport = await operator.transport()
     end = f"({before}" if before else "+"
-    found: Any = await transport.command("XREVRANGE", audit_key(operator.prefix), end, "-", "COUNT", str(count))
+    found: Any = await transport.command("XREVRANGE", audit_key(operator.prefix), end, "-", "COUNT", str(_PAGE))
     rows: Any = found.items() if hasattr(found, "items") else found or ()
     entries: list[AuditEntry] = []
     name, seen = "", 0
@@ -122,7 +119,7 @@ async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -
                     of=held.get("of", ""),
                 )
             )
-    return entries, name if seen == count else ""
+    return entries, name if seen == _PAGE else ""
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.broadcast import Subscription, get_delivery, get_subscriptions
 from glidemq_py._features.broadcast.dead_letters import replay_entry
@@ -27,11 +28,6 @@ from glidemq_py.errors.jobs import readable_reason
 
 if TYPE_CHECKING:
     from glidemq_py._operate.operating import JobFilter, Operator
-
-__all__ = [
-    "BroadcastActionError", "Letters", "NoSubscriptionError", "dead_letter_queues", "get_deliveries", "get_message",
-    "get_messages", "slowest_first",
-]  # fmt: skip
 
 _AT_ONCE: Final = 50
 _PAGE: Final = 200
@@ -72,8 +68,10 @@ async def get_messages(
     operator: Operator, queue: str, wanted: JobFilter, *, cursor: str = "", count: int = 50, most_examined: int = 1_500
 ) -> MessagePage:
     """Return a page of the messages of a broadcast; the arguments are those of `Operator.get_jobs`."""
-    jobs, following = await operator.read_jobs(queue, wanted, cursor, count, most_examined, with_data=True)
-    return MessagePage(messages=tuple(map(_message_of, jobs)), cursor=following)
+    jobs, following, examined = await operator.read_jobs(
+        queue, wanted, cursor, count, most_examined, with_data=True, newest=True
+    )
+    return MessagePage(messages=tuple(map(_message_of, jobs)), cursor=following, examined=examined)
 
 
 def _message_of(job: Job[Any, Any]) -> MessageSummary:
@@ -98,8 +96,7 @@ async def get_deliveries(
     """Return the state of a message in each of these subscriptions; a call each."""
     link, found = await operator.link(queue), list[MessageDelivery]()
     names = list(subscriptions)
-    for first in range(0, len(names), _AT_ONCE):
-        some = names[first : first + _AT_ONCE]
+    for some in pieces(names, _AT_ONCE):
         states = await asyncio.gather(*(get_delivery(link, message_id, name) for name in some))
         found += (
             MessageDelivery(
@@ -227,8 +224,7 @@ class Letters:
 async def dead_letter_queues(operator: Operator, queue: str, subscriptions: Iterable[str]) -> dict[str, str | None]:
     """Return the names of the dead letter queues of a broadcast ('') and of these subscriptions; a call each."""
     names, found = ["", *subscriptions], dict[str, str | None]()
-    for first in range(0, len(names), _AT_ONCE):
-        some = names[first : first + _AT_ONCE]
+    for some in pieces(names, _AT_ONCE):
         targets = await asyncio.gather(*(operator.get_dead_letter_queue(queue, name) for name in some))
         found |= zip(some, targets, strict=True)
     return found

@@ -25,8 +25,6 @@ from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import as_json
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["BulkChange", "cancel_bulk", "create_bulk", "list_bulks", "perform_bulk", "read_bulk"]
-
 _KEPT_S: Final = 7 * 86_400
 _LISTED: Final = 100
 _LOCK_MS: Final = 30_000

@@ -19,11 +19,6 @@ from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, S
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.errors.jobs import readable_reason
 
-__all__ = [
-    "data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "score_of", "shown_failure",
-    "shown_reason", "summary_of",
-]  # fmt: skip
-
 _Failed = TypeVar("_Failed", Failure, FailedAttempt)
 _UPCOMING: Final = 5
 _DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
@@ -59,12 +54,16 @@ def shown_failure(failure: _Failed) -> _Failed:
 def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> JobSummary:
     """Return a job as in a list; ``attempts``: its failed attempts, if they were read."""
     first = job.state in _DELAYED and not job.attempts_made and job._delay
+    record = job._record if job.state is JobState.SUSPENDED else None
+    since, limit = (record.suspended_at, record.suspend_timeout) if record is not None else (None, None)
     return JobSummary(
         id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
         due_at=job.timestamp + job._delay if first and job._delay else None, started_at=last_start(job, attempts),
         finished_at=job.finished_on, run_time=last_run_time(job, attempts), attempts_made=job.attempts_made,
         priority=job.priority, group=job.ordering_key, fair_key=job.fair_key, tags=job.tags,
         error=shown_reason(job), error_type=job.failed_type, progress=job.progress,
+        waits_for=None if record is None else record.suspend_reason, suspended_at=since,
+        suspended_until=since + limit if since and limit else None,
     )  # fmt: skip
 
 

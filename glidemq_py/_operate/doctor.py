@@ -18,8 +18,6 @@ from glidemq_py._operate.roles import ROLES, missing_permissions, user_name
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, PermissionDeniedError
 
-__all__ = ["Diagnosis", "Severity", "examine"]
-
 _PINGS: Final = 5
 _SLOW_MS: Final = 10
 _CLOCK_MS: Final = 1_000

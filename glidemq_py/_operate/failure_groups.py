@@ -9,8 +9,6 @@ from typing import Final
 
 from glidemq_py._features.failures.queue_api import Failure
 
-__all__ = ["HOURS", "FailureGroup", "group_failures", "shape_of"]
-
 HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
 _CUT: Final = "\N{HORIZONTAL ELLIPSIS}"

@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 from glidemq_py._api.administration import promote_in_pieces
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.dead_letters.queue_api import replay_entry
+from glidemq_py._features.failures.attempts import FailureReason, is_cancelled
 from glidemq_py._features.failures.queue_api import Failure, change_failures_in_pieces
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
@@ -24,11 +26,6 @@ from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.partitions import by_partition, in_turn
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError
-
-__all__ = [
-    "KEEP_FEWER", "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures",
-    "RemoveJobs", "ReplayDeadLetters", "ReplayEdited", "RetryEdited", "RetryFailures", "RetryJobs", "in_state",
-]  # fmt: skip
 
 KEEP_FEWER: Final = (
     "to delete one of them: glidemq job rm {queue} ID; "
@@ -73,8 +70,8 @@ class JobsAction(ManyAction):
     async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
         """Change these jobs; return for each why it could not be changed, or None."""
         found: list[Problem | None] = []
-        for first in range(0, len(ids), _PIECE):
-            found += await asyncio.gather(*(self._outcome(queue, job_id) for job_id in ids[first : first + _PIECE]))
+        for piece in pieces(ids, _PIECE):
+            found += await asyncio.gather(*(self._outcome(queue, job_id) for job_id in piece))
         return found
 
     def states(self) -> tuple[JobState, ...]:
@@ -101,8 +98,7 @@ class JobsAction(ManyAction):
     async def missing(self, operator: Operator) -> tuple[str, ...]:
         """See `Action`."""
         queue, found = await operator.queue(self.queue), list[str]()
-        for first in range(0, len(self.ids), _PIECE):
-            piece = self.ids[first : first + _PIECE]
+        for piece in pieces(self.ids, _PIECE):
             jobs = await asyncio.gather(*(queue.get_job(job_id, exclude_data=True) for job_id in piece))
             found += [job_id for job_id, job in zip(piece, jobs, strict=True) if job is None]
         return tuple(found)
@@ -223,6 +219,9 @@ class RetryJobs(JobsAction):
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
         """See `JobsAction`."""
         found = await _job(queue, job)
+        by_error = self.wanted is not None and (self.wanted.error or self.wanted.error_type or self.wanted.error_shape)
+        if not (self.ids or by_error) and is_cancelled(found.failed_reason, found.failed_type):
+            raise JobStateError(found.id, FailureReason.CANCELLED, "retry", queue=queue.name)
         await (found.requeue() if self.completed else found.retry())
 
 
@@ -357,6 +356,27 @@ def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
     return wanted == JobFilter(state=wanted.state, name=wanted.name) and wanted.state in (None, state)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalJob(Action):
+    """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""
+
+    kind: ClassVar[str] = "signal_job"
+    instead: ClassVar[str] = "its messages cannot be suspended"
+
+    id: str
+    name: str
+    data: Any = None
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. Raises JobStateError if the job has ended."""
+        if await queue.signal(self.id, self.name, self.data):
+            return ActionResult(done=1, ids=(self.id,))
+        job = await queue.get_job(self.id, exclude_data=True)
+        if job is None:
+            return ActionResult(done=0, problems=(Problem(id=self.id, error="does not exist", missing=True),))
+        raise JobStateError(self.id, str(job.state), "signal", queue=queue.name)
+
+
 # -- failures ---------------------------------------------------------------------------------------------
 
 
@@ -378,13 +398,16 @@ class _FailuresAction(ManyAction):
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
         if not any(value is not None for value in self.criteria().values()):
-            return (await operator.get_queue(self.queue)).failed
+            stats = await operator.get_failure_stats(self.queue)
+            if self.how == "purge" or FailureReason.CANCELLED not in stats.by_reason:
+                return stats.kept
         return sum([1 async for _ in self.matching(operator)])
 
     async def matching(self, operator: Operator) -> AsyncIterator[Failure]:
         """Yield the failures that match."""
         async for failure in operator.iter_failures(self.queue, **self.criteria()):
-            yield failure
+            if self.how == "purge" or self.reason or failure.reason is not FailureReason.CANCELLED:
+                yield failure
 
     async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
@@ -398,7 +421,7 @@ class _FailuresAction(ManyAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryFailures(_FailuresAction):
-    """Requeue failed jobs with all their attempts."""
+    """Requeue failed jobs with all their attempts; cancelled ones only with their reason."""
 
     kind: ClassVar[str] = "retry_failures"
     instead: ClassVar[str] = REDELIVER

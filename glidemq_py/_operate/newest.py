@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._job.job import Job
@@ -14,8 +15,6 @@ from glidemq_py._operate.conversion import score_of, summary_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import JobSummary
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = ["iter_newest_failures", "iter_newest_jobs"]
 
 _FINISHED: Final = (JobState.COMPLETED, JobState.FAILED)
 
@@ -36,8 +35,8 @@ async def iter_newest_jobs(operator: Operator, queue: str, wanted: JobFilter) ->
             key = _key(link, state)
             ids: Any = await link.transport.command("ZRANGE", key, str(high), str(low), "BYSCORE", "REV")
             names = [each.decode() if isinstance(each, bytes) else str(each) for each in ids]
-            for first in range(0, len(names), ROWS_A_CALL):
-                found += await read_jobs(link, names[first : first + ROWS_A_CALL])
+            for piece in pieces(names, ROWS_A_CALL):
+                found += await read_jobs(link, piece)
         matching = [job for job in found if job.state == state and wanted.matches(job)]
         for job in sorted(matching, key=lambda each: -(each.finished_on or 0)):
             yield summary_of(job)

@@ -19,10 +19,12 @@ from glidemq_py._client.connect import open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.counting import complete_counts
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import partition_home
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
 from glidemq_py._features.dead_letters.queue_api import envelope_of, get_newest_dead_letter_jobs
@@ -34,9 +36,9 @@ from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.outbox import dead_letter_queue
-from glidemq_py._features.partitions.layout import partition_home, split_partition_id
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control.queue_api import WorkerActivity
+from glidemq_py._job.details import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
@@ -75,8 +77,6 @@ from glidemq_py.errors import (
     JobBatchNotFoundError,
     SerializationError,
 )
-
-__all__ = ["JobFilter", "Operator"]
 
 _SCANNED: Final = 5_000
 """Jobs examined per page of a filter: about 50 ms of server time, in calls of at most 2 ms."""
@@ -281,8 +281,8 @@ class Operator:
         """Return these queues at this moment, some at a time; those that may not be read are omitted."""
         seen = [name for name in names if self.access.may_see(name)]
         found: list[QueueSnapshot] = []
-        for first in range(0, len(seen), _QUEUES_AT_ONCE):
-            found += await asyncio.gather(*map(self.get_queue, seen[first : first + _QUEUES_AT_ONCE]))
+        for piece in pieces(seen, _QUEUES_AT_ONCE):
+            found += await asyncio.gather(*map(self.get_queue, piece))
         return found
 
     async def get_queue_details(self, name: str) -> QueueDetails:
@@ -315,7 +315,7 @@ class Operator:
         It is read from the oldest entry, and compared with the setting of the other queue, which alone stores it. So
         the result for an empty dead letter queue is None; if several queues share it, one of them is returned.
         """
-        jobs, _ = await self.read_jobs(name, JobFilter(state=JobState.WAITING), "", 1, 1, with_data=True)
+        jobs, *_ = await self.read_jobs(name, JobFilter(state=JobState.WAITING), "", 1, 1, with_data=True)
         envelope = envelope_of(jobs[0]) if jobs else None
         if envelope is None:
             return None
@@ -383,7 +383,7 @@ class Operator:
 
     async def get_jobs(
         self, queue: str, wanted: JobFilter | None = None, *, cursor: str = "", count: int = 50,
-        most_examined: int = _SCANNED,
+        most_examined: int = _SCANNED, newest: bool = False,
     ) -> JobPage:  # fmt: skip
         """Return a page of the jobs of a queue that match a filter.
 
@@ -397,17 +397,24 @@ class Operator:
             cursor: That of the previous page; '' = the first page.
             count: Number of jobs, 1 to 1,000.
             most_examined: Number of jobs whose other criteria are compared.
+            newest: Read the jobs of each state from the newest on, but due and ordered ones as they will run.
 
         Raises:
             GlideMQValidationError: An argument is invalid.
         """
-        jobs, following = await self.read_jobs(queue, wanted or JobFilter(), cursor, count, most_examined)
-        return JobPage(jobs=tuple(map(summary_of, jobs)), cursor=following)
+        jobs, following, examined = await self.read_jobs(
+            queue, wanted or JobFilter(), cursor, count, most_examined, newest=newest
+        )
+        return JobPage(jobs=tuple(map(summary_of, jobs)), cursor=following, examined=examined)
 
     async def read_jobs(
-        self, queue: str, wanted: JobFilter, cursor: str, count: int, most_examined: int, *, with_data: bool = False
-    ) -> tuple[list[Job[Any, Any]], str]:
-        """Return the jobs of a page, as `get_jobs` does, and the cursor; ``with_data``: also their data."""
+        self, queue: str, wanted: JobFilter, cursor: str, count: int, most_examined: int, *, with_data: bool = False,
+        newest: bool = False,
+    ) -> tuple[list[Job[Any, Any]], str, int]:  # fmt: skip
+        """Return the jobs of a page, as `get_jobs` does, its cursor, and how many jobs were examined at most.
+
+        ``with_data``: also their data.
+        """
         check_int("count", count, 1, 1_000)
         links = await self.links(queue)
         states = listed_states() if wanted.state is None else (listable(wanted.state),)
@@ -420,15 +427,16 @@ class Operator:
             # The server examines `asked` jobs, regardless of the number of matches.
             asked = min(size, count - len(found)) if wanted.is_plain else size
             jobs, position = await read_page(
-                *lists[at], position, asked, bare=is_bare, name=wanted.name or "", where=wanted.conditions()
-            )
+                *lists[at], position, asked, bare=is_bare, name=wanted.name or "", where=wanted.conditions(),
+                newest=newest, also=SUSPENSION_FIELDS if lists[at][1] is JobState.SUSPENDED else (),
+            )  # fmt: skip
             examined += asked
             for job in jobs:
                 if wanted.matches(job):
                     found.setdefault(job.id, job)
             if not position:
                 at += 1
-        return list(found.values()), "" if at == len(lists) else f"{at}:{position}"
+        return list(found.values()), "" if at == len(lists) else f"{at}:{position}", examined
 
     async def iter_jobs(self, queue: str, wanted: JobFilter | None = None) -> AsyncIterator[JobSummary]:
         """Iterate over the jobs of a queue that match a filter, page by page."""
@@ -465,10 +473,6 @@ class Operator:
 
     async def get_flow(self, queue: str, job_id: str, *, max_jobs: int = 1_000) -> FlowNode | None:
         """Return a job with the jobs it waits for, at most ``max_jobs``; None if it does not exist."""
-        number, _ = split_partition_id(job_id)
-        if number and len(await self.links(queue)) > 1:  # its jobs have no children
-            job = await (await self.queue(queue)).get_job(job_id, exclude_data=True)
-            return None if job is None else self._flow(JobNode(job, state=job.state), set())
         self.access.check_read(queue)
         async with FlowProducer(self.connection, prefix=self.prefix) as producer:
             root = await producer.get_flow(queue, job_id, max_jobs=max_jobs)
@@ -577,8 +581,8 @@ class Operator:
         links, found = await self.links(queue), dict[str, str]()
         for number, own in by_partition(ids, len(links)).items():
             link, shown = links[number], dict(own)
-            for first in range(0, len(own), ROWS_A_CALL):
-                some = [job_id for job_id, _ in own[first : first + ROWS_A_CALL]]
+            for piece in pieces(own, ROWS_A_CALL):
+                some = [job_id for job_id, _ in piece]
                 for job_id, (state,) in await link.transport.call(calls.records(link.keys.meta, some, ("state",))):
                     found[shown[job_id]] = state if isinstance(state, str) else ""
         return found
@@ -590,9 +594,9 @@ class Operator:
         links = await self.links(queue)
         at, position = _position_of(cursor, len(links))
         link = links[at]
-        found = await link.transport.call(calls.count_parked(link.keys.meta, position or "0"))
+        found = await link.transport.call(calls.count_parked(link.keys.meta, position))
         groups = tuple(GroupSummary(key=key, waiting=number) for key, number in found.groups.items())
-        at, position = (at, found.cursor) if found.cursor != "0" else (at + 1, "")
+        at, position = (at, found.cursor) if found.cursor else (at + 1, "")
         return GroupPage(groups=groups, cursor="" if at == len(links) else f"{at}:{position}")
 
     async def get_group(self, queue: str, key: str) -> GroupInfo | None:

@@ -14,8 +14,6 @@ from glidemq_py.errors import GlideMQValidationError
 if TYPE_CHECKING:
     from glidemq_py._features.limits.options import RateLimit
 
-__all__ = ["pairs_of", "rate_of", "span_of", "time_of", "value_of"]
-
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d|w)")
 

@@ -9,12 +9,10 @@ from dataclasses import fields, replace
 from typing import Final
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._features.partitions.layout import split_partition_id
-from glidemq_py._features.partitions.listing import layout_or_name, whole_queues
 from glidemq_py._job.link import QueueLink
 from glidemq_py._operate.snapshots import QueueSnapshot
-
-__all__ = ["Layouts", "by_partition", "in_turn", "sum_of"]
+from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.listing import layout_or_name, whole_queues
 
 _KEPT_S: Final = 60.0
 _REMEMBERED: Final = 20_000

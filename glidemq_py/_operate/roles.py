@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, PermissionDeniedError
 
-__all__ = ["ROLES", "missing_permissions", "user_name"]
-
 # fmt: off
 ROLES: Final[dict[str, tuple[str, ...]]] = {
     "probe": (

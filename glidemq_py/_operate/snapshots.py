@@ -15,27 +15,7 @@ from glidemq_py._features.failures.queue_api import FailureStats
 from glidemq_py._features.job_batches.batch import BatchStatus
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.metrics import MetricsPoint
-from glidemq_py._features.timeline.timeline import TimelineEntry
-
-__all__ = [
-    "BatchSnapshot",
-    "DeadLetter",
-    "FlowNode",
-    "GroupPage",
-    "GroupSummary",
-    "JobDetails",
-    "JobPage",
-    "JobReference",
-    "JobSummary",
-    "MessageDelivery",
-    "MessagePage",
-    "MessageSummary",
-    "QueueDetails",
-    "QueueSnapshot",
-    "ScheduleRun",
-    "ScheduleSnapshot",
-    "as_json",
-]
+from glidemq_py._features.timeline import TimelineEntry
 
 _MANY_UNREAD: Final = 1_001
 
@@ -159,6 +139,9 @@ class JobSummary:
         error: Message of its last failure; None without one.
         error_type: Exception type of its last failure; None without one.
         progress: Its progress; None without one.
+        waits_for: What a suspended job waits for, such as "signal approval"; None for others, or without a reason.
+        suspended_at: When a suspended job was suspended; None for others.
+        suspended_until: When it fails if no signal comes; None for others, or without a limit.
     """
 
     id: str
@@ -178,6 +161,9 @@ class JobSummary:
     error: str | None
     error_type: str | None
     progress: Any
+    waits_for: str | None = None
+    suspended_at: int | None = None
+    suspended_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +173,12 @@ class JobPage:
     Attributes:
         jobs: The jobs.
         cursor: Where the next page starts; '' = there are no more.
+        examined: At most so many jobs were examined for this page.
     """
 
     jobs: tuple[JobSummary, ...]
     cursor: str
+    examined: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,10 +275,11 @@ class MessageSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePage:
-    """Some messages of a broadcast; ``cursor`` is where the next page starts, '' = there are no more."""
+    """Some messages of a broadcast; ``cursor`` and ``examined`` are those of `JobPage`."""
 
     messages: tuple[MessageSummary, ...]
     cursor: str
+    examined: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,6 @@ from starlette.datastructures import Headers
 from glidemq_py.errors import GlideMQError
 from glidemq_py.errors.base import show_value
 
-__all__ = ["LOOPBACK_HOSTS", "NotAllowedError", "UnauthorizedError", "check_site", "digest", "is_authorized"]
-
 _OWN_SITE: Final = ("same-origin", "none")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Container
 from typing import Any, Final
 
-__all__ = ["RepeatedWarnings", "address_of"]
-
 _INTERVAL_S: Final = 60.0
 
 

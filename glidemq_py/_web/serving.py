@@ -18,8 +18,6 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._web.checks import LOOPBACK_HOSTS
 from glidemq_py._web.repeated_warnings import RepeatedWarnings, address_of
 
-__all__ = ["HttpServer", "accepted_hosts", "public_name", "server_config"]
-
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")

@@ -8,8 +8,6 @@ from typing import Final
 
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
-__all__ = ["WebSocketProtocol"]
-
 _QUIET: Final = logging.Logger("uvicorn", logging.CRITICAL + 1)  # noqa: LOG001  # on purpose in no hierarchy
 """A logger without handlers that ignores every record."""
 

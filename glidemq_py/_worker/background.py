@@ -17,6 +17,7 @@ from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
+from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.heartbeat import Heartbeat
@@ -28,8 +29,6 @@ from glidemq_py._worker.source import QueueSource
 
 if TYPE_CHECKING:
     from glidemq_py._client.runtime import BackgroundTask
-
-__all__ = ["Background"]
 
 
 class Background:
@@ -58,7 +57,7 @@ class Background:
         self._listeners = listeners
         self._outcomes = outcomes
         self.heartbeat = Heartbeat(
-            connect=link.transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
+            connect=link.transport.elsewhere, source=source, consumer=consumer, lock_duration=options.lock_duration,
             stalled_policy=options.stalled_policy, running=runner.running, lost=runner.lost,
             unresponsive_seconds=lambda: fetching.unresponsive_seconds, unsupported=fetching.refuse,
             commands=None if control is None else partial(control.run, link),
@@ -89,9 +88,8 @@ class Background:
         await self.heartbeat.start()
         link, transport = self._link, self._link.transport
         if is_glide_transport(transport):
-            # These import GLIDE, which is loaded only to connect.
+            # This imports GLIDE, which is loaded only to connect.
             from glidemq_py._maintenance.libraries import UnusedLibrariesTask
-            from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
 
             pending = self.outbox.wake
             peers = PeerDetection(link, transport)

@@ -17,7 +17,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.many_queues.options import parse_queues
+from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
@@ -27,14 +27,12 @@ from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes
 from glidemq_py._worker.lanes import Lanes
 from glidemq_py._worker.lifecycle import Lifecycle
-from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.listeners import Listeners, WorkerEvent
 from glidemq_py._worker.opening import check_lifespan, consumer_name
 from glidemq_py._worker.options import MAX_CONCURRENCY, SandboxDict, SandboxOptions, WorkerOptions
 from glidemq_py._worker.sandbox import sandboxed
 from glidemq_py._worker.shutdown import closing_on_signals
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
-
-__all__ = ["BaseWorker"]
 
 Listener = TypeVar("Listener", bound=Callable[..., Any])
 
@@ -83,11 +81,16 @@ class BaseWorker(AsyncOnly):
         self._handler = cast("Callable[[Any], Any] | None", handler if self._sandbox is None else self._sandbox)
         self._connection = connection
         self._lifespan = None if lifespan is None else check_lifespan(lifespan)
-        self._listeners = Listeners(self)
-        self.consumer = consumer_name()
+        failures = options.log_failures
+        self._listeners = Listeners(self) if failures is None else Listeners(self, failures.per_minute or 1)
         self._queue: Queue[Any, Any] | None = None
-        self._control = CommandRunner(self)
         self._concurrency: int | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        """Let a closed worker start again."""
+        self.consumer = consumer_name()
+        self._control = CommandRunner(self)
         self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue, self._renamed)
 
     _job_type: type[Any] = Job
@@ -95,7 +98,7 @@ class BaseWorker(AsyncOnly):
 
     # -- events -----------------------------------------------------------------------------------------
 
-    def on(self, event: str, listener: Listener) -> Listener:
+    def on(self, event: WorkerEvent, listener: Listener) -> Listener:
         """Add a listener (plain or async) for an event of this worker.
 
         Events and arguments: ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed``
@@ -113,7 +116,7 @@ class BaseWorker(AsyncOnly):
         self._listeners.on(event, listener)
         return listener
 
-    def off(self, event: str, listener: Callable[..., Any]) -> None:
+    def off(self, event: WorkerEvent, listener: Callable[..., Any]) -> None:
         """Remove a listener. Does nothing if it is not registered."""
         self._listeners.off(event, listener)
 
@@ -186,11 +189,6 @@ class BaseWorker(AsyncOnly):
         """The running jobs."""
         return () if self._life.parts is None else list(self._life.parts.runner.running)
 
-    @property
-    def jobs_ended(self) -> int:
-        """Number of attempts whose result this worker has reported."""
-        return 0 if self._fetching is None else self._fetching.jobs_ended
-
     async def start(self) -> None:
         """Connect and start fetching jobs.
 
@@ -243,16 +241,35 @@ class BaseWorker(AsyncOnly):
         runs like this in the main thread, signals close every worker of the process that runs like this, in any
         thread. A signal repeated within one second counts once, because terminals and service managers repeat signals.
 
+        Cancelling it has the same effect as a signal, and it is cancelled when the worker is closed. A worker that runs
+        already, such as within ``async with worker``, is not started again.
+
         Raises:
             UnsupportedFeatureError: If the queue uses, or begins to use, a feature of a later version of this package.
         """
-        with closing_on_signals(self) as closing:
-            try:
-                await self.start()
-            except ClosedError:
-                if not closing:
-                    raise
-            await self.wait_until_closed()
+        cancelled = False
+        with closing_on_signals(self) as (closing, close):
+            running = asyncio.create_task(self._run(closing), name=f"glidemq-run-{self.queue_name}")
+            while not running.done():
+                try:
+                    await asyncio.wait({running})
+                except asyncio.CancelledError:
+                    if running.cancelling():
+                        raise  # the event loop ends, and has cancelled every task
+                    cancelled = True
+                    close("cancelled")
+        if cancelled:
+            running.exception()
+            raise asyncio.CancelledError
+        running.result()
+
+    async def _run(self, closing: Sequence[object]) -> None:
+        try:
+            await self.wait_until_ready()
+        except ClosedError:
+            if not closing:
+                raise
+        await self.wait_until_closed()
         await self.close()  # raises the error of the lifespan's exit
 
     async def wait_until_closed(self) -> None:
@@ -360,7 +377,7 @@ class BaseWorker(AsyncOnly):
         while not self._life.is_closing:
             lanes: object = parts
             drained = lanes.is_drained() if isinstance(lanes, Lanes) else self._is_drained(parts.link)
-            if await drained and not parts.runner.running:
+            if await drained and all(run.attempt.ended for run in self._runs):
                 break
             await asyncio.sleep(_POLL_S)
         await self.close()

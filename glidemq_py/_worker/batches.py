@@ -31,27 +31,19 @@ from glidemq_py._worker.runner import AttemptRunner, ResultSink
 from glidemq_py._worker.timeouts import cancel_task, start_timeout
 from glidemq_py.errors import (
     BatchError,
-    BatchMismatchError,
     GlideMQError,
+    HandlerError,
     JobSignal,
     SuspendError,
-    UnsupportedOptionError,
+    UnrecoverableError,
 )
 from glidemq_py.telemetry.spans import observed_batch_handler
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = [
-    "NO_CONTINUATIONS",
-    "BatchCollector",
-    "BatchRunner",
-    "BatchSlots",
-    "JobResult",
-    "results_by_job",
-]
-
 _log = get_logger(__name__)
 
-NO_CONTINUATIONS: Final = "a job suspended in a batch resumes in another batch, with its signals in `job.signals`"
+_RELEASED: Final[Any] = object()
+"""In place of the result of a job that is released."""
 
 
 class BatchSlots(Protocol):
@@ -112,7 +104,7 @@ class BatchCollector:
     ) -> None:
         handler = batch_within(middleware, route.handler, route.in_thread) if middleware else route.handler
         self._route = Route(handler, route.in_thread)
-        self._options = options
+        self.options = options
         self._slots = slots
         self._listeners = listeners
         self._concurrency = concurrency
@@ -144,11 +136,11 @@ class BatchCollector:
     def add(self, run: Run, runner: BatchRunner) -> None:
         """Add a job to the batch that is being collected."""
         self._gathered[run] = runner
-        if len(self._gathered) >= self._options.size:
+        if len(self._gathered) >= self.options.size:
             self._begin()
         elif len(self._gathered) == 1:
-            if self._options.timeout:
-                self._deadline = self._loop.call_later(self._options.timeout / 1000, self._wait, False)
+            if self.options.timeout:
+                self._deadline = self._loop.call_later(self.options.timeout / 1000, self._wait, False)
             else:
                 self._wait(True)
 
@@ -168,6 +160,7 @@ class BatchCollector:
         self._waiting = self._loop.create_task(self._begin_later(patient))
 
     async def _begin_later(self, patient: bool) -> None:
+        await asyncio.sleep(0)  # an eager task must not start a batch before all jobs of the reply are added
         # Calls in flight may still fetch jobs, which would find no slot once this batch withholds its unused ones.
         await self._slots.caught_up(patient)
         self._waiting = None
@@ -193,14 +186,14 @@ class BatchCollector:
                 # Their calls were in flight, or their budgets were checked, when the last batch started.
                 self._overdue = True
                 return
-            size = self._options.size
+            size = self.options.size
             runs = self._gathered
             self._gathered = dict(islice(runs.items(), size, None))
             self._start(_Batch(dict(islice(runs.items(), size))))
 
     def _start(self, batch: _Batch) -> None:
         self._running += 1
-        self._slots.withhold(self._options.size - len(batch.runs))
+        self._slots.withhold(self.options.size - len(batch.runs))
         for run, runner in batch.runs.items():
             self._batch_of[run] = batch
             if self._listeners.wanted("active"):
@@ -240,9 +233,15 @@ class BatchCollector:
 
     def _ended(self, batch: _Batch, answer: Any, error: BaseException | None) -> None:
         self._leave(batch)
-        results = results_by_job(batch.jobs, answer, error)
+        try:
+            results = results_by_job(batch.jobs, answer, error)
+        except BaseException as raised:  # by what the handler returned or raised
+            results = [(None, runner._unprepared(run, raised)) for run, runner in batch.runs.items()]
         for (run, runner), (result, failure) in zip(batch.runs.items(), results, strict=True):
-            runner._ended(run, result, failure)
+            if result is _RELEASED:
+                runner._release(run)
+            else:
+                runner._ended(run, result, failure)
         if self._overdue:
             self._begin()
 
@@ -253,7 +252,7 @@ class BatchCollector:
 
     def _leave(self, batch: _Batch) -> None:
         self._running -= 1
-        self._slots.withhold(len(batch.runs) - self._options.size)
+        self._slots.withhold(len(batch.runs) - self.options.size)
         for run in batch.runs:
             del self._batch_of[run]
 
@@ -320,8 +319,9 @@ class BatchRunner(AttemptRunner):
             self._release(run)
 
     def _suspends(self, run: Run, signal: SuspendError) -> None:
-        if signal.on_resume is not None:
-            raise UnsupportedOptionError("on_resume", signal.on_resume, NO_CONTINUATIONS)
+        raise UnrecoverableError(
+            f"job {run.job.id!r} cannot be suspended in a batch handler; let a worker without 'batch' wait for signals"
+        ) from signal
 
     def _cancel(self, run: Run, why: str) -> None:
         if self._collector.remove(run):
@@ -352,36 +352,36 @@ def results_by_job(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseExcept
         return _all(jobs, GlideMQError("a plain handler returned an awaitable; declare it `async def`"))
     if not isinstance(answer, (list, tuple)):
         text = f"batch handler must return a list of {len(jobs)} results (got {type(answer).__name__})"
-        return _all(jobs, BatchMismatchError(text))
+        return _all(jobs, HandlerError(text))
     results = cast("Sequence[Any]", answer)
     if len(results) != len(jobs):
         text = f"batch handler must return one result per job (got {len(results)} results for {len(jobs)} jobs)"
-        return _all(jobs, BatchMismatchError(text))
+        return _all(jobs, HandlerError(text))
     return [_checked(job, result) for job, result in zip(jobs, results, strict=True)]
 
 
 def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[JobResult]:
     if not isinstance(results, (list, tuple)):
         text = f"BatchError must have a list of results (got {type(results).__name__})"
-        return _all(jobs, BatchMismatchError(text))
+        return _all(jobs, HandlerError(text))
     given = cast("Sequence[Any]", results)
     if len(given) > len(jobs):
         text = f"BatchError must have at most one result per job (got {len(given)} results for {len(jobs)} jobs)"
-        return _all(jobs, BatchMismatchError(text))
+        return _all(jobs, HandlerError(text))
     checked = [_checked(job, result) for job, result in zip(jobs, given, strict=False)]
     for index in range(len(given), len(jobs)):
         missing = f"BatchError has no result for this job (job {index + 1} of the batch, {len(given)} results)"
-        checked.append((None, BatchMismatchError(missing)))
+        checked.append((None, HandlerError(missing)))
     return checked
 
 
 def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[JobResult]:
-    """Return the results after one job's signal was raised: the other jobs have no result."""
-    text = (
-        f"the batch handler raised {type(signal).__name__} of job {signal.job_id!r}: return a job's signal in place of "
-        "its result instead"
-    )
-    return [(None, signal if job.id == signal.job_id else BatchMismatchError(text)) for job in jobs]
+    """Return the results after one job's signal was raised: the other jobs have no result, and run again."""
+    _log.warning(
+        "queue %r: the batch handler raised %s of job %s, so the other %d jobs of the batch are released; return a "
+        "job's signal in place of its result", jobs[0].queue_name, type(signal).__name__, signal.job_id, len(jobs) - 1,
+    )  # fmt: skip
+    return [(None, signal) if job.id == signal.job_id else (_RELEASED, None) for job in jobs]
 
 
 def _checked(job: Job[Any, Any], result: Any) -> JobResult:
@@ -389,7 +389,7 @@ def _checked(job: Job[Any, Any], result: Any) -> JobResult:
         return result, None
     if isinstance(result, JobSignal) and result.job_id not in (None, job.id):
         text = f"{type(result).__name__} of job {result.job_id!r} was returned in place of the result of job {job.id!r}"
-        return None, BatchMismatchError(text)
+        return None, HandlerError(text)
     return None, result
 
 

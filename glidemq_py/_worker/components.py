@@ -20,8 +20,6 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.limits.options import RateLimit
-from glidemq_py._features.partitions.layout import Layout, Partition
-from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
@@ -30,8 +28,10 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import ResultWaiter
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._partitions.layout import Layout, Partition
+from glidemq_py._partitions.stored import read_layout
 from glidemq_py._worker.background import Background
-from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchCollector, BatchRunner, BatchSlots
+from glidemq_py._worker.batches import BatchCollector, BatchRunner, BatchSlots
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Routes
 from glidemq_py._worker.heartbeat import Heartbeat
@@ -46,22 +46,6 @@ from glidemq_py._worker.wake import WakeReader
 from glidemq_py._worker.wake_channel import ChannelWake
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = [
-    "Closing",
-    "FoundPartitionsError",
-    "Parts",
-    "ServedQueue",
-    "WorkerComponents",
-    "close_parts",
-    "is_drained",
-    "link_over",
-    "make_collector",
-    "make_runner",
-    "open_parts",
-    "request_timeout_ms",
-]
-
 
 _log = get_logger(__name__)
 
@@ -234,7 +218,7 @@ async def close_parts(parts: Closable, force: asyncio.Event) -> None:
     fetching.pause()
     runner.stop_accepting()
     closing = Closing(fetching, runner, parts.patience)
-    if force.is_set() or not (fetching.engine.running or fetching.unreported):
+    if force.is_set() or (runner.is_idle and not fetching.unreported):
         closing.start_limit()
     closing.server_replies = await wake.stop_accepting()
     await closing.run_out(force)
@@ -256,12 +240,13 @@ async def close_parts(parts: Closable, force: asyncio.Event) -> None:
 def link_over(transport: Transport, opening: WorkerComponents) -> QueueLink:
     """Return the link of the queue over a connection."""
     options = opening.queue_options
+    if is_glide_transport(transport):
+        transport.lock_ms = opening.options.lock_duration
     return QueueLink(
         transport=transport, keys=opening.keys, waiter=ResultWaiter(transport, opening.keys),
         serializer=serializer_of(options.serializer), compression=options.compression,
         loop=asyncio.get_running_loop(),
         has_batches=opening.options.batch is not None,
-        no_continuations=None if opening.options.batch is None else NO_CONTINUATIONS,
         partition=opening.partition,
     )  # fmt: skip
 
@@ -425,12 +410,13 @@ class Closing:
         return max(_ALONE_MIN_S, min(usual, since + _ALONE_S - self._loop.time()))
 
     async def run_out(self, force: asyncio.Event) -> None:
-        """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs.
+        """Wait until every attempt has ended and every result is reported; when ``force`` is set, release running jobs.
 
-        Also ends if results cannot be reported within the patience.
+        Also ends if results cannot be reported within the patience. A handler whose attempt has ended before it (a
+        timeout, a lost lock) has nothing to report: a coroutine gets some seconds for its cleanup, a thread none.
         """
-        fetching, engine = self._fetching, self._fetching.engine
-        drained = asyncio.ensure_future(fetching.until(lambda: engine.is_drained))
+        fetching, engine, runner = self._fetching, self._fetching.engine, self._runner
+        drained = asyncio.ensure_future(fetching.until(lambda: runner.is_idle and engine.all_reported))
         forced, hopeless = asyncio.ensure_future(force.wait()), asyncio.ensure_future(self._until_hopeless())
         waiting = (drained, forced, hopeless)
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -440,6 +426,7 @@ class Closing:
                 async with asyncio.timeout(_RELEASE_S):
                     await self._release(drained)
         elif drained.done():
+            await runner.cancelled_ended(_RELEASE_S)
             await self._until(lambda: engine.is_recovered, _RELEASE_S)
         for future in waiting:
             future.cancel()
@@ -475,13 +462,13 @@ class Closing:
         return True
 
     async def _until_hopeless(self) -> None:
-        """Wait until no handler runs and the server has not replied for so long that other workers run the jobs again.
+        """Wait until no attempt runs and the server has not replied for so long that other workers run the jobs again.
 
         Without a result to report, `_FETCH_S` is enough: jobs of a reply that comes later stall and are recovered. Logs
         a warning when results are delayed.
         """
         fetching, warned = self._fetching, False
-        await fetching.until(lambda: not fetching.engine.running)
+        await fetching.until(lambda: self._runner.is_idle)
         began = self._loop.time()
         while True:
             # Not a timer: a reply moves the end, and a lost connection the warning.

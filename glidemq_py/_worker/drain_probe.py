@@ -15,8 +15,6 @@ from glidemq_py._worker.slot_pool import QueueOfEngines
 from glidemq_py._worker.wake_channel import ChannelWake, with_ready_jobs
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["DrainProbe"]
-
 _log = get_logger(__name__)
 
 _PATIENCE_S: Final = 2.0

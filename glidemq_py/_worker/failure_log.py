@@ -19,15 +19,13 @@ from typing import Any, Final
 
 from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._features.partitions.layout import Partition
-from glidemq_py._job.failure_text import message_of
+from glidemq_py._job.failure_text import message_of, received_traceback
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.layout import Partition
 from glidemq_py._worker.options import FailureLogOptions
 from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
 from glidemq_py.errors.jobs import STALLED_OUT, readable_reason
-
-__all__ = ["FailureLog", "ReadRecord"]
 
 _log = get_logger("glidemq_py.failures")
 
@@ -270,7 +268,7 @@ class FailureLog:
         exc_info = None if error is None else _exc_info(error)
         code = sys._getframe(1).f_code
         # An application's filter, factory or handler may raise, which must not affect the results of other jobs.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             # Not by `extra`: the record factory has already set job_id and job_name, which `extra` must not replace.
             record = _log.makeRecord(
                 _log.name, level, code.co_filename, code.co_firstlineno, template, (self._source, *args), exc_info,
@@ -314,7 +312,7 @@ def _is_users(trace: TracebackType | None) -> bool:
 
 def _has_users_cause(error: BaseException) -> bool:
     """Return True if the error was raised in a sandboxed handler, or has a cause that was raised in user code."""
-    if hasattr(error, "sandbox_traceback"):
+    if received_traceback(error) is not None:
         return True
     cause = error.__cause__
     for _ in range(_MAX_CAUSES):  # causes may form a cycle

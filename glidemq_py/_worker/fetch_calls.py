@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from glidemq_py._job.run import Run
     from glidemq_py._worker.results import FinishedAttempt
 
-__all__ = ["MAX_ROWS", "Call", "Exchange", "Failure", "Invalidate", "Pipelined", "Reattach", "Step"]
-
 MAX_ROWS: Final = 100
 """Maximum number of jobs reported, and fetched, by one call: about a millisecond of server time."""
 

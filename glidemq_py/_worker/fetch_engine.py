@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from glidemq_py._job.run import Run
     from glidemq_py._worker.results import FinishedAttempt
 
-__all__ = ["FetchEngine"]
-
 TWO_CALLS_FROM: Final = 6
 """Minimum number of slots for two calls in flight."""
 MAX_REFUSALS: Final = 5

@@ -15,8 +15,8 @@ from typing import Any, Final
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
-from glidemq_py._core.logs import get_logger
-from glidemq_py._core.repeated_failures import RepeatedFailure
+from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._core.repeated_failures import ForeignFailures, RepeatedFailure
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._job.link import QueueLink
@@ -38,8 +38,6 @@ from glidemq_py.errors import (
     ServerNotReadyError,
     UnsupportedFeatureError,
 )
-
-__all__ = ["FetchLoop"]
 
 _log = get_logger(__name__)
 
@@ -72,6 +70,7 @@ class FetchLoop:
         self._reconnecting = RepeatedFailure(_log, f"queue {link.label}: reconnecting")
         self._fetch_failures = RepeatedFailure(_log, f"queue {link.label}: fetching jobs")
         self._report_failures = RepeatedFailure(_log, f"queue {link.label}: reporting results")
+        self._foreign = ForeignFailures(_log)
         self._source = source
         self._consumer = consumer
         self._listeners = listeners
@@ -109,8 +108,6 @@ class FetchLoop:
         self._report = OutcomeReporting(self._name, listeners, self.failure_log, self._job_failed).report
         self.by_name = MetricsSender(self._loop, self._request_call)
         """Figures per job name that the calls carry."""
-        self.jobs_ended = 0
-        """Number of results that this worker has reported."""
         self.due_in: Callable[[int], None] = self._due_in
         """Called with the number of ms until a job is due."""
         self.short_lock: Callable[[int], None] | None = None
@@ -249,7 +246,7 @@ class FetchLoop:
         engine, now = self.engine, self._loop.time() if now is None else now
         while (call := engine.next_call(now)) is not None:
             self.idle.clear()
-            task = self._loop.create_task(self._make(call), context=self._context_vars)
+            task = self._loop.create_task(self._make(call), context=self._context_vars.copy())
             self._calls.add(task)
             if not isinstance(call, Exchange):
                 self._recovery_call = task
@@ -333,16 +330,17 @@ class FetchLoop:
         elif self.by_name.is_on:
             self.by_name.switch(is_on=False)
         drained = engine.replied(call, runs, flags, bool(flags & ExchangeFlags.EXHAUSTED), self._loop.time())
-        if runs:
+        if runs or reply.budgets is not None:
             self._start(runs, reply.budgets, batch)
-        elif reply.budgets is not None:
-            self._start((), reply.budgets, batch)
-        self.jobs_ended += len(batch)
         if batch and self.by_name.is_on:
             self.by_name.record(batch, reply.statuses, reply.now)
         report = self._report
         for finished, status in zip(batch, reply.statuses, strict=True):
-            report(finished, status)
+            try:
+                report(finished, status)
+            except BaseException as raised:  # by an error of the application, or a meter
+                text = "queue %r: job %s: logging its outcome failed"
+                self._foreign.log("", raised, text, self._name, show_id(finished.run.job.id))
         if reply.dropped:
             self.failure_log.dropped(reply.dropped)
         if reply.next_due >= 0:
@@ -368,8 +366,6 @@ class FetchLoop:
             flags -= ExchangeFlags.OUTBOX_PENDING
             if self.outbox_pending is not None:
                 self.outbox_pending()
-        if flags & ExchangeFlags.LACKS_SHARE and self._link.lacks_share is not None:
-            self._link.lacks_share()
         by_name = self.by_name
         if by_name.is_on != bool(flags & ExchangeFlags.BY_NAME):
             by_name.switch(is_on=not by_name.is_on)

@@ -23,8 +23,6 @@ from glidemq_py._core.checks import check_callable
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Handler", "HandlerThreads", "Route", "Routes", "check_handler", "is_async"]
-
 _log = get_logger(__name__)
 
 Handler = Callable[[Any], Any]

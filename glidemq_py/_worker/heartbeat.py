@@ -1,4 +1,4 @@
-"""Heartbeats from a thread with its own connection, so that a handler that blocks the event loop keeps its locks.
+"""Heartbeats from a thread with connections of its own, so that a handler that blocks the event loop keeps its locks.
 
 A heartbeat renews this worker's registration and the locks of its jobs. The reply names the jobs that the worker no
 longer owns or that were revoked.
@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.loop_thread import LoopThread, ProcessThread, Work
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime, run_immediately
-from glidemq_py._client.transport import BlockingTransport, Transport
+from glidemq_py._client.runtime import wait_for_event
+from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.logs import get_logger
@@ -28,14 +27,15 @@ from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, UnsupportedFeatureError
 
-__all__ = ["Heartbeat", "registration"]
-
 _log = get_logger(__name__)
 
 _BEATS_A_LOCK = 3
 _LONGEST_PAUSE_S = 10.0
 _PAUSE_AFTER_FAILURE_S = 1.0
 _JOBS_A_CALL = 200
+
+heartbeats = ProcessThread("heartbeats", may_be_turned=False)
+"""Returns the thread of this process in whose event loop all its workers beat."""
 
 
 def registration(
@@ -76,18 +76,18 @@ def registration(
 
 
 class Heartbeat:
-    """The heartbeat thread of one worker.
+    """The heartbeat of one worker.
 
-    The logic is a coroutine over a blocking connection (runtime.py); the simulation of the tests runs it in its loop.
+    It runs in the event loop of `heartbeats`; the simulation of the tests runs it in its own.
 
     Args:
-        connect: Opens the thread's connection.
+        connect: Opens a connection of the running loop.
         source: Builds the calls.
         consumer: This worker's name.
         lock_duration: Lock duration of jobs without their own, in ms.
         stalled_policy: `WorkerOptions.stalled_policy`.
-        running: The running jobs; read from the heartbeat thread.
-        lost: Called on the loop with (run, status) for a job that this attempt no longer owns.
+        running: The running jobs; read from the other thread.
+        lost: Called on the worker's loop with (run, status) for a job that this attempt no longer owns.
         unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
         commands: Called on the loop with commands for the worker.
         about: Returns the state of the worker, for the registration.
@@ -98,7 +98,7 @@ class Heartbeat:
     def __init__(
         self,
         *,
-        connect: Callable[[], BlockingTransport],
+        connect: Callable[[], Awaitable[Transport]],
         source: QueueSource,
         consumer: str,
         lock_duration: int,
@@ -130,31 +130,32 @@ class Heartbeat:
         self._transport: Transport | None = None
         self._stopping = False
         self._closed = False
-        self._hurry = self._runtime.signal()
+        self._hurry = asyncio.Event()
         self._shortest = lock_duration
         self._first_beat = asyncio.Event()
-        self._thread: threading.Thread | None = None
-
-    _runtime: Runtime = BLOCKING_RUNTIME
+        self._over = asyncio.Event()
+        self._thread: LoopThread | None = None
 
     async def start(self) -> None:
-        """Start the thread and wait until its first heartbeat succeeds or fails, or until it is closed."""
+        """Start, and wait until the first heartbeat succeeds or fails, or until it is closed."""
         self._spawn()
         await self._first_beat.wait()
 
     def _spawn(self) -> None:
-        name = f"glidemq-heartbeat-{self._consumer}"
-        self._thread = threading.Thread(target=run_immediately, args=(self._beat_on(),), name=name, daemon=True)
-        self._thread.start()
-
-    def _open(self) -> Transport:
-        return DrivenTransport(self._connect())
+        self._thread = heartbeats()
+        self._thread.enter(Work(self._thread, self._beat_on()))
 
     def expect(self, lock_duration: int) -> None:
         """Send heartbeats at once, and often enough for a fetched job with this ``lock_duration`` (ms)."""
         if lock_duration < self._shortest:
             self._shortest = lock_duration
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None:
             self._hurry.set()
+        else:
+            self._thread.call(self._hurry.set)
 
     async def _beat_on(self) -> None:
         while not self._stopping:
@@ -178,11 +179,12 @@ class Heartbeat:
                 self._transport.interruptions.record()  # other workers' heartbeats may not have arrived either
             if self._stopping:
                 break
-            await self._hurry.wait(interval if pause is None else min(interval, pause))
+            await wait_for_event(self._hurry, interval if pause is None else min(interval, pause))
             self._hurry.clear()
         self._call_in_loop(self._first_beat.set)  # also if it was closed before its first heartbeat
         if self._transport is not None:
             await self._transport.close()
+        self._call_in_loop(self._over.set)
 
     def _snapshot(self) -> list[Run]:
         while True:
@@ -193,7 +195,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         if self._transport is None:
-            self._transport = self._open()
+            self._transport = await self._connect()
         runs = self._snapshot()
         self._shortest = min((run.options.lock_duration or self._lock_duration for run in runs),
                              default=self._lock_duration)  # fmt: skip
@@ -228,13 +230,9 @@ class Heartbeat:
             self._stopping = True  # the loop is closed
 
     async def close(self, limit: float = 5.0) -> None:
-        """Stop the thread, and wait for at most ``limit`` seconds until it has ended. Only the first call waits."""
+        """Stop, and wait for at most ``limit`` seconds until it has ended. Only the first call waits."""
         waited, self._closed = self._closed, True
         self._stopping = True
-        self._hurry.set()
-        if not waited:
-            await self._join(limit)
-
-    async def _join(self, limit: float) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, limit)
+        self._wake()
+        if not waited and self._thread is not None:
+            await wait_for_event(self._over, limit)

@@ -18,8 +18,6 @@ from glidemq_py._client.runtime import stop_task
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.wake_channel import WakeChannels
 
-__all__ = ["IdleQueues", "idle_queues_of"]
-
 REGISTERED_S: Final = 60.0
 """Time between two registrations with a queue; longer for many queues."""
 _REGISTRATIONS_PER_S: Final = 1.5

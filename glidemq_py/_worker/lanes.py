@@ -20,17 +20,18 @@ from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.reservations import WORKER_READS, reserve_read
 from glidemq_py._client.runtime import stop_task
+from glidemq_py._client.threads import in_thread
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
 from glidemq_py._features.failures.policy import POLICY_FIELD
-from glidemq_py._features.partitions.layout import Layout
-from glidemq_py._features.partitions.share_trading import ShareTrading
-from glidemq_py._features.partitions.stored import read_layout, read_layout_and
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._maintenance.peers import repair_idle_groups
+from glidemq_py._partitions.layout import Layout
+from glidemq_py._partitions.stored import read_layout, read_layout_and
 from glidemq_py._worker.background import Background
 from glidemq_py._worker.batches import BatchCollector
 from glidemq_py._worker.components import (
@@ -59,8 +60,6 @@ from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_chan
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Lane", "Lanes", "open_lanes", "open_worker"]
-
 _log = get_logger(__name__)
 
 QUIET_S: Final = 60.0
@@ -77,7 +76,7 @@ _SHORT_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SharedByLanes:
-    """What the lanes of a worker share.
+    """State that all lanes of a worker share.
 
     Attributes:
         transport: The connection.
@@ -88,7 +87,6 @@ class SharedByLanes:
         throttles: By name of a partitioned queue: its partitions are paused together.
         queues: By name of a partitioned queue: its partitions are drained together.
         probes: By name of a partitioned queue: look for jobs in its partitions before it counts as drained.
-        traders: By name of a partitioned queue: trade the shares of its partitions.
     """
 
     transport: Transport
@@ -99,14 +97,6 @@ class SharedByLanes:
     throttles: dict[str, Throttle] = field(default_factory=dict[str, Throttle])
     queues: dict[str, QueueOfEngines] = field(default_factory=dict[str, QueueOfEngines])
     probes: dict[str, DrainProbe] = field(default_factory=dict[str, DrainProbe])
-    traders: dict[str, ShareTrading] = field(default_factory=dict[str, ShareTrading])
-
-    def trader(self, prefix: str, queue_name: str) -> ShareTrading:
-        """Return what trades the shares of a queue's partitions."""
-        found = self.traders.get(queue_name)
-        if found is None:
-            found = self.traders[queue_name] = ShareTrading(self.transport, QueueKeys(prefix, queue_name))
-        return found
 
 
 class Lane:
@@ -114,7 +104,7 @@ class Lane:
 
     Args:
         opening: The worker; ``keys`` and ``queue_options`` are those of this queue.
-        shared: What it shares with the other lanes.
+        shared: State of all lanes of the worker.
         position: Position of the queue in the list.
         weight: Weight of the queue.
     """
@@ -135,9 +125,6 @@ class Lane:
         )  # fmt: skip
         if opening.partition is not None:
             self._join_partitions(opening.partition.queue_name)
-            if opening.in_background:
-                trader = shared.trader(opening.keys.prefix, opening.partition.queue_name)
-                self.link.lacks_share = trader.request
         self._outcomes = self.source.outcomes(self.link)
         self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
@@ -328,8 +315,10 @@ class Lane:
         keys, seen = self.link.keys, self._opening.layout_of(self.link.keys)
         try:
             layout, (policy,) = await read_layout_and(self.link.transport, keys, POLICY_FIELD)
+            if self.background is None:
+                await repair_idle_groups(self.link)
         except GlideMQError as error:
-            _log.debug("queue %s: reading its partitions and failure policy failed: %s", self.link.label, error)
+            _log.debug("queue %s: reading its partitions, failure policy and groups failed: %s", self.link.label, error)
             return
         if seen is not None:
             seen(0 if layout is None else layout.number)
@@ -416,7 +405,6 @@ class _Fetching:
         self._slots = pool.slots
         self.former_slots = 0
         """Slots that jobs have which were fetched before the queue was partitioned."""
-        self.former_ended = 0
 
     @property
     def on_unsupported(self) -> Callable[[UnsupportedFeatureError], None] | None:
@@ -458,11 +446,6 @@ class _Fetching:
         """The longest of all lanes."""
         return max(lane.fetching.unresponsive_seconds for lane in self._lanes)
 
-    @property
-    def jobs_ended(self) -> int:
-        """The sum of all lanes."""
-        return self.former_ended + sum(lane.fetching.jobs_ended for lane in self._lanes)
-
     def reserve(self, slots: int) -> None:
         """Leave so many slots to jobs that were fetched before the queue was partitioned."""
         if slots != self.former_slots:
@@ -487,8 +470,6 @@ class Lanes:
         self._opening = opening
         self._pool = shared.pool
         self._layouts = layouts
-        self._left: dict[str, int] = {}
-        """Per queue, how many of its partitions, the last ones, are former ones."""
         self.lanes = lanes
         self._idle = idle_queues_of(shared.channels)
         self.fetching = _Fetching(lanes, shared.pool)
@@ -505,9 +486,8 @@ class Lanes:
             How many partitions were not served before.
         """
         present = {lane.link.keys.name: lane for lane in self.lanes}
-        names = [*layout.served, *(each for each in self._layouts.get(name, ()) if each not in layout.served)]
-        layouts, left = {**self._layouts, name: names}, {**self._left, name: len(names) - len(layout.served)}
-        opening = with_partitions(self._opening, layouts, left)
+        layouts = {**self._layouts, name: layout.names}
+        opening = with_partitions(self._opening, layouts)
         first = self.lanes[0]
         new: list[Lane] = []
         for served in opening.several:
@@ -529,7 +509,7 @@ class Lanes:
             if accepting:
                 lane.fetching.engine.accepting = True
                 lane.fetching.engine.wake()
-        self._layouts, self._left = layouts, left
+        self._layouts = layouts
         self._idle.add(new)
         self._pool.pump()
         return len(new)
@@ -551,7 +531,6 @@ class Lanes:
 
     def _end_former(self, former: Parts) -> None:
         self.fetching.reserve(0)
-        self.fetching.former_ended += former.fetching.jobs_ended
         self.runner.former = None
 
     def start(self) -> None:
@@ -581,7 +560,6 @@ class Lanes:
         """See `Parts.close`."""
         await self._idle.remove(self.lanes)
         self.fetching.pause()
-        await asyncio.gather(*(trader.close() for trader in self._shared.traders.values()))
         await asyncio.gather(*(probe.close() for probe in self._shared.probes.values()))
         for lane in self.lanes:
             lane.runner.stop_accepting()
@@ -646,7 +624,7 @@ async def _shared_server(opening: WorkerComponents) -> Hashable | None:
     connection = opening.connection
     if not opening.in_background or not (connection is None or isinstance(connection, (str, ConnectionOptions))):
         return None
-    found = await asyncio.to_thread(resolve, connection)  # it may start the embedded server
+    found = await in_thread(resolve, connection)  # it may start the embedded server
     return found if isinstance(found, ConnectionOptions) and found.share_clients else None
 
 
@@ -654,11 +632,10 @@ async def _layouts(transport: Transport, several: Sequence[ServedQueue]) -> dict
     """Return the names of the partitions of each queue that has any."""
     found: dict[str, Sequence[str]] = {}
     unknown = [served.keys for served in several if served.partition is None]
-    for start in range(0, len(unknown), _OPENED_AT_ONCE):
-        page = unknown[start : start + _OPENED_AT_ONCE]
+    for page in pieces(unknown, _OPENED_AT_ONCE):
         for keys, each in zip(page, await asyncio.gather(*(read_layout(transport, k) for k in page)), strict=True):
             if each is not None:
-                found[keys.name] = each.served
+                found[keys.name] = each.names
     return found
 
 
@@ -686,8 +663,8 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     shared = SharedByLanes(transport, pool, channels, make_collector(opening, PooledSlots(pool)), context)
     lanes = [_lane_of(opening, served, position, shared) for position, served in enumerate(opening.several)]
     try:
-        for start in range(0, len(lanes), _OPENED_AT_ONCE):
-            await asyncio.gather(*(lane.open() for lane in lanes[start : start + _OPENED_AT_ONCE]))
+        for piece in pieces(lanes, _OPENED_AT_ONCE):
+            await asyncio.gather(*(lane.open() for lane in piece))
     except BaseException:
         await asyncio.gather(*(lane.abandon() for lane in lanes), return_exceptions=True)
         raise

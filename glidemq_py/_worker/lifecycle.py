@@ -8,13 +8,12 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, cast
 
+from glidemq_py._client.runtime import uncancelled
 from glidemq_py._worker.components import Parts, WorkerComponents
+from glidemq_py._worker.following import LayoutFollower
 from glidemq_py._worker.lanes import Lanes, open_worker
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.repartitioning import Repartitioning
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError
-
-__all__ = ["Lifecycle"]
 
 
 class Lifecycle:
@@ -47,7 +46,7 @@ class Lifecycle:
         """The event loop it was started in."""
         self.opening: WorkerComponents | None = None
         """How the components were opened."""
-        self.repartitioning = Repartitioning(self, renamed)
+        self.follower = LayoutFollower(self, renamed)
         self._failure: GlideMQError | None = None
         self._failing: asyncio.Task[None] | None = None
 
@@ -81,13 +80,22 @@ class Lifecycle:
         self._force, self._closed = asyncio.Event(), asyncio.Event()
         starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self.name}")
         try:
-            await starting
+            await asyncio.shield(starting)
         except BaseException:
             if self.is_closing:
                 raise ClosedError(f"worker of queue {self.name!r} was closed while it started") from None
-            await self._stack.aclose()
-            self._starting = self._loop = None
+            await uncancelled(self._abort_start(starting), lambda _: None)
             raise
+
+    async def _abort_start(self, starting: asyncio.Task[None]) -> None:
+        """Close the resources of a failed or cancelled start. A second cancellation must not interrupt this."""
+        starting.cancel()
+        await asyncio.wait({starting})
+        if self.parts is not None and self._force is not None:  # it had just started
+            self._force.set()
+            await self.parts.close(self._force)
+        await self._stack.aclose()
+        self.parts = self._starting = self._loop = None
 
     async def wait_until_ready(self, prepare: Callable[[], WorkerComponents]) -> None:
         """Wait for a running start, or call `start`."""
@@ -104,7 +112,7 @@ class Lifecycle:
             raise
 
     async def _start(self, opening: WorkerComponents) -> None:
-        follower = self.repartitioning
+        follower = self.follower
         self.opening = opening = replace(opening, layout_seen=follower.seen, read_claimed=follower.leave_read)
         self.parts = cast("Parts", await open_worker(opening, self._stack))  # `Lanes` have the same interface
         self.parts.fetching.on_unsupported = self.fail
@@ -183,7 +191,7 @@ class Lifecycle:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
-        await self.repartitioning.close()
+        await self.follower.close()
         if self.parts is not None:
             assert self._force is not None
             await self.parts.close(self._force)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.repeated_failures import ForeignFailures
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = ["WORKER_EVENTS", "Listeners"]
 
 _log = get_logger(__name__)
 
-WORKER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+WorkerEvent = Literal[
+    "active", "completed", "failed", "retrying", "delayed", "suspended", "waiting-children", "stalled", "drained",
+    "budget_exceeded", "error", "closing", "closed",
+]  # fmt: skip
+"""Events of a worker, for its listeners."""
+WORKER_EVENTS: Final[Mapping[WorkerEvent, tuple[str, ...]]] = {
     "active": ("job",), "completed": ("job", "result"), "failed": ("job", "error"), "retrying": ("job", "error"),
     "delayed": ("job", "signal"), "suspended": ("job", "signal"), "waiting-children": ("job",),
     "stalled": ("job_id",), "drained": (), "budget_exceeded": ("job",), "error": ("error",), "closing": (),
@@ -31,27 +35,29 @@ Listener = Callable[..., Any]
 
 
 class Listeners:
-    """Calls plain and async listeners. Errors of listeners are logged.
+    """Calls plain and async listeners, and logs their errors.
 
     Args:
         owner: The object with the listeners; the log names it.
+        per_minute: See `ForeignFailures`.
     """
 
-    def __init__(self, owner: object) -> None:
+    def __init__(self, owner: object, per_minute: int = 5) -> None:
         self._owner = owner
+        self._failures = ForeignFailures(_log, per_minute)
         self._by_event: dict[str, list[tuple[Listener, bool]]] = {}
         """The listeners, each with True if it gets the name of the queue."""
         self.wanted: Callable[[str], bool] = self._by_event.__contains__
         """Return True if the event has listeners."""
         self._running: set[asyncio.Future[Any]] = set()
 
-    def on(self, event: str, listener: Listener) -> None:
+    def on(self, event: WorkerEvent, listener: Listener) -> None:
         """Add a listener.
 
         Raises:
             GlideMQValidationError: If the event does not exist or the listener cannot be called with its arguments.
         """
-        event = check_choice("event", event, WORKER_EVENTS)
+        check_choice("event", event, WORKER_EVENTS)
         arguments = WORKER_EVENTS[event]
         with_queue = (
             event in _OF_QUEUE and not _accepts(listener, *arguments) and _accepts(listener, *arguments, "queue")
@@ -60,7 +66,7 @@ class Listeners:
             check_callable("listener", listener, *arguments)
         self._by_event.setdefault(event, []).append((listener, with_queue))
 
-    def off(self, event: str, listener: Listener) -> None:
+    def off(self, event: WorkerEvent, listener: Listener) -> None:
         """Remove a listener. Does nothing if it is not registered."""
         listeners = self._by_event.get(event, [])
         for each in listeners:
@@ -79,21 +85,29 @@ class Listeners:
             queue: Name of the queue, for events without a job.
         """
         for listener, with_queue in self._by_event.get(event, ()):
-            try:
-                answer = listener(*args, queue) if with_queue else listener(*args)
-            except Exception:
-                _log.exception("%r: listener of event %r failed", self._owner, event)
-                continue
-            if inspect.isawaitable(answer):
-                future = asyncio.ensure_future(answer)
-                self._running.add(future)
-                future.add_done_callback(partial(self._done, event))
+            # In a context of its own: the jobs that start next must not inherit its context variables.
+            contextvars.copy_context().run(self._call, event, listener, (*args, queue) if with_queue else args)
 
-    def _done(self, event: str, future: asyncio.Future[Any]) -> None:
-        self._running.discard(future)
-        if not future.cancelled() and future.exception() is not None:
-            error = future.exception()
-            _log.error("%r: async listener of event %r failed", self._owner, event, exc_info=error)
+    def _call(self, event: str, listener: Listener, args: tuple[Any, ...]) -> None:
+        try:
+            answer = listener(*args)
+            if not inspect.isawaitable(answer):
+                return
+            waiting = asyncio.ensure_future(self._await(event, answer))
+            # A task that the listener returned may wait for the end of the others.
+            future = answer if asyncio.isfuture(answer) else waiting
+            self._running.add(future)
+            future.add_done_callback(self._running.discard)
+        except BaseException as error:
+            self._failures.log(event, error, "%r: listener of event %r failed", self._owner, event)
+
+    async def _await(self, event: str, answer: Awaitable[Any]) -> None:
+        try:
+            await answer
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # SystemExit would end the event loop
+            self._failures.log(event, error, "%r: async listener of event %r failed", self._owner, event)
 
     async def wait_until_done(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
         """Wait until the running async listeners have ended, except those in ``without`` (they wait for the caller)."""

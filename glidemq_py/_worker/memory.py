@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["resident_memory"]
-
 
 def resident_memory() -> int | None:
     """Return this process's physical memory in bytes; on systems without /proc its peak. None if unknown."""

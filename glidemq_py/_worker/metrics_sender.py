@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from glidemq_py._features.metrics_by_name.recorder import Recorder
 from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
+from glidemq_py.errors import JobRevokedError
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import NameMetricsReport
-
-__all__ = ["MetricsSender"]
 
 INTERVAL_S: Final = 5.0
 """Time from the first job of a report to the report: long enough that its cost per job does not count."""
@@ -54,6 +53,8 @@ class MetricsSender:
         for finished, status in zip(batch, statuses, strict=True):
             if finished.sent:
                 status = status_after_lost_reply(finished, status)
+            if isinstance(finished.error, JobRevokedError):
+                continue  # cancelled is not failed
             run = finished.run
             job, started = run.job, run.attempt.processed_on
             waited = None

@@ -27,8 +27,6 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py.errors import ConnectionRejectedError, GlideMQConnectionError, GlideMQValidationError
 
-__all__ = ["LifespanTask", "check_lifespan", "connect_patiently", "consumer_name", "entered"]
-
 _log = get_logger(__name__)
 
 T = TypeVar("T")

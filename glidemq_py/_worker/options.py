@@ -14,22 +14,8 @@ from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.fair_keys.preference import MAX_PREFERENCE
 from glidemq_py._features.limits.options import RateLimit, TokenLimiter
 from glidemq_py._features.retries import BackoffStrategy
-from glidemq_py._features.stalled_jobs.queue_api import MAX_STALLED_COUNT
-from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
-
-__all__ = [
-    "BatchDict",
-    "BatchOptions",
-    "ExceptionTypes",
-    "FailureLogDict",
-    "FailureLogOptions",
-    "SandboxDict",
-    "SandboxOptions",
-    "StartMethod",
-    "WorkerOptions",
-    "parse_failure_log",
-]
-
+from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
+from glidemq_py.errors import GlideMQValidationError
 
 MAX_SIZE: Final = 1_000
 MAX_WAIT_MS: Final = 3_600_000
@@ -141,11 +127,11 @@ class SandboxOptions(OptionValue, kw_only=True):
         kill_after: Grace period of a handler that must stop (timeout, cancellation, close) before its process is
             killed, milliseconds or a timedelta, up to one minute; 0 kills at once.
         start_timeout: Maximum time for importing the handler, milliseconds or a timedelta, 100 ms to one hour; then the
-            process is killed, and its job or the start of the worker fails with SandboxStartError.
+            process is killed, and its job or the start of the worker fails with HandlerError.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The error names the option and its value.
-        UnsupportedOptionError: On Windows.
+        GlideMQValidationError: On Windows.
     """
 
     max_workers: int | None = option(partial(check_int, minimum=1, maximum=_MAX_WORKERS), default=None)
@@ -159,7 +145,7 @@ class SandboxOptions(OptionValue, kw_only=True):
 
     def _check_given(self) -> None:
         if sys.platform == "win32":
-            raise UnsupportedOptionError("sandbox", "win32", "sandboxes need a POSIX system")
+            raise GlideMQValidationError("sandbox", "win32", "sandboxes need a POSIX system")
 
 
 MAX_CONCURRENCY: Final = 10_000

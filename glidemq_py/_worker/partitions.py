@@ -9,12 +9,10 @@ from typing import Final
 
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.limits.options import RateLimit
-from glidemq_py._features.partitions.layout import Partition, shares
+from glidemq_py._partitions.layout import Partition, shares
 from glidemq_py._worker.components import ServedQueue, WorkerComponents
 from glidemq_py._worker.slot_pool import TURN_S
-from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
-
-__all__ = ["turn_of", "with_partitions"]
+from glidemq_py.errors import GlideMQValidationError
 
 _PARTITION_TURN_S: Final = 0.05
 """Mean turn of a partition. Their jobs are those of one queue, so larger calls are worth more than short turns."""
@@ -26,18 +24,15 @@ def turn_of(queues: Sequence[ServedQueue]) -> float:
     return TURN_S if None in names or len(names) > 1 else _PARTITION_TURN_S
 
 
-def with_partitions(
-    opening: WorkerComponents, layouts: Mapping[str, Sequence[str]], left: Mapping[str, int] | None = None
-) -> WorkerComponents:
+def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[str]]) -> WorkerComponents:
     """Return the worker with the partitions of its queues in place of those queues.
 
     Args:
         opening: The worker; without ``several``, of its only queue.
         layouts: Names of the partitions of each queue that has any.
-        left: How many of these, the last ones, are not partitions any more, and need no share of a limit.
 
     Raises:
-        UnsupportedOptionError: If the worker has an option that needs a queue without partitions.
+        GlideMQValidationError: If the worker has an option that needs a queue without partitions.
         GlideMQValidationError: If the queues are served in strict order.
     """
     if not layouts:
@@ -58,8 +53,7 @@ def with_partitions(
             lanes.append(replace(queue, weight=queue.weight * common))
             continue
         weight = queue.weight * common // len(names)
-        count, former = len(names), (left or {}).get(queue.keys.name, 0)
-        limiters, tokens = _limiters(opening, queue.keys.name, count, former)
+        limiters, tokens = _limiters(opening, queue.keys.name, len(names))
         lanes += (
             ServedQueue(
                 QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name),
@@ -71,23 +65,22 @@ def with_partitions(
 
 
 def _limiters(
-    opening: WorkerComponents, queue: str, partitions: int, left: int
+    opening: WorkerComponents, queue: str, partitions: int
 ) -> tuple[Sequence[RateLimit | None], Sequence[int | None]]:
     """Return the share of each partition in the limiter and the token limiter of a worker."""
     limiter, tokens = opening.options.limiter, opening.options.token_limiter
     none = [None] * partitions
     jobs = none if limiter is None else [
-        RateLimit(each, limiter.duration) for each in _divided("limiter", limiter.max, queue, partitions, left)
+        RateLimit(each, limiter.duration) for each in _divided("limiter", limiter.max, queue, partitions)
     ]  # fmt: skip
     if tokens is None or tokens.scope == "worker":
         return jobs, none
-    return jobs, _divided("token_limiter", tokens.max_tokens, queue, partitions, left)
+    return jobs, _divided("token_limiter", tokens.max_tokens, queue, partitions)
 
 
-def _divided(option: str, total: int, queue: str, partitions: int, left: int) -> list[int]:
-    """Return the share of each partition; the least one for those that are left."""
-    count = partitions - left
-    if total < count:
-        problem = f"must be at least {count}, the number of partitions of queue {queue!r}"
-        raise UnsupportedOptionError(option, total, problem)
-    return [*shares(option, total, count), *(1 for _ in range(left))]
+def _divided(option: str, total: int, queue: str, partitions: int) -> list[int]:
+    """Return the share of each partition."""
+    if total < partitions:
+        problem = f"must be at least {partitions}, the number of partitions of queue {queue!r}"
+        raise GlideMQValidationError(option, total, problem)
+    return shares(option, total, partitions)

@@ -7,8 +7,6 @@ import contextlib
 
 from glidemq_py._worker.slot_pool import SlotPool
 
-__all__ = ["PooledSlots"]
-
 
 class PooledSlots:
     """The slots of a pool, as those of a `BatchCollector`; see `BatchSlots`.

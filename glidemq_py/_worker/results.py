@@ -16,6 +16,7 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import encode_result
+from glidemq_py._core.repeated_failures import ForeignFailures
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.retention import KeepJobs, Retention, kept
 from glidemq_py._features.retries import BACKOFF_TYPES, Backoff, is_retried, retry_delay
@@ -25,13 +26,11 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py.errors import JobSignal, RateLimitError, StaleAttemptError
+from glidemq_py.errors import JobRevokedError, JobSignal, RateLimitError, StaleAttemptError
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
     from glidemq_py._worker.failure_log import FailureLog
-
-__all__ = ["FinishedAttempt", "OutcomeReporting", "Outcomes", "status_after_lost_reply"]
 
 _log = get_logger(__name__)
 
@@ -64,6 +63,7 @@ class Outcomes:
     def __init__(self, link: QueueLink, options: WorkerOptions) -> None:
         self._link = link
         self._options = options
+        self._failures = ForeignFailures(_log)
         self.removal: Callable[[str], working.Keep] = _remove_all_keys
         """Returns how the job with this id is removed: 1 or 2, see `working.Keep`."""
         self._pause_ms = 1_000 if options.limiter is None else options.limiter.duration
@@ -86,7 +86,8 @@ class Outcomes:
     def failed(self, run: Run, error: BaseException) -> Finished:
         """Return the row of an attempt that failed with ``error``."""
         limit = run.options.attempts or 0
-        permanent = not self._is_retried(run, error)
+        delay = self._retry_delay(run, error, limit)
+        permanent = delay is None
         if permanent:
             limit = 0
         attempt = run.attempt
@@ -99,7 +100,7 @@ class Outcomes:
             type(error).__name__,
             stacktraces_with(run.stacktrace, error, run.options.stack_trace_limit),
             limit,
-            self._backoff(run, error) if limit else 0,
+            delay or 0,
             self._keep(run, run.options.remove_on_fail),
             # A search in the JSON text, as Node peers do it.
             limit > 0 and '"fallbacks"' in run.job._opts_text,
@@ -129,14 +130,26 @@ class Outcomes:
             return self.removal(run.job._stored_id)
         return kept(retention) if isinstance(retention, bool | KeepJobs | None) else -retention
 
-    def _is_retried(self, run: Run, error: BaseException) -> bool:
-        return not run.attempt.discarded and is_retried(error, self._options.retry_on, self._options.no_retry_on)
-
-    def _backoff(self, run: Run, error: BaseException) -> int:
-        backoff, strategies = run.options.backoff, self._options.backoff_strategies or {}
-        if backoff is not None and backoff.type not in BACKOFF_TYPES and backoff.type not in strategies:
-            self._warn_of_unknown(backoff, run, strategies)
-        return retry_delay(backoff, run.job.attempts_made + 1, error, strategies)
+    def _retry_delay(self, run: Run, error: BaseException, attempts: int) -> int | None:
+        """Return the delay before the next attempt, in ms; None if the error is not retried."""
+        options, backoff = self._options, run.options.backoff
+        strategies = options.backoff_strategies or {}
+        try:
+            if run.attempt.discarded or not is_retried(error, options.retry_on, options.no_retry_on):
+                return None
+            if not attempts or backoff is None:
+                return 0
+            if backoff.type not in BACKOFF_TYPES and backoff.type not in strategies:
+                self._warn_of_unknown(backoff, run, strategies)
+            return retry_delay(backoff, run.job.attempts_made + 1, error, strategies)
+        except BaseException as raised:  # by a strategy, or by a class of the application
+            kind, delay = ("", 0) if backoff is None else (backoff.type, backoff.compute(run.job.attempts_made + 1))
+            what = f"backoff strategy {kind!r}" if kind in strategies else "option 'retry_on' or 'no_retry_on'"
+            self._failures.log(
+                what, raised, "queue %r: job %s: %s failed; using a delay of %d ms", self._link.queue_name,
+                show_id(run.job.id), what, delay,
+            )  # fmt: skip
+            return delay
 
     def _warn_of_unknown(self, backoff: Backoff, run: Run, strategies: Iterable[str]) -> None:
         """Log a type of backoff that the worker does not know, once."""
@@ -202,8 +215,10 @@ class OutcomeReporting:
         if finished.sent:
             status = status_after_lost_reply(finished, status)
         if TELEMETRY.on:
+            is_cancelled = status == AttemptStatus.FAILED and isinstance(finished.error, JobRevokedError)
+            outcome = "cancelled" if is_cancelled else _OUTCOMES.get(status, "stale")
             for meter in TELEMETRY.meters:
-                meter.job_reported(self._name, job.name, _OUTCOMES.get(status, "stale"))
+                meter.job_reported(self._name, job.name, outcome)
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):
                 listeners.emit("completed", job, finished.result)

@@ -10,14 +10,16 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from glidemq_py._core.calls.working import AttemptStatus, Finished
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._core.repeated_failures import ForeignFailures
 from glidemq_py._features.middleware.around import handler_within
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py._job.current import running_job
+from glidemq_py._job.failure_text import unstored_error
 from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners
@@ -26,18 +28,16 @@ from glidemq_py._worker.timeouts import cancel_task, start_timeout, stop_timeout
 from glidemq_py.errors import (
     EventLoopError,
     GlideMQError,
+    HandlerError,
     JobInterruptedError,
     JobRevokedError,
     JobSignal,
-    NoHandlerError,
     RateLimitError,
     StaleAttemptError,
     SuspendError,
 )
 from glidemq_py.telemetry.spans import observed_handler
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = ["AttemptRunner", "ResultSink", "Runner"]
 
 _log = get_logger(__name__)
 
@@ -83,6 +83,7 @@ class AttemptRunner:
         self._outcomes = outcomes
         self._sink = sink
         self._listeners = listeners
+        self._failures = ForeignFailures(_log)
         self._loop = asyncio.get_running_loop()
         # Cancelled only by the end of the event loop: `asyncio.run` cancels the tasks of a worker that was not closed.
         self._until_loop_ends = self._loop.create_task(asyncio.Event().wait(), name=f"glidemq-runner-{name}")
@@ -105,16 +106,36 @@ class AttemptRunner:
         self._ended(run, None, error)
 
     def _ended(self, run: Run, result: Any, error: BaseException | None) -> None:
-        """Free the slot of a handler that has ended, and report its result."""
+        """Free the slot of a handler that has ended, and report its result.
+
+        Results and errors are objects of the application, and anything may raise when they are touched. So everything
+        between the end of a handler and its report is done in `_outcome`, and what that raises fails the attempt.
+        """
         if run.timer is not None:
             stop_timeout(run)
         if run.attempt.ended:
             self._sink.free_slot(run)
             return
-        if isinstance(error, (asyncio.CancelledError, EventLoopError)) and self._until_loop_ends.cancelling():
+        plain = error is None and run.attempt.calls is None and not run.job._interrupted
+        try:
+            if plain and not inspect.isawaitable(result):
+                row = self._outcomes.completed(run, result)
+            else:
+                row, result, error = self._outcome(run, result, error)
+        except BaseException as raised:
+            result, error = None, self._unprepared(run, raised)
+            row = self._outcomes.failed(run, error)
+        self._sink.job_ended(row, run, result, error)
+
+    def _outcome(
+        self, run: Run, result: Any, error: BaseException | None
+    ) -> tuple[Finished, Any, BaseException | None]:
+        """Return the row that reports the end of a handler, and the result and error for listeners."""
+        if self._until_loop_ends.cancelling() and isinstance(error, (asyncio.CancelledError, EventLoopError)):
             self._sink.pause()  # or the call that releases the job would fetch it again
-            self._release(run)  # interrupted, not failed; if the release is not delivered, the job stalls
-            return
+            run.attempt.end()
+            # Interrupted, not failed; if the release is not delivered, the job stalls.
+            return self._outcomes.released(run), None, None
         if run.attempt.calls is not None:
             missing = run.attempt.missing_await()
             error = missing if error is None else error
@@ -128,28 +149,37 @@ class AttemptRunner:
         if error is None:
             if inspect.isawaitable(result):
                 getattr(result, "close", lambda: None)()
-                error = GlideMQError("a plain handler returned an awaitable; declare it `async def`")
-            else:
-                try:
-                    self._sink.job_ended(self._outcomes.completed(run, result), run, result, None)
-                    return
-                except GlideMQError as refused:
-                    error = refused
+                raise GlideMQError("a plain handler returned an awaitable; declare it `async def`")
+            return self._outcomes.completed(run, result), result, None
         if isinstance(error, JobSignal):
-            try:
-                self._report_signal(run, error)
-                return
-            except GlideMQError as refused:
-                error = refused
-        self._sink.job_ended(self._outcomes.failed(run, error), run, None, error)
+            return self._report_signal(run, error), None, error
+        return self._outcomes.failed(run, error), None, error
 
-    def _report_signal(self, run: Run, signal: JobSignal) -> None:
+    def _unprepared(self, run: Run, raised: BaseException) -> GlideMQError:
+        """Return the error of an attempt whose outcome could not be prepared."""
+        if (
+            type(raised).__module__ == GlideMQError.__module__
+        ):  # not a subclass of the application, which may raise again
+            return cast("GlideMQError", raised)  # such as a result that cannot be serialized
+        error, job = unstored_error("outcome of the handler", raised), run.job
+        self._failures.log(
+            job.name,
+            raised,
+            "queue %r: job %s %r: %s; its attempt fails",
+            job.queue_name,
+            show_id(job.id),
+            job.name,
+            error,
+        )
+        return error
+
+    def _report_signal(self, run: Run, signal: JobSignal) -> Finished:
         row = self._outcomes.signalled(run, signal)
         if isinstance(signal, RateLimitError):
             self._sink.rate_limit(self._outcomes.pause_of(signal))
         elif isinstance(signal, SuspendError):
             self._suspends(run, signal)
-        self._sink.job_ended(row, run, None, signal)
+        return row
 
     def _suspends(self, run: Run, signal: SuspendError) -> None:
         """Process the suspension of a job; called before it is reported."""
@@ -200,6 +230,8 @@ class AttemptRunner:
             self._sink.free_slot(run)
         else:
             run.attempt.end()
+            if run.timer is not None:
+                stop_timeout(run)
             self._sink.job_ended(self._outcomes.released(run), run, None, None)
 
     def release_all(self) -> None:
@@ -214,11 +246,11 @@ class AttemptRunner:
         """True if no attempt is active; handlers of ended attempts may still run."""
         return all(run.attempt.ended for run in self.running)
 
-    async def cancelled_ended(self) -> None:
-        """Wait up to one second for cancelled tasks. Threads cannot be waited for."""
+    async def cancelled_ended(self, seconds: float = 1.0) -> None:
+        """Wait up to so many seconds for cancelled tasks. Threads cannot be waited for."""
         tasks = {run.task for run in self.running if run.task is not None}
         if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
+            await asyncio.wait(tasks, timeout=seconds)
 
 
 def _age(run: Run) -> tuple[int, int, str]:
@@ -271,7 +303,7 @@ class Runner(AttemptRunner):
         if self._continuations.kept:
             route = self._continuations.route(run) or route
         if route is None:
-            self._ended(run, None, NoHandlerError(f"this worker has no handler for jobs named {run.job.name!r}"))
+            self._ended(run, None, HandlerError(f"this worker has no handler for jobs named {run.job.name!r}"))
             return
         handler = route.handler
         if self._middleware:

@@ -25,18 +25,6 @@ from glidemq_py._core.logs import get_logger, show_id
 if TYPE_CHECKING:
     from glidemq_py._job.run import Run
 
-__all__ = [
-    "SAME_SIGNAL_S",
-    "GracefulShutdown",
-    "RunningJobsLog",
-    "SignalFilter",
-    "closing_on_signals",
-    "graceful_shutdown",
-    "handle_until_exit",
-    "on_termination",
-    "running_jobs",
-]
-
 _log = get_logger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -276,19 +264,18 @@ def _described(run: Run) -> str:
 
 
 @contextlib.contextmanager
-def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
+def closing_on_signals(worker: Any) -> Generator[tuple[list[asyncio.Task[None]], Callable[[str], None]]]:
     """Close ``worker`` at the first SIGTERM or SIGINT, and with ``force`` at the second.
 
     The running jobs are logged at the first signal, and then once a minute.
 
     Yields:
-        The list of close tasks; empty until a signal arrives.
+        The list of close tasks, empty until a signal arrives; and a function that acts like a signal of the given name.
     """
     closing: list[asyncio.Task[None]] = []
     running = RunningJobsLog([worker], _log)
 
-    def on_signal(number: signal.Signals) -> None:
-        name = signal.Signals(number).name
+    def close(name: str) -> None:
         if closing:
             _log.warning("%s: closing %r now; releasing %s", name, worker, running_jobs(worker.active_count))
         else:
@@ -297,8 +284,8 @@ def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
         closing.append(asyncio.ensure_future(worker.close(force=bool(closing))))
 
     try:
-        with on_termination(on_signal):
-            yield closing
+        with on_termination(lambda number: close(signal.Signals(number).name)):
+            yield closing, close
     finally:
         running.stop()
 

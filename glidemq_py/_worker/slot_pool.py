@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from glidemq_py._worker.options import WorkerOptions
     from glidemq_py._worker.results import FinishedAttempt
 
-__all__ = ["PooledEngine", "PooledFetchLoop", "QueueOfEngines", "SlotPool"]
-
-
 TURN_S: Final = 0.0125
 """Mean turn of up to `TURNS` queues, unless calls are slow. Turns of more queues are shorter."""
 TURNS: Final = 8

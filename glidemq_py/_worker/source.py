@@ -20,8 +20,6 @@ from glidemq_py._job.run import Run
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import Outcomes
 
-__all__ = ["BLOCK_MS", "ExchangeBuilder", "QueueSource"]
-
 _WAKE_GROUP = "wakers"
 _WAKE_CONSUMER = "w"
 BLOCK_MS = 850

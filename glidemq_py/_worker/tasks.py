@@ -23,8 +23,6 @@ from glidemq_py._job.job import Job
 from glidemq_py._worker.handlers import Route, is_async
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["Task", "TaskRegistry"]
-
 P = ParamSpec("P", default=...)
 ResultT = TypeVar("ResultT", default=Any)
 CallP = ParamSpec("CallP", default=...)
@@ -190,17 +188,18 @@ class Task(Generic[P, ResultT, CallP, CallT]):
         """Return the route by which a worker runs the task's jobs.
 
         Raises:
-            GlideMQValidationError: If the function's annotations cannot be resolved.
+            GlideMQValidationError: If an annotation of the function is not supported or cannot be resolved.
         """
         in_thread = not is_async(self._function)
-        resolved = self._resolved
-        if not resolved.result.special:
+        if not self._resolved.result.special:
             return Route(self._run, in_thread)
         return Route(self._run_and_write if in_thread else self._await_and_write, in_thread)
 
     def _run(self, job: Job[Any, Any]) -> Any:
         resolved = self._resolved
-        arguments = resolved.read(job.data)
+        own = resolved.read_own_keys(job._own_keys_text)
+        arguments = resolved.read(job.data, own)
+        job._own_keys = functools.partial(resolved.own_keys, arguments.keys(), own)
         if resolved.has_step:
             job._check_step = resolved.check_step
         return self._function(job, **arguments) if resolved.takes_job else self._function(**arguments)
@@ -251,10 +250,8 @@ class TaskRegistry:
             raise GlideMQValidationError("task", name, "is already the name of another task of this worker")
         if self._owner.is_running:
             raise GlideMQError(f"task {name!r} must be registered before the worker starts")
-        parameters = Parameters(function, name, namespace)
-        task: Task[..., Any, ..., Any] = Task(function, name, self._owner, parameters, options)
-        self._tasks[name] = task
-        return task
+        self._tasks[name] = Task(function, name, self._owner, Parameters(function, name, namespace), options)
+        return self._tasks[name]
 
 
 class TaskDecorator:

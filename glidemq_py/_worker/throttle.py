@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from glidemq_py._worker.fetch_engine import FetchEngine
     from glidemq_py._worker.results import FinishedAttempt
 
-__all__ = ["Throttle"]
-
 
 class Throttle:
     """The limits, and the pause of a worker that has reached one. The partitions of a queue have one together.

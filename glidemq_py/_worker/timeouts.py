@@ -17,8 +17,6 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._job.run import Run
 from glidemq_py.errors import JobTimeoutError
 
-__all__ = ["cancel_task", "start_timeout", "stop_timeout"]
-
 _log = get_logger(__name__)
 
 _END_S: Final = 5.0

@@ -20,8 +20,6 @@ from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.source import BLOCK_MS, QueueSource
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError
 
-__all__ = ["WakeReader"]
-
 _log = get_logger(__name__)
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0

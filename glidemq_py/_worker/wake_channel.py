@@ -23,15 +23,13 @@ from glidemq_py._client.channels import Subscription, subscribe
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import working
+from glidemq_py._core.calls import pieces, working
 from glidemq_py._core.calls.working import WakeChannel
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import OWED, QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.slot_pool import PooledFetchLoop
 from glidemq_py.errors import GlideMQError
-
-__all__ = ["PLACES", "ChannelWake", "WakeChannels", "wake_channels_of", "with_ready_jobs"]
 
 _log = get_logger(__name__)
 
@@ -51,18 +49,15 @@ _COMMAND: Final = "c"
 """Before the number of a queue in the name of a channel: a command for the worker, not a push."""
 _SUBSCRIBED_S: Final = 2.0
 _RETRY_S: Final = 5.0
+_LAST_RETRY_S: Final = 300.0
 _SHOWN: Final = 5
 
 
-PLACES: Final = (
-    "scheduled", "lifo", "priority", "ratelimited", "suspects", "outbox", "suspended", "waiting-children",
-    "parents-left", "remote-parents", "remote-children", "group-watch", "writes", "schedulers", "leases", "list-active",
-    "stall-watch", "ranked-above", "ranked-below", "delayed-own", "fair-keys", "fair-delayed",
-)  # fmt: skip
-"""Ends of the keys of which at least one exists if a queue needs maintenance tasks; its stream is not among them."""
-
 _READY: Final = ("lifo", "priority", "suspects", "fair-keys", "ranked-above", "ranked-below")
-"""Those of `PLACES` with jobs that an exchange fetches."""
+"""Ends of the keys with jobs that an exchange fetches."""
+
+PLACES: Final = (*OWED, *_READY, "scheduled", "delayed-own", "fair-delayed", "schedulers", "schedulers-due")
+"""Ends of the keys of which at least one exists if a queue needs maintenance tasks; its stream is not among them."""
 
 _READY_S: Final = 1.0
 """How long `with_ready_jobs` waits for a node of a cluster."""
@@ -140,7 +135,7 @@ class WakeChannels:
         async with self._opening:
             if self._task is None:
                 await self._subscribe(sleeper.transport)
-                self._task = asyncio.create_task(self._poll_on(), name="glidemq-wake-channels")
+                self._task = asyncio.create_task(self._run(), name="glidemq-wake-channels")
 
     async def remove(self, sleeper: Sleeper) -> None:
         """Stop waking a queue; unsubscribe if it was the last one."""
@@ -151,20 +146,39 @@ class WakeChannels:
                 return
             self._is_heard = False
             task, self._task = self._task, None
-            subscription, self._subscription = self._subscription, None
             await stop_task(task)
+            subscription, self._subscription = self._subscription, None
             if subscription is not None:
                 await subscription.close()
 
-    async def _subscribe(self, transport: Transport) -> None:
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._poll_on())
+            if not self._is_heard:
+                tasks.create_task(self._subscribe_again())
+
+    async def _subscribe_again(self) -> None:
+        """Try a failed subscription again, with growing pauses."""
+        pause = _RETRY_S
+        while not self._is_heard:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_RETRY_S)
+            for sleeper in list(self._sleepers.values())[:1]:
+                await self._subscribe(sleeper.transport, again=True)
+        _log.warning("messages arrive on wake-up channels %s* now", self._prefix)
+
+    async def _subscribe(self, transport: Transport, *, again: bool = False) -> None:
+        def level(error: Exception) -> int:
+            return logging.DEBUG if again else repeated_level(transport, error)
+
         try:
             if hasattr(transport, "config"):
                 # Without the permission GLIDE would log thousands of errors until it gives up.
                 await transport.command("PUBLISH", f"{self._prefix}0", "")
-            self._subscription = await subscribe(transport, self._prefix, self._on_message)
+            if self._subscription is None:
+                self._subscription = await subscribe(transport, self._prefix, self._on_message)
         except GlideMQError as error:
-            level = repeated_level(transport, error)
-            _log.log(level, "subscribing to wake-up channels failed; queues are polled instead: %s", error)
+            _log.log(level(error), "subscribing to wake-up channels failed; queues are polled instead: %s", error)
             return
         if self._subscription is None or not hasattr(transport, "config"):
             self._is_heard = self._subscription is not None
@@ -179,9 +193,9 @@ class WakeChannels:
             self._is_heard = True
         except (GlideMQError, TimeoutError) as error:
             _log.log(
-                repeated_level(transport, error),
+                level(error),
                 "no message arrives on wake-up channels %s*; queues are polled instead: %r (permissions: +publish, "
-                "+psubscribe and the channel pattern &glidemq_py:wake:*)", self._prefix, error,
+                "+psubscribe and allchannels)", self._prefix, error,
             )  # fmt: skip
 
     def _on_message(self, channel: str) -> None:
@@ -237,13 +251,13 @@ class WakeChannels:
 
     async def _read_streams(self, sleepers: Sequence[Sleeper]) -> None:
         """Find new entries of the streams: jobs of Node peers, or of lost messages."""
-        for some in _batches(sleepers, STREAMS_PER_READ):
+        for some in pieces(sleepers, STREAMS_PER_READ):
             for each in await _with_new_entries(some):
                 each.found()
 
     async def _check_all(self, sleepers: Sequence[Sleeper]) -> None:
         """Find the queues that need maintenance tasks."""
-        for some in _batches(sleepers, STREAMS_PER_READ):
+        for some in pieces(sleepers, STREAMS_PER_READ):
             found = await _read(some[0].transport, [(each.keys.stream, "0") for each in some])
             numbers = {each.number for each in await _with_places(some, PLACES)}
             for each in some:
@@ -273,11 +287,6 @@ def _shown(sleepers: Sequence[Sleeper]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
 
 
-def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
 async def _read(transport: Transport, streams: Sequence[tuple[str, str]]) -> set[str]:
     """Return the streams that have an entry behind the position given for each."""
     names, positions = zip(*streams, strict=True)
@@ -295,7 +304,7 @@ async def with_ready_jobs(queues: Sequence[SleeperT]) -> list[SleeperT]:
         ready = await asyncio.gather(*map(_has_ready_jobs, queues))
         return [each for each, is_ready in zip(queues, ready, strict=True) if is_ready]
     found: list[SleeperT] = []
-    for some in _batches(queues, STREAMS_PER_READ):
+    for some in pieces(queues, STREAMS_PER_READ):
         found += await _with_new_entries(some)
     return found + await _with_places([each for each in queues if each not in found], _READY)
 
@@ -318,7 +327,7 @@ async def _with_new_entries(queues: Sequence[SleeperT]) -> list[SleeperT]:
 async def _with_places(queues: Sequence[SleeperT], places: Sequence[str]) -> list[SleeperT]:
     """Return the queues that have one of these keys."""
     found: list[SleeperT] = []
-    for some in _batches(queues, PLACES_PER_CALL):
+    for some in pieces(queues, PLACES_PER_CALL):
         if await _exist(some, places):
             found += [each for each in some if await _exist([each], places)]
     return found

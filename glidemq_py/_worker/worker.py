@@ -15,7 +15,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOpt
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
-from glidemq_py._features.many_queues.options import parse_queues
+from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job.job import Job
@@ -32,9 +32,7 @@ from glidemq_py._worker.options import (
     WorkerOptions,
 )
 from glidemq_py._worker.tasks import TaskDecorator, TaskRegistry
-from glidemq_py.errors import UnsupportedOptionError
-
-__all__ = ["Worker"]
+from glidemq_py.errors import GlideMQValidationError
 
 ContextT = TypeVar("ContextT", default=Any)
 
@@ -156,11 +154,11 @@ class Worker(BaseWorker, Generic[ContextT]):
 
         Raises:
             GlideMQValidationError: If the function or an option is invalid, or another task has the name.
-            UnsupportedOptionError: If the worker has the option ``batch``: a task runs one job.
+            GlideMQValidationError: If the worker has the option ``batch``: a task runs one job.
             GlideMQError: If the worker is running.
         """
         if self.options.batch is not None:
-            raise UnsupportedOptionError("batch", self.options.batch, "tasks run one job each: use a handler")
+            raise GlideMQValidationError("batch", self.options.batch, "tasks run one job each: use a handler")
         return self._tasks.decorator
 
     def _routes_by_name(self) -> Mapping[str, Route]:
@@ -170,9 +168,9 @@ class Worker(BaseWorker, Generic[ContextT]):
 def _check_several(options: WorkerOptions) -> None:
     """Reject options that need a single queue."""
     if options.batch is not None:
-        raise UnsupportedOptionError("batch", options.batch, "a batch has jobs of one queue: use a worker per queue")
+        raise GlideMQValidationError("batch", options.batch, "a batch has jobs of one queue: use a worker per queue")
     limit = options.token_limiter
     if limit is not None and limit.scope != "queue":
-        raise UnsupportedOptionError(
+        raise GlideMQValidationError(
             "token_limiter.scope", limit.scope, "a worker of several queues supports the scope 'queue' only"
         )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from glidemq_py._core.command_line import PROGRAM
+from glidemq_py._core.command_line import PROGRAM, terminal_arguments
 
 __all__ = ["PASSED", "main"]
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     from glidemq_py.cli.app import run
 
-    return run(given)
+    return run(terminal_arguments(given))
 
 
 def pass_on(name: str, argv: list[str], before: Sequence[str] = ()) -> int:

@@ -33,8 +33,8 @@ class Settings:
     queues: tuple[str, ...] = ()
 
 
-def find_settings(url: str | None = None, prefix: str | None = None, *, folder: Path | None = None) -> Settings:
-    """Return the settings. ``folder``: where the search for ``pyproject.toml`` starts; None = the current folder.
+def find_settings(url: str | None = None, prefix: str | None = None) -> Settings:
+    """Return the settings. The search for ``pyproject.toml`` starts in the current folder.
 
     Raises:
         GlideMQValidationError: A setting of ``[tool.glidemq]`` is invalid, or the file is not TOML.
@@ -42,7 +42,7 @@ def find_settings(url: str | None = None, prefix: str | None = None, *, folder: 
     from glidemq_py._client.connect import URL_VARIABLE
     from glidemq_py._core.queue_options import DEFAULT_PREFIX
 
-    section = _section(Path.cwd() if folder is None else folder)
+    section = _section(Path.cwd())
     for name in section:
         if name not in _KEYS:
             raise GlideMQValidationError(
@@ -62,11 +62,21 @@ def find_settings(url: str | None = None, prefix: str | None = None, *, folder: 
     )
 
 
+def _is_trusted(path: Path) -> bool:
+    """Return True if the path does not exist, or belongs to the user of this process or to root."""
+    return not hasattr(os, "geteuid") or not path.exists() or path.stat().st_uid in (0, os.geteuid())
+
+
 def _section(folder: Path) -> Mapping[str, Any]:
-    """Return ``[tool.glidemq]`` of the nearest pyproject.toml in the folder or above it, or an empty mapping."""
+    """Return ``[tool.glidemq]`` of the nearest pyproject.toml in the folder or above it, or an empty mapping.
+
+    The search ends at a folder or file of another user (other than root), who could name a server of theirs.
+    """
     for place in (folder, *folder.parents):
         path = place / "pyproject.toml"
         try:
+            if not all(map(_is_trusted, (place, path))):
+                return {}
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue

@@ -199,7 +199,7 @@ class Shell:
             text = json.dumps(
                 operate.snapshots.as_json(value), ensure_ascii=False, indent=None if line else 2, default=str
             )
-            sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+            sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:

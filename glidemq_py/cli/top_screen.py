@@ -106,11 +106,13 @@ class Top(App[None]):
         Binding("f5", "refresh_now", "Refresh"),
     ]
     _COLUMNS: ClassVar[dict[str, tuple[str, ...]]] = {
-        "queues": ("QUEUE", "READY", "ACTIVE", "DELAYED", "COMPLETED", "FAILED", "WORKERS", "OLDEST"),
+        "queues": (
+            "QUEUE", "READY", "ACTIVE", "DELAYED", "SUSPENDED", "CHILDREN", "COMPLETED", "FAILED", "WORKERS", "OLDEST",
+        ),
         "running": ("QUEUE", "JOB", "NAME", "RUNNING FOR", "ATTEMPT", "PROGRESS"),
         "failures": ("QUEUE", "JOB", "NAME", "FAILED", "REASON", "ERROR"),
         "schedules": ("QUEUE", "SCHEDULE", "WHEN", "NEXT", "LAST", "RUNS"),
-    }
+    }  # fmt: skip
 
     def __init__(self, operator: Operator, queues: Iterable[str] = (), *, interval: float = 2.0) -> None:
         super().__init__()
@@ -195,7 +197,8 @@ class Top(App[None]):
                     (each.name, ""),
                     (
                         name, _number(each.ready), _number(each.active), _number(each.delayed),
-                        _number(each.completed), _number(each.failed, "red"), Text(f"{each.workers}", alone),
+                        _number(each.suspended), _number(each.waiting_children), _number(each.completed),
+                        _number(each.failed, "red"), Text(f"{each.workers}", alone),
                         span(each.oldest_waiting) if each.oldest_waiting else "",
                     ),
                 )
@@ -218,14 +221,13 @@ class Top(App[None]):
         return rows[:_ROWS]
 
     async def _read_failures(self) -> list[_Row]:
-        rows: list[_Row] = []
+        rows: list[tuple[int, _Row]] = []
         for queue in self._with("failed"):
-            newest, _ = await self._operator.get_newest_failures(queue, _ROWS // 4)
-            for each in reversed(newest):
+            for each in (await self._operator.get_newest_failures(queue, _ROWS // 4))[0]:
                 error = f"{each.error_type}: {each.error}" if each.error_type else each.error
-                cells = (_short(each.name), age(each.failed_at), str(each.reason), Text(_line(error), "red"))
-                rows.append(_Row((queue, each.job_id), (_line(queue), _line(each.job_id), *cells)))
-        return rows[:_ROWS]
+                cells = (_short(each.name), age(each.failed_at), each.reason.words, Text(_line(error), "red"))
+                rows.append((each.failed_at, _Row((queue, each.job_id), (_line(queue), _line(each.job_id), *cells))))
+        return [row for _, row in sorted(rows, key=lambda each: -each[0])[:_ROWS]]
 
     async def _read_schedules(self) -> list[_Row]:
         rows: list[_Row] = []

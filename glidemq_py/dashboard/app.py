@@ -52,6 +52,8 @@ _ROWS: Final = {"data": 10, "options": 2}
 """Lines of the fields that have several."""
 _MAX_NOTES: Final = 1_000
 _MAX_STREAMS: Final = 1_000
+_ANSWER_S: Final = 0.8
+"""How often pages that are open or being read ask whether the server answers, and the time for its answer, seconds."""
 _BULK_S: Final = 1.0
 """Time that the response to a bulk change waits for its end, before it shows the page with the progress."""
 _STREAM_S: Final = 600.0
@@ -139,7 +141,7 @@ class Dashboard:
 
         async def send_secured(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_security_headers(nonce)]
+                message["headers"] = [*message["headers"], *_security_headers(nonce, scope["path"])]
             await send(message)
 
         request = Request(scope, receive)
@@ -188,13 +190,45 @@ class Dashboard:
         page = PAGES[path]
         try:
             visit = await self._visit(request, request.query_params)
-            shown = await page.read(visit)
+            shown = await self._read(page, visit)
             live = link("live", **{**visit.arguments, "of": path or "all"}) if page.is_live else ""
             note = self._notes.pop(visit.arguments.get("note", ""), "")
             text = self._render(request, template_of(page, shown), visit.access, {**shown, "live": live, "note": note})
         except Exception as error:
             return self._refuse(request, error)
         return HTMLResponse(text)
+
+    async def _read(self, page: Page, visit: Visit) -> dict[str, Any]:
+        """Read the values of a page.
+
+        Raises:
+            GlideMQConnectionError: The server has not answered for 1 to 2 seconds. (A page may take longer.)
+        """
+        reading = asyncio.ensure_future(page.read(visit))
+        try:
+            while True:
+                await self._check_server()
+                if (await asyncio.wait([reading], timeout=_ANSWER_S))[0]:
+                    return reading.result()
+        finally:
+            reading.cancel()
+
+    async def _pause(self, left: float) -> None:
+        """Wait for this time, seconds, before an open page is read again. Raises GlideMQConnectionError as `_read`."""
+        while left > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), min(left, _ANSWER_S))
+                return
+            left -= _ANSWER_S
+            if left > 0:
+                await self._check_server()
+
+    async def _check_server(self) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await (await self._operator.transport()).command("TIME")
+        except TimeoutError:
+            raise GlideMQConnectionError("the server does not answer") from None
 
     def _render(self, request: Request, template: str, access: Access, shown: dict[str, Any]) -> str:
         queue = request.query_params.get("q", "") or shown.get("q", "")
@@ -222,18 +256,24 @@ class Dashboard:
             visit = await self._visit(request, arguments, is_stream=True)
         except Exception as error:
             return self._refuse(request, error)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._stream(request, page, visit), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            self._stream(request, page, visit), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
 
     async def _stream(self, request: Request, page: Page, visit: Visit) -> AsyncIterator[bytes]:
         self._streams += 1
-        sent = b""
+        sent, event = b"", b""
         end = time.monotonic() + _STREAM_S
         try:
             yield b"retry: 2000\n\n"
             while not self._closing.is_set():
+                before = event
                 try:
-                    shown = await page.read(visit)
+                    if sent:
+                        await self._pause(_ANSWER_S if before == b"problem" else self._options.refresh_interval / 1_000)
+                        if self._closing.is_set():
+                            return
+                    shown = await self._read(page, visit)
                     shown["layout"] = "live.html"
                     text = self._render(request, template_of(page, shown), visit.access, shown)
                     event = b"page"
@@ -245,12 +285,12 @@ class Dashboard:
                     yield b": \n\n"  # a client that is gone is noticed
                 else:
                     sent = digest
+                    if before != event == b"page":
+                        yield b"event: problem\ndata:\n\n"  # removes one that is shown
                     lines = b"".join(b"data: " + line + b"\n" for line in text.encode().splitlines() if line.strip())
                     yield b"event: " + event + b"\n" + lines + b"\n"
                 if time.monotonic() >= end:
                     return
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), self._options.refresh_interval / 1_000)
         finally:
             self._streams -= 1
 
@@ -298,7 +338,7 @@ class Dashboard:
     async def _health(self, request: Request) -> Response:
         """Return 200 if the server answers, else 503."""
         try:
-            await (await self._operator.transport()).command("TIME")
+            await self._check_server()
         except GlideMQError as error:
             return Response(f"{error}\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
@@ -309,7 +349,7 @@ class Dashboard:
         """Make a change, or ask for its confirmation first."""
         form: Form | None = None
         try:
-            form = await _form(request)
+            form = await _form(request, self._options.redact)
             visit = await self._visit(request, {"q": form.text("q")})
             change = CHANGES.get(form.text("change"))
             if change is None:
@@ -392,10 +432,11 @@ class Dashboard:
             return HTMLResponse(self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": False}))
         try:
             given = (await _form(request)).text("token").strip()
+            session = session_of(given)
+            user = await self._options.user_with(session)
         except GlideMQError as error:
             return self._refuse(request, error)
-        session = session_of(given)
-        if self._options.user_with(session) is None:
+        if user is None:
             page = self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": True})
             return HTMLResponse(page, 401)
         root = request.scope.get("root_path", "")
@@ -423,7 +464,7 @@ def _check_sender(request: Request) -> None:
         raise NotAllowedError("a change needs the header Origin or Sec-Fetch-Site, which browsers send")
 
 
-async def _form(request: Request) -> Form:
+async def _form(request: Request, hidden: tuple[str, ...] = ()) -> Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise GlideMQValidationError("Content-Type", kind, "must be application/x-www-form-urlencoded")
@@ -436,7 +477,7 @@ async def _form(request: Request) -> Form:
                     raise GlideMQValidationError("form", len(body), f"must be at most {_MAX_BODY:,} bytes")
     except TimeoutError:
         raise GlideMQValidationError("form", len(body), f"must be complete within {_BODY_S:g} s") from None
-    return Form(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
+    return Form(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True), hidden)
 
 
 def _form_again(form: Form) -> tuple[list[tuple[str, str]], list[tuple[str, str, str, int]]]:
@@ -461,7 +502,7 @@ def _with_note(address: str, note: str) -> str:
     return f"{path}?{'&'.join([*kept, f'note={note}'])}"
 
 
-def _security_headers(nonce: str) -> list[tuple[bytes, bytes]]:
+def _security_headers(nonce: str, path: str) -> list[tuple[bytes, bytes]]:
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'self'"
@@ -472,6 +513,8 @@ def _security_headers(nonce: str) -> list[tuple[bytes, bytes]]:
         (b"x-frame-options", b"DENY"),
         (b"referrer-policy", b"same-origin"),
         (b"cross-origin-opener-policy", b"same-origin"),
+        # Only the static files contain no data of jobs.
+        *([] if "/static/" in path else [(b"cache-control", b"no-store")]),
     ]
 
 

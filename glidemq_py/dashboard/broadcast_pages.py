@@ -16,7 +16,7 @@ from glidemq_py._operate.broadcasts import (
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageSummary
 from glidemq_py.dashboard.filters import parse_filter, without_state
 from glidemq_py.dashboard.texts import redacted
-from glidemq_py.dashboard.visit import Visit
+from glidemq_py.dashboard.visit import Visit, search_of
 from glidemq_py.errors import GlideMQValidationError, ScriptError
 
 __all__ = ["KEPT", "broadcast", "message", "messages", "subscription_targets"]
@@ -70,11 +70,11 @@ async def broadcast(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
 async def messages(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
     """Return messages of a broadcast, fifty at a time."""
     text, state = visit.arguments.get("filter", ""), visit.arguments.get("state") or KEPT[0]
-    shown, cursor, problem = list[MessageSummary](), "", ""
+    shown, cursor, problem, search = list[MessageSummary](), "", "", None
     try:
         if state not in KEPT:
             raise GlideMQValidationError("state", state, f"must be {' or '.join(KEPT)}")
-        wanted, message_id = parse_filter(text, state)
+        wanted, message_id = parse_filter(text, state, visit.options.redact)
         state, text = wanted.state or state, without_state(text)
         if message_id is None:
             page = await get_messages(
@@ -82,6 +82,7 @@ async def messages(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
                 count=_MESSAGES_A_PAGE, most_examined=_EXAMINED,
             )  # fmt: skip
             shown, cursor = list(page.messages), page.cursor
+            search = search_of(visit, wanted, page, common["queue"], (state,))
         else:
             details = await visit.operator.get_job(visit.queue, message_id, log_lines=0)
             shown = [] if details is None else [get_message(details)]
@@ -91,7 +92,7 @@ async def messages(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
     rows = [(each, redacted(each.data, visit.options.redact)) for each in shown]
     return {
         **common, "template": "messages.html", "messages": rows, "cursor": cursor, "problem": problem, "state": state,
-        "filter": text,
+        "filter": text, "search": search,
     }  # fmt: skip
 
 

@@ -59,9 +59,10 @@ class FormError(GlideMQError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The fields of a submitted form; each has a list of values."""
+    """The fields of a submitted form, each a list of values; ``hidden``: see `parse_filter`."""
 
     fields: dict[str, list[str]]
+    hidden: tuple[str, ...] = ()
 
     def text(self, name: str) -> str:
         """Return a field, or ""."""
@@ -142,7 +143,7 @@ def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
             return kind(queue=form.text("q"), ids=ids)
         if not form.text("of_filter"):
             raise FormError("Select at least one job, or all jobs that match.")
-        wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None)
+        wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None, form.hidden)
         if job_id is not None:
             return kind(queue=form.text("q"), ids=(job_id,))
         if "error_shape" in form.fields:  # a group of failures

@@ -9,6 +9,7 @@ from typing import Any, Final
 from glidemq_py._operate.operating import JobFilter
 from glidemq_py._operate.parsing import pairs_of, time_of
 from glidemq_py._operate.snapshots import JobSummary
+from glidemq_py.dashboard.texts import redacted
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["KEYS", "STATES", "parse_filter", "suggestions", "without_state"]
@@ -22,15 +23,16 @@ _SUGGESTED: Final = 100
 _FIELDS: Final = {"fair": "fair_key", "type": "error_type"}
 
 
-def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
+def parse_filter(text: str, state: str | None, hidden: Iterable[str] = ()) -> tuple[JobFilter, str | None]:
     """Return the filter of a text, and the id of the only job that it names, if any.
 
     Args:
         text: words separated by spaces; quotes hold words together. A word without a key is an id.
         state: state of the jobs; None = all. A word ``state:failed`` has precedence.
+        hidden: names of keys whose values the pages hide.
 
     Raises:
-        GlideMQValidationError: a word has an unknown key or an ill-formed value.
+        GlideMQValidationError: a word has an unknown key or an ill-formed value, or compares a hidden value.
     """
     try:
         words = shlex.split(text)
@@ -58,7 +60,10 @@ def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
             case "since" | "until":
                 found[key] = time_of("filter", value)
             case "data":
-                data |= pairs_of("filter", [value])
+                pair = pairs_of("filter", [value])
+                if redacted(pair, hidden) != pair:
+                    raise GlideMQValidationError("filter", "data:***", "compares a value that these pages hide")
+                data |= pair
             case _:
                 found[_FIELDS.get(key, key)] = value
     return JobFilter(**found, tags=tuple(tags), data=data or None), job_id

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import isawaitable
@@ -27,6 +30,11 @@ Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
 COOKIE: Final = "glidemq_dashboard"
 REDACTED: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
 """Names of keys whose values a page hides."""
+_FREE: Final = 10
+_WINDOW_S: Final = 60.0
+_GAP_S: Final = 0.5
+"""Time between two comparisons once there were too many wrong tokens, seconds."""
+_LONGEST_S: Final = 5.0
 _SESSION: Final = b"glidemq_py dashboard session 1"
 
 
@@ -66,6 +74,7 @@ class DashboardOptions:
     hosts: tuple[str, ...]
     redact: tuple[str, ...]
     refresh_interval: int
+    guesses: Guesses
 
     @classmethod
     def checked(
@@ -102,6 +111,7 @@ class DashboardOptions:
             hosts=accepted,
             redact=tuple(name.lower() for name in redact),
             refresh_interval=to_ms("refresh_interval", refresh_interval, minimum=250, maximum=3_600_000),
+            guesses=Guesses(),
         )
 
     @property
@@ -127,21 +137,51 @@ class DashboardOptions:
         default = self.default_access
         if not self.sessions:
             return default
-        user = self.user_of(request)
+        user = await self.user_of(request)
         if user is None:
             raise UnauthorizedError("a valid token is required")
         return Access(queues=default.queues, actions=default.actions, user=user)
 
-    def user_of(self, request: HTTPConnection) -> str | None:
+    async def user_of(self, request: HTTPConnection) -> str | None:
         """Return whose token the request has, in the header Authorization or as a session; None without one."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        return self.user_with(
-            session_of(bearer.strip()) if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
-        )
+        given = session_of(bearer.strip()) if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
+        return await self.user_with(given) if given else None
 
-    def user_with(self, session: str) -> str | None:
-        """Return the user of this session; None if it has none."""
+    async def user_with(self, session: str) -> str | None:
+        """Return the user of this session; None if it has none.
+
+        Raises:
+            NotAllowedError: Too many wrong tokens were given.
+        """
+        await self.guesses.wait()
         # All are compared, so that the time does not reveal which one matches.
         given = session.encode("utf-8", "replace")
         found = [name for name, each in self.sessions.items() if hmac.compare_digest(given, each.encode())]
+        if not found:
+            self.guesses.count_wrong(session)
         return found[0] if found else None
+
+
+class Guesses:
+    """Slows down those who try tokens: after `_FREE` different wrong ones in a minute, it spaces the comparisons."""
+
+    def __init__(self) -> None:
+        self._wrong: deque[tuple[float, str]] = deque(maxlen=_FREE)
+        self._next = 0.0
+
+    def count_wrong(self, session: str) -> None:
+        """Count a wrong session, but not that of an old page which the browser sends again and again."""
+        if all(session != each for _, each in self._wrong):
+            self._wrong.append((time.monotonic(), session))
+
+    async def wait(self) -> None:
+        """Wait for the turn of a token. Raises NotAllowedError if too many wait."""
+        now = time.monotonic()
+        if len(self._wrong) < _FREE or self._wrong[0][0] < now - _WINDOW_S:
+            return
+        pause = max(0.0, self._next - now)
+        if pause > _LONGEST_S:
+            raise NotAllowedError("too many wrong tokens were given; try again in a minute")
+        self._next = now + pause + _GAP_S
+        await asyncio.sleep(pause)

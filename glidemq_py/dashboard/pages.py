@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason, requeues
-from glidemq_py._features.timeline.timeline import TimelineEntry
+from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.audit import read_audit
 from glidemq_py._operate.bulk import list_bulks, read_bulk
 from glidemq_py._operate.failure_groups import FailureGroup, group_failures, shape_of
@@ -22,7 +22,7 @@ from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.filters import STATES, parse_filter, suggestions, without_state
 from glidemq_py.dashboard.reading import Rates, quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
-from glidemq_py.dashboard.visit import MissingError, Visit, of_queue
+from glidemq_py.dashboard.visit import MissingError, Visit, of_queue, search_of
 from glidemq_py.errors import (
     GlideMQValidationError,
     JobNotFoundError,
@@ -65,6 +65,10 @@ _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
 }
 
 
+_WAITING: Final = {"suspended": "Suspended", "waiting_children": "Waiting for children"}
+"""Jobs that have tiles and columns if there are any."""
+
+
 async def overview(visit: Visit) -> dict[str, Any]:
     """All queues. If there are many, only the listed ones are read at first; the first update adds the totals."""
     names = [name for name in await visit.reader.queue_names() if visit.access.may_see(name)]
@@ -87,17 +91,38 @@ async def overview(visit: Visit) -> dict[str, Any]:
     rates = dict(zip([each.name for each in shown], await _rates(visit, shown), strict=True))
     slots = dict(zip([each.name for each in shown], await _slots(visit, shown), strict=True))
     reasons = dict(zip([each.name for each in shown], await _reasons(visit, shown), strict=True))
-    kinds = ("ready", "active", "delayed", "failed", "completed", "workers")
+    kinds = ("ready", "active", "delayed", "failed", "completed", "workers", *_WAITING)
+    waiting = {kind: each for kind, each in _WAITING.items() if any(getattr(one, kind) for one in every or shown)}
     is_admin = visit.access.queues is None and not is_partial
     return {
         "queues": shown, "rates": rates, "slots": slots, "reasons": reasons, "sort": sort,
         "every": len(names), "matching": len(matching),
+        "waiting": waiting,
+        "columns": [
+            ("name", "Queue", ""), ("ready", "Ready", "num"), ("active", "Active", "num"), ("", "Delayed", "num hide"),
+            *(("", label, "num hide") for label in waiting.values()), ("failed", "Failed", "num"),
+            ("oldest", "Oldest ready", "num hide"), ("", "Workers", "num hide"), ("", "Last hour", "hide"),
+            ("", "Per minute", "num hide"),
+        ],
         "totals": {kind: None if is_partial else sum(getattr(each, kind) for each in every) for kind in kinds},
         "number": page, "pages": -(-len(matching) // _QUEUES_A_PAGE), "find": wanted,
-        "alone": [each.name for each in every if each.ready and not each.workers and not each.paused],
+        "alone": await _alone(visit, every),
         "problems": await visit.reader.problems() if is_admin else [],
         "oldest": max(every, key=lambda each: each.oldest_waiting, default=None),
     }  # fmt: skip
+
+
+async def _alone(visit: Visit, queues: list[QueueSnapshot]) -> list[str]:
+    """Return the queues in which jobs wait and that no worker serves; a dead letter queue needs none."""
+    found = [each for each in queues if each.ready and not each.workers and not each.paused]
+
+    async def source(queue: QueueSnapshot) -> str | None:
+        if queue.is_broadcast or queue.waiting != queue.unfinished:
+            return None
+        return await visit.reader.dead_letter_source(queue.name)
+
+    sources = await asyncio.gather(*map(source, found))
+    return [each.name for each, letters_of in zip(found, sources, strict=True) if letters_of is None]
 
 
 async def _rates(visit: Visit, queues: list[QueueSnapshot]) -> list[Rates]:
@@ -159,17 +184,18 @@ async def jobs(visit: Visit) -> dict[str, Any]:
         return await broadcast_pages.messages(visit, common)
     name, text = visit.queue, visit.arguments.get("filter", "")
     state = visit.arguments.get("state") or None
-    found: dict[str, Any] = {"page": None, "problem": "", "only": None}
+    found: dict[str, Any] = {"page": None, "problem": "", "only": None, "search": None}
     try:
         if state is not None and state not in STATES:
             raise GlideMQValidationError("state", state, f"must be one of {', '.join(STATES)}")
-        wanted, job_id = parse_filter(text, state)
+        wanted, job_id = parse_filter(text, state, visit.options.redact)
         state, text = wanted.state, without_state(text)
         if job_id is None:
             cursor = visit.arguments.get("cursor", "")
             found["page"] = await visit.operator.get_jobs(
-                name, wanted, cursor=cursor, count=_JOBS_A_PAGE, most_examined=_EXAMINED
+                name, wanted, cursor=cursor, count=_JOBS_A_PAGE, most_examined=_EXAMINED, newest=True
             )
+            found["search"] = search_of(visit, wanted, found["page"], common["queue"], (state,) if state else STATES)
         else:
             details = await visit.operator.get_job(name, job_id, log_lines=0)
             found["only"] = None if details is None else details.job

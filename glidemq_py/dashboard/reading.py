@@ -164,6 +164,12 @@ class Reader:
         """Return the name of the dead letter queue of a queue; None without one."""
         return await self._once(("dead letter queue", name), lambda: self._operator.get_dead_letter_queue(name))
 
+    async def dead_letter_source(self, name: str) -> str | None:
+        """Return whose dead letter queue this queue is, as `Operator.get_dead_letter_source`; up to 10 s old."""
+        return await self._once(
+            ("dead letter source", name), lambda: self._operator.get_dead_letter_source(name), 10_000
+        )
+
     async def workers(self, name: str) -> list[WorkerInfo]:
         """Return the workers of a queue; up to 5 s old."""
         return await self._once(("workers", name), lambda: self._operator.get_workers(name), 5_000)

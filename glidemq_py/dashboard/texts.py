@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from markupsafe import Markup, escape
 
 from glidemq_py._core import json_text as json
-from glidemq_py._features.failures.attempts import FailureReason
+from glidemq_py._features.failures.attempts import FailureReason, reason_named
 from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
@@ -199,7 +199,7 @@ def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int
 _MEANINGS: Final = {
     FailureReason.EXPLICIT_FAIL: (
         "Of an attempt: the handler raised an error, and attempts were left. "
-        "Of a job: it failed before its attempts were used up, or was cancelled."
+        "Of a job: it failed before its attempts were used up."
     ),
     FailureReason.MAX_ATTEMPTS_EXCEEDED: "The handler raised an error, and no attempt was left.",
     FailureReason.TIMEOUT: "It ran longer than its timeout, or no signal came in time while it was suspended.",
@@ -207,8 +207,14 @@ _MEANINGS: Final = {
     FailureReason.TTL_EXPIRED: "It did not start within its ttl.",
     FailureReason.WORKER_LOST: "The worker or the sandbox process died.",
     FailureReason.CHILD_FAILED: "A child of the job failed, so the job did not run, or did not continue.",
+    FailureReason.CANCELLED: "The job was cancelled. It is retried only by its id, or with this reason.",
     FailureReason.UNKNOWN: "Another reason; the error describes it.",
 }
+
+
+def words(reason: str) -> str:
+    """Return a reason of failures in plain words."""
+    return reason_named(reason).words
 
 
 def meaning(reason: str) -> str:
@@ -218,5 +224,5 @@ def meaning(reason: str) -> str:
 
 FILTERS: Final = {
     "age": age, "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
-    "pretty": pretty, "short": short, "size": size, "utc": utc,
+    "words": words, "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from glidemq_py._operate.access import Access
-from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import FlowNode
+from glidemq_py._operate.job_actions import in_state
+from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.snapshots import FlowNode, JobPage, MessagePage, QueueSnapshot
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Reader
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["MissingError", "Visit", "link", "of_queue"]
+__all__ = ["MissingError", "Search", "Visit", "link", "of_queue", "search_of"]
 
 _T = TypeVar("_T")
 
@@ -84,6 +85,25 @@ def link(page: str, /, **arguments: Any) -> str:
     """Return the relative address of a page; arguments that are None or empty are omitted."""
     given = {name: value for name, value in arguments.items() if value not in (None, "")}
     return f"{page}?{urlencode(given)}" if given else page
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How far the pages of a filter have searched: at most `examined` of `total` jobs or messages."""
+
+    examined: int
+    total: int
+
+
+def search_of(
+    visit: Visit, wanted: JobFilter, page: JobPage | MessagePage, queue: QueueSnapshot, states: Iterable[str]
+) -> Search | None:
+    """Return how far this page and those before it have searched; None if the search is complete or has no filter."""
+    if wanted.is_plain or not page.cursor:
+        return None
+    before = visit.arguments.get("searched", "")
+    examined = page.examined + (int(before) if before.isdecimal() and len(before) < 16 else 0)
+    return Search(examined, max(examined, sum(in_state(queue, state) for state in states)))
 
 
 async def of_queue(visit: Visit, tab: str) -> dict[str, Any]:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Sequence
 from typing import Final
 
 __all__ = [
     "SECRET",
     "ColumnError",
-    "ContextManagerError",
-    "CycleError",
     "GlideMQError",
     "GlideMQValidationError",
     "MissingOptionError",
     "PayloadTooLargeError",
     "SerializationError",
     "UnknownOptionError",
-    "UnsupportedOptionError",
     "hide_urls",
     "show_value",
 ]
@@ -99,7 +95,7 @@ def _message_of(kind: type[BaseException]) -> str:
 
 
 class GlideMQValidationError(GlideMQError, ValueError):
-    """An option or argument is invalid; nothing was sent to the server.
+    """An option or argument is invalid, or not supported here; nothing was changed.
 
     The message is ``option 'attempts' = -1: must be an integer from 0 to 1,000,000``.
 
@@ -149,10 +145,6 @@ class MissingOptionError(GlideMQValidationError, TypeError):
     """A required option was not given, or is None."""
 
 
-class UnsupportedOptionError(GlideMQValidationError):
-    """The option exists, but is not supported here or together with the other options."""
-
-
 class PayloadTooLargeError(GlideMQValidationError):
     """The serialized text exceeds the size limit.
 
@@ -178,30 +170,6 @@ class SerializationError(GlideMQValidationError):
     """A value cannot be serialized, or a text cannot be deserialized."""
 
 
-class ContextManagerError(GlideMQError, TypeError):
-    """An object was used with the wrong kind of ``with`` block.
-
-    Attributes:
-        subject: the object, as text.
-        block: the block that it supports: "async with" or "with".
-        used: the block that was used.
-    """
-
-    subject: str
-    block: str
-    used: str
-
-    def __init__(self, subject: object, block: str, used: str) -> None:
-        self.subject = subject if isinstance(subject, str) else show_value(subject)
-        super().__init__(self.subject, block, used)
-        self.block = block
-        self.used = used
-
-    def __str__(self) -> str:
-        other = "blocking code uses glidemq_py.sync" if self.used == "with" else "an event loop uses glidemq_py"
-        return f"{self.subject}: use '{self.block}' instead of '{self.used}' ({other})"
-
-
 class ColumnError(GlideMQValidationError):
     """A column of a Spark data frame has an invalid type or value.
 
@@ -221,18 +189,3 @@ class ColumnError(GlideMQValidationError):
         if self.row is None:
             return f"column {self.option!r} {self.problem}"
         return f"column {self.option!r}, row {self.row} of its partition = {show_value(self.value)}: {self.problem}"
-
-
-class CycleError(GlideMQValidationError):
-    """The jobs of a DAG depend on each other in a cycle.
-
-    Attributes:
-        cycle: names of the jobs in the cycle; the first name is repeated at the end.
-    """
-
-    cycle: tuple[str, ...]
-
-    def __init__(self, cycle: Sequence[str]) -> None:
-        super().__init__("nodes", tuple(cycle), "must not depend on each other in a cycle")
-        self.args = (tuple(cycle),)
-        self.cycle = tuple(cycle)

@@ -11,13 +11,11 @@ from glidemq_py.errors.base import GlideMQError
 
 __all__ = [
     "BatchError",
-    "BatchMismatchError",
     "BudgetExceededError",
     "ChildFailedError",
-    "DeduplicatedError",
     "DelayedError",
     "GroupRateLimitError",
-    "JobBatchFinishedError",
+    "HandlerError",
     "JobBatchNotFoundError",
     "JobDataError",
     "JobFailedError",
@@ -28,17 +26,13 @@ __all__ = [
     "JobStateError",
     "JobTimeoutError",
     "LeaseLostError",
-    "MissingAwaitError",
-    "NoHandlerError",
     "RateLimitError",
     "SandboxCrashError",
-    "SandboxStartError",
     "StaleAttemptError",
     "SuspendError",
     "UnrecoverableError",
     "WaitTimeoutError",
     "WaitingChildrenError",
-    "WorkerTargetError",
 ]
 
 
@@ -62,10 +56,10 @@ class JobNotFoundError(GlideMQError):
 
 
 class JobStateError(GlideMQError):
-    """The job's state does not allow the action.
+    """The state of the job, or of its batch, does not allow the action.
 
     Attributes:
-        job_id: id of the job.
+        job_id: id of the job or batch.
         state: current state of the job.
         action: the rejected action, such as "promote".
         queue: name of its queue; '' = not stated.
@@ -92,24 +86,6 @@ class JobStateError(GlideMQError):
         return f" (queue {self.queue!r})" if self.queue else ""
 
 
-class DeduplicatedError(JobStateError):
-    """Another job that has not ended has the job's deduplication id, so it cannot be requeued.
-
-    Attributes:
-        owner_id: id of the other job.
-    """
-
-    owner_id: str
-
-    def __init__(self, job_id: str, state: str, action: str, owner_id: str, queue: str = "") -> None:
-        super().__init__(job_id, state, action, owner_id, queue)
-        self.owner_id = owner_id
-
-    def __str__(self) -> str:
-        other = f"job {self.owner_id!r} has its deduplication id and has not ended"
-        return f"cannot {self.action} job {self.job_id!r}: {other}{self._place}"
-
-
 class JobBatchNotFoundError(GlideMQError):
     """The batch does not exist, or no longer.
 
@@ -128,26 +104,6 @@ class JobBatchNotFoundError(GlideMQError):
 
     def __str__(self) -> str:
         return f"batch {self.batch_id!r} not found" + (f" in queue {self.queue!r}" if self.queue else "")
-
-
-class JobBatchFinishedError(GlideMQError):
-    """No job can join the batch: it is closed and all its jobs have ended, or it was cancelled. Nothing was added.
-
-    Attributes:
-        batch_id: id of the batch.
-        state: "finished" or "cancelled".
-    """
-
-    batch_id: str
-    state: str
-
-    def __init__(self, batch_id: str, state: str) -> None:
-        super().__init__(batch_id, state)
-        self.batch_id = batch_id
-        self.state = state
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_id!r}: no job can join, it is {self.state}; nothing was added"
 
 
 class StaleAttemptError(GlideMQError):
@@ -228,27 +184,6 @@ class UnrecoverableError(GlideMQError):
 
 class JobDataError(UnrecoverableError):
     """The job's data does not match the parameters of its handler."""
-
-
-class MissingAwaitError(UnrecoverableError, TypeError):
-    """A handler called a method of its job without ``await``, so the call had no effect.
-
-    Attributes:
-        method: name of the method.
-    """
-
-    method: str
-
-    def __init__(self, method: str) -> None:
-        super().__init__(method)
-        self.method = method
-
-    def __str__(self) -> str:
-        name = self.method
-        return (
-            f"the handler called job.{name}() without await, so it had no effect: use `await job.{name}(...)` in an "
-            f"async def handler, `job.blocking.{name}(...)` in a plain one"
-        )
 
 
 class JobNotLoadedError(GlideMQError, AttributeError):
@@ -403,8 +338,11 @@ class JobInterruptedError(JobSignal):
     """
 
 
-class NoHandlerError(GlideMQError):
-    """The worker has no handler for this job name; a later attempt may run in a worker that has one."""
+class HandlerError(GlideMQError):
+    """The worker has no handler for the job, could not load it, or got no result for each job of a batch.
+
+    The job is retried as after any error: another worker may have its handler.
+    """
 
 
 class BatchError(GlideMQError):
@@ -424,10 +362,6 @@ class BatchError(GlideMQError):
     def __str__(self) -> str:
         failed = sum(isinstance(result, BaseException) for result in self.results)
         return f"{failed} of {len(self.results)} jobs of the batch failed"
-
-
-class BatchMismatchError(GlideMQError):
-    """A batch handler did not return one result per job; all jobs of the batch failed."""
 
 
 class SandboxCrashError(GlideMQError):
@@ -453,27 +387,3 @@ class SandboxCrashError(GlideMQError):
         except ValueError:
             name = f"signal {-self.code}"
         return f"the sandbox process was killed by {name}"
-
-
-class SandboxStartError(GlideMQError):
-    """A sandbox process did not import its handler in time, and was killed.
-
-    Attributes:
-        handler: name of the handler.
-        timeout: the ``start_timeout`` of the sandbox, in milliseconds.
-    """
-
-    handler: str
-    timeout: int
-
-    def __init__(self, handler: str, timeout: int) -> None:
-        super().__init__(handler, timeout)
-        self.handler = handler
-        self.timeout = timeout
-
-    def __str__(self) -> str:
-        return f"a sandbox process did not import handler {self.handler!r} within start_timeout ({self.timeout} ms)"
-
-
-class WorkerTargetError(GlideMQError):
-    """The target of the command line cannot be imported or contains no worker."""

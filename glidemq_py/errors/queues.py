@@ -11,15 +11,12 @@ from glidemq_py.errors.server import DurabilityError
 __all__ = [
     "BackupError",
     "BulkAddError",
+    "DataLostError",
     "DuplicateJobError",
-    "EventsLostError",
     "FairKeyFullError",
-    "JobCostError",
-    "MiddlewareError",
     "PartitionedQueueError",
     "QueueNotEmptyError",
-    "ResultsLostError",
-    "SchedulerBusyError",
+    "QueuePartitionsError",
     "StagedWriteError",
     "UnsupportedFeatureError",
     "WorkerCommandError",
@@ -84,28 +81,6 @@ class QueueNotEmptyError(BackupError):
         return f"queue {self.queue!r} cannot be restored: {self.reason}; restore to another queue, or obliterate it"
 
 
-class JobCostError(GlideMQError):
-    """The job's cost exceeds the capacity of its ordering group's token bucket; the job was not added.
-
-    Attributes:
-        cost: cost of the job, or None.
-        key: key of the ordering group, or None.
-    """
-
-    def __init__(self, cost: float | None = None, key: str | None = None) -> None:
-        super().__init__(cost, key)
-        self.cost = cost
-        self.key = key
-
-    def __str__(self) -> str:
-        if self.key is None:
-            return _message_of(JobCostError)
-        cost = 1 if self.cost is None else self.cost
-        return (
-            f"job with cost {cost} was not added: it exceeds the token bucket capacity of ordering group {self.key!r}"
-        )
-
-
 class FairKeyFullError(GlideMQError):
     """The job's fair key has its maximum backlog; the job was not added. Add it later.
 
@@ -143,23 +118,6 @@ class DuplicateJobError(GlideMQError):
         return f"queue {self.queue!r}: job {self.job_id!r} already exists; nothing was added"
 
 
-class SchedulerBusyError(GlideMQError):
-    """Another client holds the scheduler lock of the queue; nothing was changed. Try again.
-
-    Attributes:
-        name: name of the scheduler.
-    """
-
-    name: str
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"scheduler {self.name!r} was not changed: another client holds the scheduler lock; try again"
-
-
 _STAGED_WRITE_PROBLEMS: Final = {
     "lost": "staged rows are missing: they expired, or the server lost them",
     "absent": "expired: inactive for longer than the staging TTL",
@@ -175,35 +133,8 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "undecided": "failed before it was committed; none of its rows became a job",
     "contended": "other drivers keep deciding the same write; save again with the same writeId",
     "changed": "other writes to its queues were committed during every attempt; save again",
-    "repartitioned": "the number of its partitions was changed while rows were staged; save again",
-    "gap": "the record of its rows that are jobs already has expired or was lost, so they would be added again; find "
-    "out which rows are jobs, and save the others with another 'writeId'",
+    "repartitioned": "its partitions were created or obliterated while rows were staged; save again",
 }
-
-
-class MiddlewareError(GlideMQError):
-    """A middleware suppressed the error of an add, so that it is unknown to the caller whether anything was added.
-
-    The suppressed error is the ``__cause__``.
-
-    Attributes:
-        middleware: name of its class.
-        error: name of the class of the suppressed error.
-    """
-
-    middleware: str
-    error: str
-
-    def __init__(self, middleware: str, error: str) -> None:
-        super().__init__(middleware, error)
-        self.middleware = middleware
-        self.error = error
-
-    def __str__(self) -> str:
-        return (
-            f"middleware {self.middleware} suppressed {self.error}: the jobs may not have been added; its context "
-            "manager must not suppress the errors of an add"
-        )
 
 
 class PartitionedQueueError(GlideMQError):
@@ -228,6 +159,39 @@ class PartitionedQueueError(GlideMQError):
     def __str__(self) -> str:
         what = "this operation" if self.method is None else f"{self.method}()"
         return f"queue {self.queue!r} has {self.partitions} partitions, which {what} does not support"
+
+
+class QueuePartitionsError(GlideMQError):
+    """A queue has another number of partitions than the caller wants; nothing was changed.
+
+    A queue keeps the partitions that it was created with, before its first job. It can be moved to another number
+    (docs/learn/partitions.md).
+
+    Attributes:
+        queue: name of the queue.
+        stored: number of its partitions; 1 = it has none.
+        wanted: number that the caller wants.
+    """
+
+    queue: str
+    stored: int
+    wanted: int
+
+    def __init__(self, queue: str, stored: int, wanted: int) -> None:
+        super().__init__(queue, stored, wanted)
+        self.queue = queue
+        self.stored = stored
+        self.wanted = wanted
+
+    def __str__(self) -> str:
+        why = "cannot get partitions after its first job or limit"
+        if self.stored > 1:
+            why = f"keeps its {self.stored} partitions until it is obliterated"
+        return (
+            f"option 'partitions' = {self.wanted}: queue {self.queue!r} {why}; either add to another queue with that "
+            "number and let workers serve both until this one is empty, or stop adding and restore a backup under "
+            f"another name with partitions={self.wanted}"
+        )
 
 
 class UnsupportedFeatureError(GlideMQError):
@@ -287,52 +251,31 @@ class StagedWriteError(GlideMQError):
         return f"write {self.write!r} in queue {self.queue!r}: {problem}{f' ({self.cause})' if self.cause else ''}"
 
 
-class EventsLostError(GlideMQError):
-    """Events of a queue were trimmed or deleted before they were read.
+class DataLostError(GlideMQError):
+    """Events or results of a queue were deleted before they were read.
 
     Attributes:
         queue: name of the queue.
-        count: number of lost events, or None if the queue was deleted and created again, or a failover has lost some.
+        lost: "events" or "results".
+        count: number of lost events or results; None if it is unknown: the queue was deleted and created again, or a
+            failover has lost entries that were read before.
     """
 
     queue: str
+    lost: str
     count: int | None
 
-    def __init__(self, queue: str, count: int | None) -> None:
-        super().__init__(queue, count)
+    def __init__(self, queue: str, lost: str, count: int | None) -> None:
+        super().__init__(queue, lost, count)
         self.queue = queue
-        self.count = count
+        self.lost = lost
+        self.count = count if count is not None and count > 0 else None
 
     def __str__(self) -> str:
         if self.count is None:
-            what = "the queue was deleted, or a failover has lost some of its events,"
+            what = f"the {self.lost} were deleted, or a failover has lost some of them, before they were read"
         else:
-            what = f"{self.count} events were trimmed"
-        return f"queue {self.queue!r}: {what} before all events were read; set failOnDataLoss=false to continue"
-
-
-class ResultsLostError(GlideMQError):
-    """Results of finished jobs were deleted before a reader of the queue's result sequence read them.
-
-    Attributes:
-        queue: name of the queue.
-        count: number of lost results, or None if it is unknown: the queue or its sequence was deleted and created
-            again, or a failover has lost results that were read before.
-    """
-
-    queue: str
-    count: int | None
-
-    def __init__(self, queue: str, count: int | None) -> None:
-        super().__init__(queue, count)
-        self.queue = queue
-        self.count = count
-
-    def __str__(self) -> str:
-        if self.count is None:
-            what = "the result sequence was deleted, or a failover has lost part of it, before all results were read"
-        else:
-            what = f"{self.count} results were deleted before they were read; keep finished jobs longer"
+            what = f"{self.count} {self.lost} were deleted before they were read; keep them longer"
         return f"queue {self.queue!r}: {what}; set failOnDataLoss=false to continue without them"
 
 

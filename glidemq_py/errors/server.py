@@ -6,7 +6,6 @@ from glidemq_py.errors.base import GlideMQError, _message_of
 
 __all__ = [
     "AmbiguousResultError",
-    "AuthenticationError",
     "ClosedError",
     "ConnectionRejectedError",
     "DurabilityError",
@@ -17,13 +16,8 @@ __all__ = [
     "PermissionDeniedError",
     "ScriptError",
     "SearchIndexError",
-    "SearchUnavailableError",
-    "ServerConfigurationError",
-    "ServerModeError",
     "ServerNotReadyError",
     "ServerOutOfMemoryError",
-    "SlotMigratingError",
-    "TlsError",
 ]
 
 
@@ -44,7 +38,8 @@ class AmbiguousResultError(GlideMQConnectionError):
 class DurabilityError(AmbiguousResultError):
     """The server did not confirm in time that an added job survives a failure.
 
-    The job was added, and exists unless the server lost it. Adding it again is safe if ``job_id`` is set.
+    The job was added, and exists unless the server lost it. Adding it again is safe if ``job_id`` is set, while
+    the job is kept.
 
     Attributes:
         reason: The missing part.
@@ -61,21 +56,17 @@ class DurabilityError(AmbiguousResultError):
 
     def __str__(self) -> str:
         job = "a job" if self.job_id is None else f"job {self.job_id!r}"
-        return f"{job} was added, but may be lost: {self.reason}; adding it again is safe if its job_id is set"
+        again = "adding it again is safe if its job_id is set and it is kept"
+        return f"{job} was added, but may be lost: {self.reason}; {again}"
 
 
 class ServerNotReadyError(GlideMQConnectionError):
     """The server cannot run commands at the moment; the call was not executed.
 
     Raised while a server loads its data, a cluster fails over, a node is a read-only replica, a script blocks the
-    server, too few replicas are connected, or the server cannot write to disk. Sending the call again is always safe.
-    """
-
-
-class SlotMigratingError(ServerNotReadyError):
-    """The queue's hash slot is moving to another node of the cluster; the call was not executed.
-
-    Calls are retried for ``request_timeout`` before this is raised. Sending the call again is always safe.
+    server, too few replicas are connected, or the server cannot write to disk; also if a cluster moves the hash slot of
+    the queue, or another client changes the schedulers, for longer than calls are retried. Sending the call again is
+    always safe.
     """
 
 
@@ -122,12 +113,8 @@ class ScriptError(LibraryError):
         return text if self.location is None else f"{self.location}: {text}"
 
 
-class SearchUnavailableError(GlideMQError):
-    """The server has no search module; vector search requires valkey-search, or Redis with its query engine."""
-
-
 class SearchIndexError(GlideMQError):
-    """The search module rejected an index or a query."""
+    """The search module rejected an index or a query, or the server has none."""
 
 
 class EmbeddedServerError(GlideMQError):
@@ -139,27 +126,17 @@ class ClosedError(GlideMQError):
 
 
 class ConnectionRejectedError(GlideMQConnectionError):
-    """The server is reachable but rejects this connection; retrying does not help."""
+    """The server is reachable but rejects this connection; retrying does not help.
 
-
-class AuthenticationError(ConnectionRejectedError):
-    """The server requires a password, or rejects the user name or password."""
-
-
-class TlsError(ConnectionRejectedError):
-    """TLS failed: only one side uses it, or one side rejects the other's certificate."""
-
-
-class ServerModeError(ConnectionRejectedError):
-    """A cluster URL was given for a standalone server, or a standalone URL for a node of a cluster."""
-
-
-class ServerConfigurationError(GlideMQError):
-    """The server's configuration lets it delete jobs: its `maxmemory-policy` is `allkeys-*`."""
+    The message names the cause: a wrong user or password, TLS on one side only, a certificate, a cluster URL for a
+    standalone server or the other way round, or a `maxmemory-policy` that deletes jobs.
+    """
 
 
 class EventLoopError(GlideMQError, RuntimeError):
-    """An object was used outside the event loop it belongs to; nothing was sent.
+    """An object was used outside the event loop it belongs to, or in the wrong kind of ``with`` block.
+
+    Nothing was sent.
 
     Attributes:
         subject: the object, such as ``worker of queue 'emails'``.

@@ -133,10 +133,7 @@ async def _serve(gateway: Gateway, descriptor: int | None) -> None:
     if hasattr(signal, "SIGHUP"):
         loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
     if descriptor is None:
-        async with gateway:
-            _log.info("gateway: listening on %s", _address(gateway))
-            await ended.wait()
-            _log.info("gateway: stopping")
+        await _run(gateway, ended, None)
         return
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
@@ -150,13 +147,28 @@ async def _serve(gateway: Gateway, descriptor: int | None) -> None:
             [asyncio.create_task(event.wait()) for event in (server_known, ended)], return_when=asyncio.FIRST_COMPLETED
         )
     if not ended.is_set():
-        async with gateway:
-            line.send("started")
-            _log.info("gateway: listening on %s", _address(gateway))
-            await ended.wait()
-            _log.info("gateway: stopping")
+        await _run(gateway, ended, line)
     line.send("ended")
     listening.cancel()
+
+
+async def _run(gateway: Gateway, ended: asyncio.Event, line: Line | None) -> None:
+    """Run until a request to stop, which may come while the gateway waits for its server."""
+    tasks = starting, ending = asyncio.create_task(gateway.start()), asyncio.create_task(ended.wait())
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if starting.done():
+            starting.result()
+            if line is not None:
+                line.send("started")
+            _log.info("gateway: listening on %s", _address(gateway))
+            await ending
+        _log.info("gateway: stopping")
+    finally:
+        starting.cancel()
+        ending.cancel()
+        await asyncio.wait(tasks)
+        await gateway.close()
 
 
 def _address(gateway: Gateway) -> str:

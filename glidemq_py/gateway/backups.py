@@ -104,7 +104,7 @@ class Backups:
 
     Raises:
         GlideMQValidationError: If the destination is invalid.
-        UnsupportedOptionError: If the extra ``backup`` is not installed.
+        GlideMQValidationError: If the extra ``backup`` is not installed.
     """
 
     def __init__(

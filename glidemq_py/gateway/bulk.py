@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from glidemq_py._api.bulk import AddCoalescer, added_job
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import pieces, reading
 from glidemq_py._core.calls.adding import DATA, Row, request
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
@@ -93,8 +93,8 @@ async def push_many(
         return await _push_to_plain(ids, queue, given, claimed)
     except PartitionedQueueError:
         pass
-    except LayoutChangedError as error:
-        await queue._renew_layout(error)
+    except LayoutChangedError:
+        await queue._renew_layout(refused=True)
     routed = RoutedBulk(ids, queue, given, added, claimed)
     await routed.check()
     is_large = len(given) > ROWS_AT_ONCE or routed.chars > _CHARS_AT_ONCE
@@ -521,8 +521,7 @@ async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, A
         await transport.call(open_write(write, create=True))
         others = [name for name in winners if name != queue.name]
         await asyncio.gather(*(transport.call(open_write(write, create=False, queue=name)) for name in others))
-        for first in range(0, len(staged), _PIECES_TOGETHER):
-            some = staged[first : first + _PIECES_TOGETHER]
+        for some in pieces(staged, _PIECES_TOGETHER):
             calls = [stage(write, keys, attempt, 0, blob, unique=False) for keys, attempt, blob in some]
             for (keys, _, _), reply in zip(some, await asyncio.gather(*map(transport.call, calls)), strict=True):
                 if reply.state != "open":
@@ -551,8 +550,8 @@ async def _ids(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) ->
     keyed = {options["job_id"]: options["deduplication"]["id"] for _, _, options in jobs if "deduplication" in options}
     missing = dict(keyed)
     wanted = list(keyed)
-    for first in range(0, len(wanted), ROWS_AT_ONCE):
-        call = reading.records(link.keys.meta, wanted[first : first + ROWS_AT_ONCE], ("timestamp",))
+    for piece in pieces(wanted, ROWS_AT_ONCE):
+        call = reading.records(link.keys.meta, piece, ("timestamp",))
         for job_id, _ in await link.transport.call(call):
             missing.pop(job_id, None)
     holders: dict[str, str] = {}

@@ -21,11 +21,11 @@ from urllib.parse import unquote
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, reading, unpack
+from glidemq_py._core.calls import Call, pieces, reading, unpack
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.partitions.routing import candidates
-from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._partitions.routing import candidates
+from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError
 from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
@@ -178,8 +178,7 @@ class ChosenIds:
     async def _claim_new(self, shard: str, ids: list[str], value: str) -> list[tuple[str, str]]:
         """Claim the ids without an entry; return the others with their entries."""
         taken: list[tuple[str, str]] = []
-        for start in range(0, len(ids), _IDS_PER_CALL):
-            piece = ids[start : start + _IDS_PER_CALL]
+        for piece in pieces(ids, _IDS_PER_CALL):
             found = await self._transport.call(claim_ids(shard, [text for each in piece for text in (each, "", value)]))
             taken += [(each, before) for each, before in zip(piece, found, strict=True) if before]
         return taken
@@ -313,8 +312,8 @@ async def _used_in(opened: Queue[Any, Any], chosen: Sequence[str]) -> list[str]:
         parts = [(opened._partitions.queues[number], ids) for number, ids in placed.items()]
     for part, wanted in parts:
         link = await part._connected()
-        for start in range(0, len(wanted), _IDS_PER_CALL):
-            call = reading.records(link.keys.meta, wanted[start : start + _IDS_PER_CALL], ("state",))
+        for piece in pieces(wanted, _IDS_PER_CALL):
+            call = reading.records(link.keys.meta, piece, ("state",))
             used += [by_own[own] for own, _ in await link.transport.call(call)]
     return used
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from glidemq_py._client.connect import URL_VARIABLE
-from glidemq_py._client.embedded import EmbeddedServer, start_embedded
+from glidemq_py._client.embedded import EmbeddedServer, make_private, open_private, start_embedded
 from glidemq_py.errors import EmbeddedServerError, GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def kept_server(path: str) -> Generator[EmbeddedServer]:
     if folder.exists() and not folder.is_dir():
         raise GlideMQValidationError("data_path", path, "must be a directory, not a file")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "gateway.lock").open("a")
+        make_private(folder)
+        lock = open_private(folder / "gateway.lock")
     except OSError as error:
         raise GlideMQValidationError("data_path", path, f"cannot be used: {error.strerror}") from None
     with lock as held:
@@ -54,7 +54,7 @@ def kept_server(path: str) -> Generator[EmbeddedServer]:
             server.stop(flush=True)
 
 
-def _hold(file: IO[str], path: str) -> None:
+def _hold(file: IO[bytes], path: str) -> None:
     if sys.platform == "win32":
         raise EmbeddedServerError("the embedded server does not run on Windows")
     try:

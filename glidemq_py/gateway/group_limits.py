@@ -12,6 +12,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.calls import pieces
 from glidemq_py._features.fair_keys.options import FairKeyDefaults
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
 from glidemq_py.gateway.table import Field, Kind, check_nested
@@ -59,8 +60,7 @@ async def set_group_sizes(queue: Queue[Any, Any], sizes: Iterable[GroupSize | No
         return
     known, now = _known.setdefault(queue, {}), time.monotonic()
     new = [(group, size) for group, size in wanted.items() if not _is_known(known.get(group), size, now)]
-    for first in range(0, len(new), _TOGETHER):
-        some = new[first : first + _TOGETHER]
+    for some in pieces(new, _TOGETHER):
         await asyncio.gather(*(queue.set_fair_key_limits(group, max_backlog=size) for group, size in some))
         if len(known) + len(some) > _KEPT:
             known.clear()

@@ -166,7 +166,12 @@ class HeldJobs:
             ended.popitem(last=False)
 
     def take(self, connection: object) -> list[Held]:
-        """Forget the jobs of a lost connection, and return those to release."""
-        mine = [job_id for job_id, held in self._jobs.items() if held.connection is connection]
-        taken = [self._jobs.pop(job_id) for job_id in mine]
-        return [held for held in taken if not held.is_kept]
+        """Forget the jobs of a lost connection that are to be released, and return them; others may be reported."""
+        taken: list[Held] = []
+        for job_id, held in list(self._jobs.items()):
+            if held.connection is connection:
+                if held.is_kept:
+                    held.connection = None
+                else:
+                    taken.append(self._jobs.pop(job_id))
+        return taken

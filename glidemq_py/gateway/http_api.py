@@ -136,6 +136,7 @@ class HttpApi:
         if own is not None:
             await own(request, send, headers)
             return
+        _ = self._state.transport  # raises while the gateway is not started
         figures = self._figures.get(f"{method} {path}")
         if figures is not None:
             work = figures(request, dict(_query_of(scope)))
@@ -254,6 +255,7 @@ class HttpApi:
         """Serve a WebSocket until the client leaves or the gateway closes."""
         path = _path_of(scope)
         self._check(path, headers, scope)
+        _ = self._state.transport
         found = find_route("GET", path)
         if found is None or found[0].command != SOCKET:
             raise _RefusedError(404, "Not found")

@@ -7,19 +7,16 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Generator
-from typing import Final
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS
 from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
 from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.gateway.http_api import HttpApi
-from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.options import BACKLOG, GatewayOptions
 from glidemq_py.gateway.session import GatewayState
 from glidemq_py.gateway.web_socket import MAX_MESSAGE, PING_S
 
 __all__ = ["GatewayHttpServer"]
-
-_BACKLOG: Final = 2_048
 
 
 class _Server(HttpServer):
@@ -51,8 +48,8 @@ class GatewayHttpServer:
             state, hosts=hosts or LOOPBACK_HOSTS, cors_origins=options.cors_origins, metrics_auth=options.metrics_auth
         )
         config = server_config(
-            api, max_connections=options.max_connections, log_config=None, access_log=False, lifespan="off",
-            server_header=False, proxy_headers=False, ws=WebSocketProtocol, ws_max_size=MAX_MESSAGE,
+            api, max_connections=options.max_connections, idle_timeout=75_000, log_config=None, access_log=False,
+            lifespan="off", server_header=False, proxy_headers=False, ws=WebSocketProtocol, ws_max_size=MAX_MESSAGE,
             ws_ping_interval=PING_S, ws_ping_timeout=PING_S, ws_per_message_deflate=False,
         )  # fmt: skip
         config.load()
@@ -60,7 +57,7 @@ class GatewayHttpServer:
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
         # Connections that arrive before uvicorn accepts them wait in the backlog.
         self._socket = socket.create_server(
-            (options.host, options.http_port), family=family, backlog=_BACKLOG, reuse_port=options.share_port
+            (options.host, options.http_port), family=family, backlog=BACKLOG, reuse_port=options.share_port
         )
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.gateway_ids import queue_numbers_key
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_existing_id
-from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, chosen_of, engine_id
 from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number, usual_number
@@ -218,8 +219,7 @@ class JobIds:
         """
         written = 0
         known = list(self._names.items())
-        for start in range(0, len(known), _NUMBERS_PER_CALL):
-            page = known[start : start + _NUMBERS_PER_CALL]
+        for page in pieces(known, _NUMBERS_PER_CALL):
             fields = [field for number, name in page for field in (f"n:{number}", f"q:{name}")]
             found = await self._transport.command("HMGET", self._key, *fields)
             for (number, name), named, numbered in zip(page, found[::2], found[1::2], strict=True):

@@ -14,7 +14,7 @@ from glidemq_py.gateway.wire_states import wire_state
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["active_job", "existing_job", "find_job", "job_at", "located", "own_id", "parts_of_key"]
+__all__ = ["active_job", "existing_job", "find_job", "job_at", "located", "own_id", "part_of_key"]
 
 
 async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job[Any, Any] | None:
@@ -63,11 +63,11 @@ async def located(session: Session, queue: str, job_id: str) -> tuple[Queue[Any,
     return (found, job_id) if found._partitions is None else await found._partitions._locate(job_id)
 
 
-async def parts_of_key(queue: Queue[Any, Any], key: str) -> list[Queue[Any, Any]]:
-    """Return the partitions that may have jobs with a routing key; a queue without partitions has them itself."""
+async def part_of_key(queue: Queue[Any, Any], key: str) -> Queue[Any, Any]:
+    """Return the partition of the jobs with a routing key; a queue without partitions has them itself."""
     await queue._plain_link()
     partitions = queue._partitions
-    return [queue] if partitions is None else [partitions.queues[number] for number in partitions.layout.homes(key)]
+    return queue if partitions is None else partitions.queues[partitions.partition_of(key)]
 
 
 async def own_id(session: Session, queue: str, job_id: str) -> str | None:

@@ -15,8 +15,10 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.gateway.webhooks.addresses import Network, parse_networks
 
-__all__ = ["GatewayOptions"]
+__all__ = ["BACKLOG", "GatewayOptions"]
 
+BACKLOG: Final = 2_048
+"""Connections that wait until the gateway accepts them: many clients reconnect at once when it is back."""
 _SHARED_PORT: Final = "must not be 0 with several processes (share_port): each would get another port"
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 

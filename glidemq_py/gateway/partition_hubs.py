@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from glidemq_py._features.partitions.share_trading import ShareTrading
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched
@@ -52,8 +51,6 @@ class PartitionHubs:
         self._is_closed = False
         self._late: set[Hub] = set()
         """Those with an overdue call. They are not asked until it has returned."""
-        self.trading: ShareTrading | None = None
-        """Trades the shares of the partitions in the queue's concurrency."""
         self.partitions: object = None
         """The `PartitionedQueue` that has the partitions."""
         self.use(partitions, hubs)
@@ -233,8 +230,6 @@ class PartitionHubs:
     def close(self) -> None:
         """End the fetches that wait. Idempotent."""
         self._is_closed = True
-        if self.trading is not None:
-            self.trading.stop()
         self._changes += 1
         self._wake(len(self._sleeping))
         self._set_timer()

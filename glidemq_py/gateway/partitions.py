@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Final
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._features.partitions.layout import partition_home
-from glidemq_py._features.partitions.listing import whole_queues
+from glidemq_py._core.names import partition_home
 from glidemq_py._features.queue_list import find_queues
+from glidemq_py._partitions.listing import whole_queues
 
 __all__ = ["MARK", "listed_queues", "queue_of_part"]
 

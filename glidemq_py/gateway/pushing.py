@@ -31,6 +31,7 @@ __all__ = [
     "child_policy",
     "chosen_id",
     "group_priority",
+    "ineffective_policies",
     "job_name_and_data",
     "missing_job",
     "push_of",
@@ -52,6 +53,7 @@ _MOST_BYTES: Final = 2**53 - 1
 _FIXED_JITTER: Final = 0.2
 _EXPONENTIAL_JITTER: Final = 1.0
 
+_CONTINUE: Final = "continueParentOnFailure"
 CHILD_POLICIES: Final[Mapping[str, str]] = {
     "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
 }  # fmt: skip
@@ -85,10 +87,10 @@ JOB_FIELDS: Final = (
     Field("stackTraceLimit", Kind.INTEGER, minimum=0, maximum=MAX_TRACE_LINES),
     Field("stallTimeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
     Field("parentId", minimum=1), *(Field(name, Kind.FLAG) for name in CHILD_POLICIES),
-    Field("childrenIds", Kind.UNSUPPORTED), Field("continueParentOnFailure", Kind.UNSUPPORTED),
+    Field("childrenIds", Kind.UNSUPPORTED), Field(_CONTINUE, Kind.FLAG),
 )  # fmt: skip
 
-_NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize", "repeat")
+_NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize", "repeat", _CONTINUE)
 FLOW_FIELDS: Final = (
     *(field for field in JOB_FIELDS if field.name not in ("childrenIds", *_NOT_IN_FLOWS)),
     Field("childrenIds", Kind.TEXTS), *(Field(name, Kind.UNSUPPORTED) for name in _NOT_IN_FLOWS),
@@ -185,10 +187,10 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     if given["parentId"] is not None:
         if given["uniqueKey"] is not None or given["debounceId"]:
             raise CommandError("parentId is not supported with uniqueKey or debounceId")
+        if given[_CONTINUE]:
+            raise CommandError(f"{_CONTINUE} is not supported yet")
         options["parent"] = await _parent(ids, given["parentId"])
         options["on_failure"] = child_policy(given)
-    elif any(given[name] for name in CHILD_POLICIES):
-        raise CommandError(f"{', '.join(name for name in CHILD_POLICIES if given[name])} requires parentId")
     if given["dependsOn"]:
         needed = dict.fromkeys(given["dependsOn"])
         if chosen in needed:
@@ -376,6 +378,13 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
         raise CommandError(f"{name} must be an integer from 0 to {2**31 - 1}")
     return int(value)
+
+
+def ineffective_policies(given: Any) -> list[str]:
+    """Return the names of the fields of a job, not checked yet, that need a `parentId`, which it has not."""
+    if not is_map(given) or given.get("parentId") is not None:
+        return []
+    return [name for name in (*CHILD_POLICIES, _CONTINUE) if given.get(name)]
 
 
 def child_policy(given: Mapping[str, Any]) -> str:

@@ -4,30 +4,34 @@ Jobs without a key go to one partition per 250 jobs. If all go to one partition,
 they are staged in all partitions first, and committed in one step, as larger commands are.
 
 A commit cannot refuse a job. So jobs that may be refused are added by a call per partition, and deleted again if one of
-them is refused: those with a parent or dependencies, durable ones, those of groups while groups have limits, and those
-whose keys have jobs in a former partition.
+them is refused: those with a parent or dependencies, durable ones, and those of groups while groups have limits.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, Final, NamedTuple
 
+from glidemq_py._api.adds import Part, Plan, Routes
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._api.partitioned_adds import add_all, divide
+from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import DATA, Row
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.durability.options import parse_durable
-from glidemq_py._features.partitions.stored import read_layout
-from glidemq_py._job.job import Job
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, JobNotFoundError
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
-from glidemq_py.gateway.routed import routing_of
+from glidemq_py.gateway.routed import reject_two_keys, routing_of
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.gateway.taking_back import take_back
@@ -75,10 +79,8 @@ class RoutedBulk:
         self._ids, self._queue, self._given, self._added = ids, queue, given, added
         self.pushes: list[Push] = []
         self.chosen: list[str | None] = []
-        self._routing: list[tuple[Any, ...]] = []
-        """Per job: name, no data, and the options that choose the partition or refer to other jobs, if any."""
-        self._numbers: dict[int, int] = {}
-        """Position of each of these, by the identity of the tuple."""
+        self._routing: list[JobOptions] = []
+        """The options of each job that choose its partition or refer to other jobs."""
         self._by_id: dict[Any, int] = {}
         """Position of the first job with each chosen id, as this package stores it."""
         self._needed: dict[int, list[int]] = {}
@@ -116,7 +118,8 @@ class RoutedBulk:
             try:
                 fields = check_all(JOB_FIELDS, each)
                 push = await push_of(ids, queue.name, fields, beside)
-                routing = routing_of(queue, fields, push[2])
+                reject_two_keys(queue, fields, push[2])
+                routing = routing_of(fields, push[2])
                 sizes.append(group_size(fields))
                 self.chosen.append(chosen_id(fields))
             except CommandError as error:
@@ -124,10 +127,9 @@ class RoutedBulk:
             self.chars, last = self.chars + last, len(str(row_of(queue, link, push, number)[0][DATA]))
             self.pushes.append(push)
             routing |= {option: push[2][option] for option in _REFERENCES if option in push[2]}
-            self._routing.append((push[0], None, routing) if routing else (push[0], None))
+            self._routing.append(queue._options(routing))
             self.is_durable = self.is_durable or fields["durable"]
             self._is_related = self._is_related or "depends_on" in push[2] or "parent" in push[2]
-        self._numbers = {id(each): number for number, each in enumerate(self._routing)}
         named_jobs = [(number, self.pushes[number][2]) for number, each in enumerate(self.chosen) if each is not None]
         self._by_id = {options["job_id"]: number for number, options in reversed(named_jobs)}
         for number, (_, _, options) in enumerate(self.pushes if self._is_related else ()):
@@ -160,64 +162,56 @@ class RoutedBulk:
     # -- one call per partition -------------------------------------------------------------------------------
 
     async def _add_at_once(self, numbers: Sequence[int]) -> list[str]:
-        durability = parse_durable(True) if self.is_durable else None
-        specs = [self._routing[at] for at in numbers]
-        places = {at: place for place, at in enumerate(numbers)}
-        ids = {job_id: places[at] for job_id, at in self._by_id.items()}
-
-        async def add_to(part: Any, some: Sequence[Any]) -> list[Job[Any, Any]]:
-            return await self._add_some(part, [self._numbers[id(each)] for each in some])
-
+        plan = await self._plan(numbers)
         try:
-            added = await add_all(self._queue, specs, durability, add_to, ids)
+            return [await self._on_wire(job) for job in await plan.run()]
         except BulkAddError as error:
             raise CommandError(await self._taken_back(numbers, error.results)) from None
-        return [await self._on_wire(job) for job in added]
+
+    async def _plan(self, numbers: Sequence[int]) -> Plan:
+        places = {at: place for place, at in enumerate(numbers)}
+        ids = {job_id: places[at] for job_id, at in self._by_id.items() if at in places}
+        entries = [(self.pushes[at][0], None, self._routing[at]) for at in numbers]
+        durability = parse_durable(True) if self.is_durable else None
+        link = await self._queue._first_connected()
+        return Plan(self._queue, link, entries, durability, partial(self._add_some, numbers), ids)
 
     async def _on_wire(self, job: Any) -> str:
         return job.id if isinstance(job, _Known) else await self._ids.on_wire(self._queue.name, job.id)
 
-    async def _add_some(self, part: Queue[Any, Any], numbers: Sequence[int]) -> list[Any]:
+    async def _add_some(
+        self, numbers: Sequence[int], plan: Plan, part: Queue[Any, Any], mine: Sequence[int]
+    ) -> None:  # fmt: skip
+        """Add jobs of a plan, given their positions in it, to a partition, with the ids that it makes."""
+        results = plan.results
         try:
-            known = await self._claim(part, numbers)
+            known = await self._claim(part, [numbers[i] for i in mine])
         except CommandError as error:
-            raise BulkAddError([GlideMQError(str(error))] * len(numbers)) from None
-        specs = {at: await self._push_to(part, at) for at in numbers if self.chosen[at] not in known}
-        durability = parse_durable(True) if self.is_durable else None
-        results: list[Any] = []
-        if specs:
-            results = await _results(part, list(specs.values()), durability)
-            if any(isinstance(each, AmbiguousResultError) and not each.timed_out for each in results):
-                results = await _results(part, list(specs.values()), durability)  # the ids make it safe
+            return plan.fail(mine, GlideMQError(str(error)))
+        sent = [i for i in mine if self.chosen[numbers[i]] not in known]
+        for i in sent:
+            name, data, options = await self._push_to(part, numbers[i])
+            plan.replace(i, (name, data, part._options(options)))
+        if sent:
+            await plan.send(part, sent)
+            if any(isinstance(results[i], AmbiguousResultError) and not results[i].timed_out for i in sent):
+                for i in sent:
+                    results[i] = None
+                await plan.send(part, sent)  # the ids make it safe
             self._added(part.name)
-        found: dict[int, Any] = dict(zip(specs, results, strict=True))
-        for at, each in found.items():
-            if isinstance(each, AmbiguousResultError):
-                self._placed[at] = part, specs[at][2]["job_id"]
-            elif not isinstance(each, BaseException) and each.outcome in ADDED_OUTCOMES:
-                self._placed[at] = part, each._stored_id
-        every = [found[at] if at in found else _Known(str(self.chosen[at])) for at in numbers]
-        await self._name_added(part, numbers, every)
-        if any(isinstance(each, GlideMQError) for each in every):
-            raise BulkAddError(every)
-        return every
-
-    async def _name_added(self, part: Queue[Any, Any], numbers: Sequence[int], results: Sequence[Any]) -> None:
-        """Let the jobs that wait for these name their partition, which their ids need not choose."""
-        if not self._is_related or part._partition is None:
-            return
-        names: dict[str, str] = {}
-        for at, each in zip(numbers, results, strict=True):
-            chosen = self.chosen[at]
-            if chosen is None or isinstance(each, BaseException):
-                continue
-            own: str = self.pushes[at][2]["job_id"]
-            found = await self._ids.find(chosen) if isinstance(each, _Known) else None
-            names[own] = part._partition.id_of(own) if found is None else found[1]
-        for (_, _, options), routing in zip(self.pushes, self._routing, strict=True):
-            if names and "depends_on" in options:
-                options["depends_on"] = [names.get(each, each) for each in options["depends_on"]]
-                routing[2]["depends_on"] = options["depends_on"]
+        for i in mine:
+            chosen = str(self.chosen[numbers[i]])
+            if results[i] is None:
+                results[i] = _Known(chosen)
+                found = await self._ids.find(chosen) if plan.relations is not None else None
+                if found is not None and plan.relations is not None:
+                    number, own = split_partition_id(found[1])
+                    plan.relations.added[i] = JobRef(self._queue._parts[number].name, own)
+            elif isinstance(results[i], AmbiguousResultError):
+                self._placed[numbers[i]] = part, str(plan.entries[i][2].job_id)
+            elif not isinstance(results[i], BaseException) and results[i].outcome in ADDED_OUTCOMES:
+                self._placed[numbers[i]] = part, results[i]._stored_id
+        return None
 
     async def _claim(self, part: Queue[Any, Any], numbers: Sequence[int]) -> set[str | None]:
         """Claim the chosen ids for a partition; return those of unfinished jobs."""
@@ -255,10 +249,10 @@ class RoutedBulk:
         for _ in range(_ATTEMPTS):
             try:
                 return await self._add_divided_once(numbers, stage, is_large)
-            except LayoutChangedError as error:
+            except LayoutChangedError:
                 if self._queue._partitions is None:
                     raise
-                await self._queue._renew_layout(error)
+                await self._queue._renew_layout(refused=True)
         raise GlideMQError(
             f"queue {self._queue.name!r}: other clients keep changing its partitions; add the jobs again"
         )
@@ -270,10 +264,8 @@ class RoutedBulk:
         partitions = queue._partitions
         if partitions is None:
             raise LayoutChangedError(f"queue {queue.name!r} has no partitions any more")
-        divided = (await divide(partitions, self._routing, numbers, between=_turn)).parts
+        divided = await self._divided(partitions, numbers)
         if not is_large:
-            if any(part._takes_known for part, _ in divided):
-                return None
             if len(divided) == 1:
                 return await self._add_to_one(*divided[0])
             if await self._may_be_full(divided):
@@ -302,15 +294,24 @@ class RoutedBulk:
         wire |= await self._holders([at for at in numbers if "deduplication" in self.pushes[at][2]], wire)
         return [wire[at] for at in numbers]
 
+    async def _divided(self, partitions: PartitionedQueue, numbers: Sequence[int]) -> list[Part]:
+        routes = Routes(partitions)
+        for count, at in enumerate(numbers, 1):
+            if count % _BETWEEN_TURNS == 0:
+                await _turn()
+            routes.add(at, self._routing[at])
+        return routes.parts
+
     async def _add_to_one(self, part: Queue[Any, Any], mine: Sequence[int]) -> list[str]:
-        try:
-            added = await self._add_some(part, mine)
-        except BulkAddError as error:
-            for each in error.results:
-                if isinstance(each, LayoutChangedError):
-                    raise each from None
-            raise CommandError(await self._taken_back(mine, error.results)) from None
-        return [await self._on_wire(job) for job in added]
+        plan = await self._plan(mine)
+        await self._add_some(mine, plan, part, range(len(mine)))
+        await plan.confirm()
+        for each in plan.results:
+            if isinstance(each, LayoutChangedError):
+                raise each
+        if any(isinstance(each, GlideMQError) for each in plan.results):
+            raise CommandError(await self._taken_back(mine, plan.results))
+        return [await self._on_wire(job) for job in plan.results]
 
     async def _may_be_full(self, divided: Sequence[tuple[Queue[Any, Any], Sequence[int]]]) -> bool:
         """Return whether a partition has limits of groups, and gets jobs of groups."""
@@ -327,8 +328,7 @@ class RoutedBulk:
     async def _holders(self, numbers: Sequence[int], wire: Mapping[int, str]) -> dict[int, str]:
         """Return the ids of staged jobs with a unique key: that of the existing job if it has prevented a new one."""
         found: dict[int, str] = {}
-        for first in range(0, len(numbers), _TOGETHER):
-            some = numbers[first : first + _TOGETHER]
+        for some in pieces(numbers, _TOGETHER):
             ids = await asyncio.gather(*(self._holder(at, wire[at]) for at in some))
             found |= zip(some, ids, strict=True)
         return found
@@ -348,13 +348,6 @@ class RoutedBulk:
 async def _turn() -> None:
     """Let other connections be served."""
     await asyncio.sleep(0)
-
-
-async def _results(part: Queue[Any, Any], specs: Sequence[Push], durability: Any) -> list[Any]:
-    try:
-        return list(await part._add_all(await part._connected(), specs, durability, is_routed=True))
-    except BulkAddError as error:
-        return list(error.results)
 
 
 async def check_layout(queue: Queue[Any, Any], routed_by: int) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.bulk import added_job, spec_of
+from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls.adding import Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import PackedValue, encode_data
+from glidemq_py._core.queue_options import entry_of
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.durability.options import parse_durable
 from glidemq_py._features.queue_list import register
@@ -155,7 +156,7 @@ def row_of(
 def _options(queue: Queue[Any, Any], push: Push, position: int | None) -> JobOptions:
     if position is None:
         return queue._options(push[2])
-    return spec_of(push, position, NO_OPTIONS)[2]
+    return entry_of(push, NO_OPTIONS, f"jobs[{position}]")[2]
 
 
 def _new_row(

@@ -24,15 +24,21 @@ from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connectio
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
-from glidemq_py._features.partitions.share_trading import ShareTrading
 from glidemq_py._features.queue_list import register_again
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.wake_channel import WakeChannels
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import (
+    ClosedError,
+    ConnectionRejectedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+)
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures, Backups
 from glidemq_py.gateway.commands.cron import read_schedulers
@@ -46,7 +52,7 @@ from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import LIMIT
-from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.options import BACKLOG, GatewayOptions
 from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.partitions import listed_queues, queue_of_part
 from glidemq_py.gateway.session import Session, token_digests
@@ -74,6 +80,8 @@ _RELEASE_S: Final = 1.0
 """Part of the time for closing that is kept for what follows the running commands, but at most a quarter."""
 _LEAST_CLOSE_S: Final = 0.5
 _HANDSHAKE_S: Final = 10.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
+"""Between two tries to reach the server of the queues at the start."""
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
 _REPAIR_S: Final = 2.0
@@ -167,29 +175,29 @@ class Gateway:
     async def start(self) -> None:
         """Connect to the server of the queues, and listen.
 
+        Waits while that server cannot be reached. The HTTP API is open already: `/ready` has the status 503.
+
         Raises:
-            GlideMQConnectionError: If the server of the queues cannot be reached.
+            ConnectionRejectedError: If the server of the queues rejects the connection.
             OSError: If the address cannot be used.
             ClosedError: If the gateway was closed.
         """
-        if self._is_closing:
-            raise ClosedError("the gateway is closed")
         self._connection = _without_polling(self._connection)
-        self._client = await SharedClient.open(self._connection)
         loop = asyncio.get_running_loop()
         try:
+            if self.options.http_port is not None and not self._is_closing:
+                self._http = self._open_http()
+                self.http_port = self._http.port
+            self._client = await self._connect()
             self._transport = await open_transport(self._client)
             self._flows = FlowProducer(self._client, prefix=self.options.prefix)
             self._flows._payload_limit = LIMIT
             self._ids = JobIds(self._transport, self.options.prefix, self.queue, self.part)
             self._webhooks = Webhooks(self.options, self._connection, self._transport, self.queue, self._ids.on_wire)
             self._server = await self._listen(loop)
-            if self.options.http_port is not None:
-                self._http = self._open_http()
-                self.http_port = self._http.port
         except BaseException:
-            if self._server is not None:
-                self._server.close()
+            if self._http is not None:
+                await self._http.close(0)
             await self._close_client()
             raise
         self.port = self._server.sockets[0].getsockname()[1]
@@ -205,12 +213,26 @@ class Gateway:
         if self._certificate is not None:
             self._duties += (asyncio.create_task(self._watch_certificate()),)
 
+    async def _connect(self) -> ConnectionSource:
+        pause = _FIRST_PAUSE_S
+        while not self._is_closing:
+            try:
+                return await SharedClient.open(self._connection)
+            except ConnectionRejectedError:
+                raise
+            except GlideMQConnectionError as error:
+                jittered = pause * random.uniform(0.5, 1.5)
+                _log.warning("gateway: cannot start yet: %s; retrying in %.1f s", error, jittered)
+            await asyncio.sleep(jittered)
+            pause = min(pause * 2, _LAST_PAUSE_S)
+        raise ClosedError("the gateway is closed")
+
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
         host = self.options.host
         try:
             return await loop.create_server(
                 lambda: Session(self), host, self.options.port, reuse_port=True if self.options.share_port else None,
-                ssl=None if self._certificate is None else self._certificate.context,
+                backlog=BACKLOG, ssl=None if self._certificate is None else self._certificate.context,
                 ssl_handshake_timeout=None if self._certificate is None else _HANDSHAKE_S,
             )  # fmt: skip
         except socket.gaierror as error:
@@ -346,7 +368,7 @@ class Gateway:
             if each.name == name:
                 self.ids.met(name)
                 return each
-        return await self.queue(name)  # a former partition, or a queue whose name looks like that of one
+        return await self.queue(name)  # a queue whose name looks like that of one
 
     def known_hub(self, name: str) -> Hub | PartitionHubs | None:
         """Return what clients fetch from, for the queue of this name, if there is one."""
@@ -380,10 +402,6 @@ class Gateway:
             found.use(partitions, hubs)
         else:
             found = self._fetching[queue.name] = PartitionHubs(partitions, hubs)
-        for part in queue._parts:
-            assert part._link is not None
-            found.trading = found.trading or ShareTrading(part._link.transport, queue._keys)
-            part._link.lacks_share = found.trading.request
         return found
 
     async def _watch_partitions(self) -> None:
@@ -406,8 +424,7 @@ class Gateway:
             is_fetched = found.is_in_use or now - found.polled_at < _LAYOUT_S
             if is_fetched and time.monotonic() - (queue._layout_read_at or 0.0) >= _LAYOUT_S:
                 old.append(queue)
-        for start in range(0, len(old), _WATCHED_TOGETHER):
-            some = old[start : start + _WATCHED_TOGETHER]
+        for some in pieces(old, _WATCHED_TOGETHER):
             await asyncio.gather(*(self._read_partitions(queue) for queue in some))
 
     async def _read_partitions(self, queue: Queue[Any, Any]) -> None:
@@ -692,7 +709,8 @@ class Gateway:
     @property
     def transport(self) -> Transport:
         """The connection to the server of the queues, for commands that are about no queue."""
-        assert self._transport is not None, "a gateway with sessions is started"
+        if self._transport is None:  # HTTP requests may arrive before
+            raise GlideMQConnectionError("the gateway has not reached its server yet; /ready shows when it has")
         return self._transport
 
     @property
@@ -739,17 +757,18 @@ class Gateway:
         held = sorted(self.held.take(session), key=lambda each: each.queue)
         for name, of_queue in itertools.groupby(held, lambda each: each.queue):
             jobs = list(of_queue)
-            for start in range(0, len(jobs), _RELEASED_PER_CALL):
+            for piece in pieces(jobs, _RELEASED_PER_CALL):
                 try:
-                    await self._release_some(await self.part(name), jobs[start : start + _RELEASED_PER_CALL])
+                    await self._release_some(await self.part(name), piece)
                 except GlideMQError as error:
                     _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", name, error)
 
     async def _release_some(self, queue: Queue[Any, Any], held: Sequence[Held]) -> None:
         link = await queue._connected()
         leases: list[Lease[Any, Any]] = [Lease.from_token(queue, each.token) for each in held]
-        keys = [link.keys.job(lease.id) for lease in leases]
-        found = await asyncio.gather(*(link.transport.command("HMGET", key, "state", "lease") for key in keys))
+        # A lease has the id with its partition, the key has the one within it.
+        states = (link.transport.command("HMGET", link.keys.job(each.facts.id), "state", "lease") for each in held)
+        found = await asyncio.gather(*states)
         # Another gateway may have taken the report, or renewed the lock: then the deadline is not the one of the fetch.
         left = [
             lease for lease, each, (state, text) in zip(leases, held, found, strict=True)

@@ -19,7 +19,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._web.repeated_warnings import RepeatedWarnings, address_of
-from glidemq_py.errors import GlideMQError, PayloadTooLargeError, UnsupportedOptionError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, PayloadTooLargeError
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
@@ -305,6 +305,8 @@ class Session(asyncio.Protocol):
         """Commands that add jobs and have not got their place yet: later ones must not overtake them."""
         self.push_order = PushOrder()
         """The jobs that have got their place, and are not added yet."""
+        self.has_noted_policies = False
+        """Whether it was logged that options of the jobs of this connection have no effect."""
         self.subscription: str | None = None
         """Name of the queue whose events this connection gets."""
         self.workers: set[str] = set()
@@ -614,7 +616,7 @@ class Session(asyncio.Protocol):
             return await self._execute(name, given, fields, rest, began)
         except PayloadTooLargeError as error:
             return _failure(_too_large(error))
-        except UnsupportedOptionError as error:
+        except GlideMQValidationError as error:
             return _failure(_NOT_DURABLE if error.option == "durable" else str(error))
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))

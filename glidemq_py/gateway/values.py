@@ -265,7 +265,9 @@ def portable(value: Any) -> Any:
             if kinds <= _UNCHANGED or (kinds <= _INTEGERS and min(value) >= _INT_MIN and max(value) < _INT_MAX):
                 return value
         return [each if each.__class__ is str else portable(each) for each in value]
-    if isinstance(value, datetime) or value is None or kind in (str, bytes, float, bool):
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.isoformat()
+    if value is None or kind in (str, bytes, float, bool):
         return value
     return value if kind is _msgpack.ExtType or kind is _msgpack.Timestamp else str(value)
 

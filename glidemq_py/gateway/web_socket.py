@@ -167,7 +167,7 @@ class WebSocketSession(HttpSession):
                 checked = _names(events)
                 names = [*before, *(name for name in checked if name not in before)]
             else:
-                names = [name for name in before if name not in events] if is_list(events) else []
+                names = [name for name in before if name not in events] if is_list(events) and events else []
             if names:
                 await self._start_events()
             else:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 try:
     from starlette.requests import HTTPConnection
@@ -16,6 +16,8 @@ from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 
 __all__ = ["AppQueues"]
+
+QueueT = TypeVar("QueueT", bound=Queue[Any, Any])
 
 
 class AppQueues:
@@ -33,12 +35,12 @@ class AppQueues:
             job = await emails.add("welcome", {"to": "a@example.org"})
             return {"job": job.id}
 
-    In Starlette, ``request.state.queues["emails"]`` is the queue. In tests, replace a queue by
-    ``app.dependency_overrides[queues.get("emails")] = lambda: TestQueue("emails")``.
+    In Starlette, ``request.state.queues["emails"]`` is the queue. The pytest fixture `glidemq_endpoints` replaces the
+    queues by in-memory ones. The application may start again after its end, in another event loop too.
 
     Args:
         queues: The queues, not yet connected. The lifespan connects them, so a wrong URL ends the start of the
-            application, and closes them.
+            application, and disconnects them.
         workers: Workers that run in the process of the application. Larger ones run them in processes of their own.
 
     Raises:
@@ -46,7 +48,7 @@ class AppQueues:
     """
 
     def __init__(self, queues: Sequence[Queue[Any, Any]], *, workers: Sequence[Worker[Any]] = ()) -> None:
-        self._queues = {queue.name: queue for queue in queues}
+        self._queues: Mapping[str, Queue[Any, Any]] = {queue.name: queue for queue in queues}
         if len(self._queues) != len(queues):
             names = [queue.name for queue in queues]
             raise GlideMQValidationError("queues", names, "must have different names")
@@ -59,14 +61,32 @@ class AppQueues:
         """Open the queues and workers while the application runs; yield its state, with ``queues`` by name."""
         async with AsyncExitStack() as stack:
             for queue in self._queues.values():
-                await stack.enter_async_context(queue)
+                stack.push_async_callback(queue._disconnect)
+                await queue.connect()
             for worker in self._workers:
+                if worker._life.is_closing:
+                    worker._renew()
                 await stack.enter_async_context(worker)
             self._is_open = True
             try:
                 yield {"queues": self._queues}
             finally:
                 self._is_open = False
+
+    @contextmanager
+    def replaced(self, make: Callable[[Queue[Any, Any]], QueueT]) -> Generator[dict[str, QueueT]]:
+        """Replace the queues in a block of a test; no worker starts in it. Yield the new queues by name.
+
+        Args:
+            make: Returns the queue that replaces one.
+        """
+        before = self._queues, self._workers
+        made = {name: make(queue) for name, queue in self._queues.items()}
+        self._queues, self._workers = made, ()
+        try:
+            yield made
+        finally:
+            self._queues, self._workers = before
 
     def get(self, name: str) -> Callable[[HTTPConnection], Queue[Any, Any]]:
         """Return the dependency for a queue: ``Depends(queues.get("emails"))``. Always the same function for a name.
@@ -80,7 +100,10 @@ class AppQueues:
 
             def queue(connection: HTTPConnection) -> Queue[Any, Any]:
                 if not self._is_open:
-                    raise ClosedError("the lifespan of AppQueues is not part of the application: FastAPI(lifespan=...)")
+                    raise ClosedError(
+                        "the lifespan of AppQueues has not started: pass it as FastAPI(lifespan=...), and test "
+                        "it with `with TestClient(app) as client`"
+                    )
                 return self._queues[name]
 
             self._getters[name] = queue

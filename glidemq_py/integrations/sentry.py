@@ -101,9 +101,10 @@ class SentryMiddleware(Middleware):
                 except BaseException as error:
                     span.set_status("internal_error")
                     transaction.set_status("internal_error")
-                    if isinstance(error, Exception) and self._reports(job, error):
-                        sentry_sdk.capture_exception(error)
-                        with contextlib.suppress(AttributeError):  # a class of the handler's may forbid attributes
+                    # The error is raised as it is, whatever its class does with attributes.
+                    with contextlib.suppress(BaseException):
+                        if isinstance(error, Exception) and self._reports(job, error):
+                            sentry_sdk.capture_exception(error)
                             setattr(error, _REPORTED, True)
                     raise
                 span.set_status("ok")
@@ -133,7 +134,7 @@ def _skip_reported_errors() -> None:
     def processor(event: Any, hint: dict[str, Any]) -> Any:
         logged = event.get("logger") == _FAILURE_LOG
         error = (hint.get("exc_info") or (None, None))[1]
-        return None if logged and getattr(error, _REPORTED, False) else event
+        return None if logged and error is not None and _REPORTED in vars(error) else event
 
     add_global_event_processor(processor)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.administration import registry_add, registry_set
 from glidemq_py._core.keys import flow_key
 from glidemq_py._features.flows.parent_option import JobRef
@@ -59,8 +60,8 @@ async def keep_flow(transport: Transport, prefix: str, record: FlowRecord) -> No
     for part, refs in (("jobs", record.jobs), ("roots", record.roots)):
         members = [f"{ref.queue}:{ref.id}" for ref in refs]
         key = flow_key(prefix, record.flow_id, cast("Literal['jobs', 'roots']", part))
-        for i in range(0, len(members), _MEMBERS_PER_CALL):
-            await transport.call(registry_add(key, members[i : i + _MEMBERS_PER_CALL]))
+        for piece in pieces(members, _MEMBERS_PER_CALL):
+            await transport.call(registry_add(key, piece))
     meta = flow_key(prefix, record.flow_id, "meta")
     await transport.call(registry_set(meta, {"createdAt": str(record.created_at), "kind": record.kind}))
 

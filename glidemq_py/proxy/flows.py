@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required, cast
 from starlette.responses import Response
 
 from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
@@ -360,8 +361,7 @@ async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
             if now not in _ENDED:
                 outcomes[ref] = await nodes[ref].job.revoke()
         others = [ref for ref in running if nodes[ref].state is not JobState.WAITING_CHILDREN]
-        for i in range(0, len(others), _AT_A_TIME):
-            some = others[i : i + _AT_A_TIME]
+        for some in pieces(others, _AT_A_TIME):
             statuses = await asyncio.gather(*(nodes[ref].job.revoke() for ref in some))
             outcomes.update(zip(some, statuses, strict=True))
         await forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)

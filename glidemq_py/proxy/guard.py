@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,6 +60,9 @@ class Guard:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
+        raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        # Still encoded, so that a slash in an id separates nothing; ProxyRoute decodes its parts.
+        scope = {**scope, "path": raw.decode(errors="replace").partition("?")[0]}
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET", IS_HEAD: True}
         await self._app(scope, receive_read, send)

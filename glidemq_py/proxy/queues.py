@@ -183,7 +183,7 @@ async def clean(
 
 @router.get("/rate-limit", summary="Return the queue's rate limit", response_model=RateLimitState)
 async def rate_limit(queue: OpenQueue) -> Response:
-    return answer({"rateLimit": camel(await queue.get_global_rate_limit())})
+    return answer({"rateLimit": camel((await queue.get_global_limits()).rate_limit)})
 
 
 @router.put(

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +15,8 @@ from fastapi.routing import APIRoute, APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Match
+from starlette.types import Scope
 
 from glidemq_py._core import json_text
 from glidemq_py._core.checks import nearest_option, reject_unknown
@@ -88,7 +91,18 @@ class _JsonRequest(Request):
 
 
 class ProxyRoute(APIRoute):
-    """Rejects unknown query parameters and unexpected bodies; turns errors into responses by their type."""
+    """Rejects unknown query parameters and unexpected bodies; turns errors into responses by their type.
+
+    The path in the scope is still encoded (see `Guard`).
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the route serves a request, and its part of the scope, with decoded parameters."""
+        match, child = super().matches(scope)
+        parameters = child.get("path_params", {})
+        for name in self.param_convertors.keys() & parameters:
+            parameters[name] = unquote(parameters[name])
+        return match, child
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of requests."""

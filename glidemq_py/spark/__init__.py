@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["GlideMQDataSource", "WriteReport", "last_report"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["GlideMQDataSource", "WriteReport", "last_report", "save"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
             raise ImportError('the data source requires PySpark: pip install "glidemq-py[spark]"') from error
 
         return DefaultSource
-    if name in ("WriteReport", "last_report"):
+    if name in ("WriteReport", "last_report", "save"):
         from glidemq_py.spark import reports
 
         return getattr(reports, name)

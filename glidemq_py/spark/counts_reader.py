@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from glidemq_py._client.counting import FIGURES, complete_counts
-from glidemq_py._client.runtime import run_immediately
-from glidemq_py._client.transport import BlockingTransport
-from glidemq_py._core.calls import Call, reading
+from glidemq_py._client.portal import drive
+from glidemq_py._core.calls import reading
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.options import transport_of
@@ -17,18 +16,6 @@ from glidemq_py.spark.partitioned import layout_of, options_of
 from glidemq_py.spark.read_options import ReadOptions
 
 __all__ = ["CountsReader"]
-
-T = TypeVar("T")
-
-
-class _Calls:
-    """Makes the calls of asynchronous code on a blocking connection."""
-
-    def __init__(self, transport: BlockingTransport) -> None:
-        self._transport = transport
-
-    async def call(self, call: Call[T]) -> T:
-        return self._transport.call(call)
 
 
 class CountsReader(DataSourceReader):
@@ -51,12 +38,12 @@ class CountsReader(DataSourceReader):
         """Yield the counts as one Arrow batch."""
         options, transport = self._options, transport_of(self._options.place)
         layout = layout_of(transport, options.keys)
-        names = (options.keys.name,) if layout is None else layout.served
+        names = (options.keys.name,) if layout is None else layout.names
         found: Counter[str] = Counter()
         for each in names:
             meta = options_of(options, each).keys.meta
-            calls: Any = _Calls(transport)
-            numbers = run_immediately(complete_counts(calls, meta, transport.call(reading.counts(meta))))
+            counts = transport.call(reading.counts(meta))
+            numbers = drive(complete_counts(transport.transport, meta, counts))
             found.update(dict(zip(FIGURES, numbers, strict=True)))
         rows = [{"queue": options.keys.name, "state": state, "jobs": str(found[state])} for state in options.states]
         columns = [ours(name, "counts") for name, _ in self._columns]

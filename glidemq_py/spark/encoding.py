@@ -6,24 +6,24 @@ Arrow concatenates the parts of all rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from functools import partial
+from typing import Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import TEXT_MARK, array_head, pack
 from glidemq_py._core.calls.adding import stored_row
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, stored_names
-from glidemq_py._core.names import validate_job_id, validate_job_name, validate_queue_name
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
 from glidemq_py._core.rows import FIELDS
-from glidemq_py._features.partitions.routing import routing_key
+from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.json_columns import JsonColumns, NonFiniteError
-from glidemq_py.spark.options import WriteOptions, job_options, renamed
-from glidemq_py.spark.opts_column import MOVED, move_options
+from glidemq_py.spark.options import PYTHON_NAMES, WriteOptions, job_options, json_option, renamed
 from glidemq_py.spark.placing import KeySources, Placer
 from glidemq_py.spark.serializers import JSON, stored_data
-from glidemq_py.spark.templates import DEDUPLICATION, TemplatePacker
+from glidemq_py.spark.templates import TemplatePacker, instant
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_rows", "packed_texts"]
@@ -31,7 +31,7 @@ __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_
 _HEAD: Any = np.dtype([("mark", "u1"), ("length", ">u4")])
 # An empty scalar from buffers: `pa.scalar` imports pandas, which planning does not need.
 _NOTHING: Any = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes(8)), pa.py_buffer(b"")])[0]
-_OPTS, _AFTER_ID = FIELDS["new_job"].index("opts"), FIELDS["new_job"].index("id") + 1
+_OPTS = FIELDS["new_job"].index("opts")
 
 
 class PackedRows:
@@ -132,44 +132,15 @@ _FANNED_ROWS: Final = 10_000  # many queues, or shapes of options: each should g
 _MANY_SHAPES: Final = 16
 _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
-_OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
-
-_KEYS: Final = {"ordering": "orderingKey", "fair_key": "fairKey", "deduplication": DEDUPLICATION, "job_id": "jobId"}
-"""The columns of the options from which routing keys come."""
-
-_SOME_ID: Final = JobOptions(job_id="x")
+_CONVERTED: Final[dict[str, Callable[[Any], Any]]] = {
+    "runAt": instant,
+    "deduplicationId": lambda value: {"id": value},
+    **{name: partial(json_option, name) for name in ("backoff", "removeOnComplete", "removeOnFail")},
+}
+"""Columns whose values are not those of the option."""
 
 _Tail = tuple[bytes, bytes]
 """The parts of a packed row before its name and after its data."""
-
-
-class _Named(NamedTuple):
-    """The common parts of rows that differ only in their id."""
-
-    head: bytes
-    options: str
-    """The end of their stored options."""
-    behind: bytes
-    """The part after the id."""
-
-    @classmethod
-    def of(cls, options: JobOptions) -> _Named:
-        named = JobOptions.merge(options, _SOME_ID)
-        text = named.to_wire_json()
-        row = stored_row("", "", text, named)
-        before = _SOME_ID.to_wire_json()[:-1]  # the id is the first of the options
-        if not text.startswith(before):
-            raise AssertionError(text)
-        return cls(array_head(len(row)), text[len(before) :], b"".join(map(pack, row[_AFTER_ID:])))
-
-    def tail(self, job_id: str) -> _Tail:
-        """Return the parts of the row with this id.
-
-        Raises:
-            GlideMQValidationError: if the id is invalid.
-        """
-        options = f'{{"jobId":{json.dumps(validate_job_id(job_id))}{self.options}'
-        return self.head, pack(options) + pack(job_id) + self.behind
 
 
 class RowEncoder:
@@ -185,18 +156,11 @@ class RowEncoder:
         self._plan = plan
         self._write = options
         self._placer = placer
-        self._known_keys: dict[str | None, tuple[str | None, ...]] = {}
         self._columns = plan.options
         self._known_names: dict[str, None] = {}
         self._known_queues: dict[str, None] = {options.keys.name: None}
         self._json = JsonColumns(options.non_finite)
-        self._spread = (
-            *self._columns,
-            *(name for name in MOVED if "opts" in plan.columns and name not in plan.columns),
-        )
-        """The columns of options, and those that options in the column `opts` are moved into."""
-        self._packer = TemplatePacker(self._spread, lambda values: self._options(self._spread, values), packed_texts)
-        self._known_options: dict[tuple[Any, ...], _Tail | _Named] = {}
+        self._packer = TemplatePacker(self._columns, self._options, packed_texts)
         self._row = 0
         self.nulls = 0
         self._name = None if options.job_name is None else pack(options.job_name)
@@ -234,16 +198,13 @@ class RowEncoder:
         self._check_unused(batch)
         names = self._names(batch)
         queues = self._queues(batch)
-        arrays = self._arrays(batch)
-        head, tail = self._constant if not self._columns else self._tails(batch, arrays)
+        arrays = self._given(batch)
+        head, tail = self._constant if not self._columns else self._tails(arrays)
         rows = pack_rows((head, *names, *texts, tail))
-        queues, pending = self._placed(batch, queues, arrays)
-        if pending is not None:
-            kept = pa.array(pending)
-            queues, rows = queues.filter(kept), rows.filter(kept)
+        queues = self._placed(batch, queues, arrays)
         if queues is None:
             yield self._write.keys.name, PackedRows.of(rows)
-        elif len(rows):
+        else:
             yield from by_key(queues, rows)
 
     def _check_unused(self, batch: Any) -> None:
@@ -343,125 +304,87 @@ class RowEncoder:
             if len(known) < _CACHE_SIZE:
                 known[value] = None
 
-    def _placed(self, batch: Any, queues: Any, arrays: Sequence[Any] | None) -> tuple[Any, Any]:
-        """Return the queues with the partitions of rows in place of partitioned ones, and a mask of the rows to add.
-
-        The mask is None if no row was added by an earlier attempt of the task.
-        """
+    def _placed(self, batch: Any, queues: Any, arrays: Sequence[Any]) -> Any:
+        """Return the queues with the partitions of rows in place of partitioned ones."""
         placer, home = self._placer, self._write.keys.name
         if placer is None:
-            return queues, None
+            return queues
         given = queues
         if queues is None:
             given = pa.DictionaryArray.from_arrays(pa.array(np.zeros(batch.num_rows, np.int32)), pa.array([home]))
         part = placer.part(given)
         if part is None:
-            return queues, None
-        sources, pending = self._key_sources(batch, arrays), None
-        if part.may_be_added:
-            pending = ~part.added(sources)
-            placer.already_added += batch.num_rows - int(pending.sum())
+            return queues
+        sources = self._key_sources(batch.num_rows, arrays)
         misfits = sources.misfits()
-        if misfits is not None:
-            misfits = misfits & part.partitioned if pending is None else misfits & part.partitioned & pending
-            if misfits.any():
-                raise self._misfit(batch, int(np.argmax(misfits)))
-        return part.place(sources, pending), pending
+        if misfits is not None and (misfits & part.partitioned).any():
+            raise self._misfit(arrays, int(np.argmax(misfits & part.partitioned)))
+        return part.place(sources)
 
-    def _key_sources(self, batch: Any, arrays: Sequence[Any] | None) -> KeySources:
+    def _key_sources(self, rows: int, arrays: Sequence[Any]) -> KeySources:
         """Return the options that choose the partitions of rows, whose options are valid."""
-        # Options in the column `opts` that cannot be moved are read as they are.
-        own = arrays or [batch.column(self._plan.columns[name]) for name in self._columns]
-        columns = dict(zip(self._spread, own, strict=False))
-        opts = columns.get("opts")
-        if opts is None:
-            opts = pa.nulls(batch.num_rows, pa.string())
-        encoded = opts.dictionary_encode()
-        of_text = [self._keys_of(text) for text in (*encoded.dictionary.to_pylist(), None)]
-        of_row = encoded.indices.fill_null(len(of_text) - 1)
+        default = self._write.defaults
+        columns = dict(zip(self._columns, arrays, strict=True))
         found: list[Any] = []
-        for column, keys in zip(_KEYS.values(), zip(*of_text, strict=True), strict=True):
-            values = None if keys.count(None) == len(keys) else pa.array(keys, pa.string()).take(of_row)
-            if column in columns:
-                given = columns[column].cast(pa.string())
-                values = given if values is None else pc.coalesce(given, values)
-            found.append(values)
+        for name, value in (
+            ("orderingKey", default.ordering and default.ordering.key),
+            ("fairKey", default.fair_key),
+            ("deduplicationId", None),
+            ("jobId", None),
+        ):
+            column: Any = columns.get(name, None if value is None else pa.nulls(rows))
+            if column is not None:
+                text = column.cast(pa.string())
+                column = text if value is None else text.fill_null(value)
+            found.append(column)
         return KeySources(*found)
 
-    def _keys_of(self, text: str | None) -> tuple[str | None, ...]:
-        """Return the options that choose a partition, of a row with this text in `opts` and no columns of options."""
-        found = self._known_keys.get(text)
-        if found is None:
-            given: dict[str, Any] = {} if text is None else _read_opts(text).__dict__
-            default = self._write.defaults
-            values = [given[name] if name in given else getattr(default, name) for name in _KEYS]
-            ordering, fair_key, deduplication, job_id = values
-            found = (ordering and ordering.key, fair_key, deduplication and deduplication.id, job_id)
-            if len(self._known_keys) < _CACHE_SIZE:
-                self._known_keys[text] = found
-        return found
-
-    def _misfit(self, batch: Any, i: int) -> ColumnError:
+    def _misfit(self, arrays: Sequence[Any], i: int) -> ColumnError:
         """Return the error of a row that has no partition."""
-        values = [batch.column(self._plan.columns[name])[i].as_py() for name in self._columns]
+        values = [column[i].as_py() for column in arrays]
         try:
-            routing_key(self._options(self._columns, values))
+            routing_key(self._options(values))
         except GlideMQValidationError as error:
-            for column, name in _OPTION_OF.items():
+            for column, name in PYTHON_NAMES.items():
                 error.problem = error.problem.replace(f"must equal {name} ", f"must equal {column} ")
-            return self._at(renamed(error, ""), "", i)
+            return self._at(renamed(error), "", i)
         raise AssertionError(values)
 
     # -- options ------------------------------------------------------------------------------------------------
 
-    def _arrays(self, batch: Any) -> list[Any] | None:
-        """Return the columns of options, `_spread`; None if those in the column `opts` cannot be moved."""
-        arrays = [batch.column(self._plan.columns[name]) for name in self._columns]
-        if "opts" not in self._columns:
-            return arrays
-        absent = [pa.nulls(batch.num_rows, pa.null())] * (len(self._spread) - len(arrays))
-        return move_options(self._spread, [*arrays, *absent])
+    def _given(self, batch: Any) -> list[Any]:
+        """Return the columns of options; times as epoch ms, rounded up."""
+        columns = dict(
+            zip(self._columns, (batch.column(self._plan.columns[name]) for name in self._columns), strict=True)
+        )
+        if "runAt" in columns:
+            us = columns["runAt"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            columns["runAt"] = pc.divide(pc.add(us, 999), 1_000)
+        return list(columns.values())
 
-    def _tails(self, batch: Any, arrays: Sequence[Any] | None) -> tuple[Any, Any]:
-        packed = None if arrays is None else self._packer.pack(arrays)
+    def _tails(self, arrays: Sequence[Any]) -> tuple[Any, Any]:
+        packed = self._packer.pack(arrays)
         if packed is not None:
             return packed
-        columns = [batch.column(self._plan.columns[name]).to_pylist() for name in self._columns]
+        columns = [column.to_pylist() for column in arrays]
         found = [self._tail_of(values, i) for i, values in enumerate(zip(*columns, strict=True))]
         return pa.array([head for head, _ in found], pa.binary()), pa.array([tail for _, tail in found], pa.binary())
 
     def _tail_of(self, values: Sequence[Any], i: int) -> _Tail:
-        """Return the parts before the name and after the data; cached by the values of all columns except the id."""
-        job_id: str | None = None
-        others = tuple(values)
-        if "jobId" in self._plan.columns:
-            at = self._columns.index("jobId")
-            job_id = values[at]
-            others = (*others[:at], None, *others[at + 1 :])
-        key = (job_id is None, *others)
-        found = self._known_options.get(key)
+        """Return the parts of a row before its name and after its data."""
         try:
-            if found is None:
-                options = self._options(self._columns, others)
-                found = self._tail(options) if job_id is None else _Named.of(options)
-                if len(self._known_options) < _CACHE_SIZE:
-                    self._known_options[key] = found
-            return found.tail(job_id) if isinstance(found, _Named) and job_id is not None else cast("_Tail", found)
+            return self._tail(self._options(values))
         except GlideMQValidationError as error:
-            raise self._at(renamed(error, ""), "", i) from None
+            raise self._at(renamed(error), "", i) from None
 
-    def _options(self, columns: Sequence[str], values: Sequence[Any]) -> JobOptions:
-        chosen: dict[str, Any] = {}
-        text = None
-        for column, value in zip(columns, values, strict=True):
-            if column == "opts":
-                text = value
-            elif value is not None and column != DEDUPLICATION:
-                chosen[_OPTION_OF.get(column, column)] = value
-        options = job_options(chosen, "") if chosen else NO_OPTIONS
-        if text is not None:
-            options = JobOptions.merge(_read_opts(text), options)
-        return JobOptions.of_job(self._write.defaults, options)
+    def _options(self, values: Sequence[Any]) -> JobOptions:
+        """Return the options of a row, given the values of its columns."""
+        chosen = {
+            name: _CONVERTED[name](value) if name in _CONVERTED else value
+            for name, value in zip(self._columns, values, strict=True)
+            if value is not None
+        }
+        return JobOptions.of_job(self._write.defaults, job_options(chosen))
 
     def _tail(self, options: JobOptions) -> _Tail:
         row = stored_row("", "", options.to_wire_json(), options)
@@ -493,26 +416,3 @@ class RowEncoder:
                     problem = "is not valid UTF-8; write bytes as binary, not as string"
                     return ColumnError(name, "<bytes>", problem, self._row + i + 1)
         raise AssertionError(batch.schema)
-
-
-def _read_opts(text: str) -> JobOptions:
-    """Return options from the JSON of a column, with stored or Python names."""
-    given = json.loads(text, "opts")
-    if not isinstance(given, dict):
-        raise GlideMQValidationError("opts", text, 'must be a JSON object such as {"attempts": 3}')
-    named = cast("dict[str, Any]", given)
-    try:
-        return JobOptions.parse(stored_names(named))
-    except GlideMQValidationError as error:
-        name = ".".join(["opts", *_as_written(error.option.split("."), named)])
-        raise GlideMQValidationError(name, error.value, error.problem) from None
-
-
-def _as_written(path: Sequence[str], given: Any) -> Iterator[str]:
-    """Yield the names of a nested option as they are in ``given``: stored or Python names."""
-    for name in path:
-        others = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-        plain = name.replace("_", "").lower()
-        written = next((key for key in others if key.replace("_", "").lower() == plain), name)
-        given = others.get(written)
-        yield written

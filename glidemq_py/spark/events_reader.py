@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_py._core.calls.reading import EventSlice, event_slice
-from glidemq_py.errors import EventsLostError
+from glidemq_py.errors import DataLostError
 from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Frame, ours
 from glidemq_py.spark.options import transport_of
@@ -132,7 +132,7 @@ class EventsReader(QueueStreamReader):
 
     def _lost(self, count: int | None) -> None:
         """Report lost events; None or a negative count: the queue was deleted, or a failover has lost some."""
-        self._report(EventsLostError(self._options.keys.name, count if count is None or count > 0 else None))
+        self._report(DataLostError(self._options.keys.name, "events", count))
 
     def _batch(self, part: Part, frame: Frame, entries: list[tuple[str, list[str]]]) -> Any:
         pairs = [dict(zip(flat[::2], flat[1::2], strict=False)) for _, flat in entries]

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.connection_options import ConnectionOptions
@@ -26,20 +26,24 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import DAY_MS
-from glidemq_py.errors import ClosedError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.spark.serializers import JSON, check_serializer
 
 if TYPE_CHECKING:
-    from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.portal import BlockingTransport
 
 __all__ = [
+    "COLUMNS",
     "NAMES",
+    "OPTS_COLUMN",
+    "PYTHON_NAMES",
     "Given",
     "Guarantee",
     "Place",
     "WriteOptions",
     "job_options",
+    "json_option",
     "renamed",
     "transport_of",
 ]
@@ -77,7 +81,7 @@ class Place:
             raise GlideMQValidationError("passwordEnv", SECRET, error.problem) from None
 
 
-_open: dict[tuple[int, Place, int], ThreadTransport] = {}
+_open: dict[tuple[int, Place, int], BlockingTransport] = {}
 """Open connections by process id, place and lane: a fork must not use its parent's connection."""
 _checked: set[tuple[int, Place]] = set()
 """Process ids and places whose servers' configurations were checked."""
@@ -88,7 +92,7 @@ _REUSED: Final = "pyspark.daemon"
 """The main module of the processes that Spark keeps for further tasks."""
 
 
-def transport_of(place: Place, lane: int = 0, *, check: bool = False) -> ThreadTransport:
+def transport_of(place: Place, lane: int = 0, *, check: bool = False) -> BlockingTransport:
     """Return the connection of this process.
 
     Args:
@@ -98,8 +102,8 @@ def transport_of(place: Place, lane: int = 0, *, check: bool = False) -> ThreadT
 
     Raises:
         GlideMQConnectionError: if the server cannot be reached.
-        ServerConfigurationError: if ``check`` is given and the server may evict keys.
-        ServerModeError: if ``check`` is given and the server is a cluster node, and ``cluster`` is not set.
+        ConnectionRejectedError: if ``check`` is given and the server may evict keys.
+        ConnectionRejectedError: if ``check`` is given and the server is a cluster node, and ``cluster`` is not set.
     """
     key = (os.getpid(), place, lane)
     found = _open.get(key)
@@ -112,17 +116,17 @@ def transport_of(place: Place, lane: int = 0, *, check: bool = False) -> ThreadT
             _open[key] = found
             _freeze_modules()
         elif check and key[:2] not in _checked:
-            _check(found, place)
+            _connect(place.resolve(), check=True).close()
         if check:
             _checked.add(key[:2])
     return found
 
 
-def _connect(options: ConnectionOptions, *, check: bool) -> ThreadTransport:
+def _connect(options: ConnectionOptions, *, check: bool) -> BlockingTransport:
     # GLIDE is imported to connect: many of Spark's Python processes only plan, and their start is what a batch costs.
-    from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.portal import BlockingTransport
 
-    return ThreadTransport.connect(options, check=check)
+    return BlockingTransport(options, check=check)
 
 
 _frozen: set[int] = set()
@@ -142,12 +146,6 @@ def _freeze_modules() -> None:
         gc.freeze()
 
 
-def _check(transport: ThreadTransport, place: Place) -> None:
-    from glidemq_py._client.server_check import check_blocking
-
-    check_blocking(transport, place.resolve())
-
-
 def forget(place: Place) -> None:
     """Close the connection of this process; the next use opens a new one."""
     found = _open.pop((os.getpid(), place, 0), None)
@@ -155,6 +153,22 @@ def forget(place: Place) -> None:
         with contextlib.suppress(ClosedError, OSError):
             found.close()
 
+
+_WHOLE: Final = ("byte", "short", "integer", "long")
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "queue": ("string",), "name": ("string",), "jobId": ("string",), "delay": _WHOLE, "runAt": ("timestamp",),
+    "priority": _WHOLE, "attempts": _WHOLE, "ttl": _WHOLE, "orderingKey": ("string",), "lifo": ("boolean",),
+    "rank": _WHOLE, "fairKey": ("string",), "deduplicationId": ("string",), "timeout": _WHOLE,
+    "backoff": (*_WHOLE, "string"), "removeOnComplete": ("boolean", *_WHOLE, "string"),
+    "removeOnFail": ("boolean", *_WHOLE, "string"),
+}  # fmt: skip
+"""Options of a job that a column may contain, with the types of the column."""
+OPTS_COLUMN: Final = (
+    "is not supported: a row's options have columns of their own, such as 'deduplicationId', 'timeout', 'backoff', "
+    "'removeOnComplete' and 'removeOnFail'"
+)
+"""What to use instead of the column `opts` of version 0.1.0."""
+_COLUMN: Final = "column."
 
 NAMES: Final = (
     # server
@@ -171,6 +185,8 @@ NAMES: Final = (
     # reading
     "view", "state", "columns", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp",
     "maxOffsetsPerTrigger", "failOnDataLoss",
+    # columns of a write that contain options
+    *(_COLUMN + name for name in COLUMNS),
 )  # fmt: skip
 """Every option, as spelled in the documentation."""
 
@@ -186,10 +202,12 @@ _INSTEAD: Final = {
     "includeHeaders": "headers of a job are in the column 'opts': get_json_object(opts, '$.headers')",
     "minPartitions": 'use .option("numPartitions", n), the largest number of partitions',
     "kafka.bootstrap.servers": 'use .option("url", ...) or .option("addresses", ...)',
-    "jobId": "use a column 'jobId'; each job has its own",
-    "name": "use .option(\"jobName\", ...) for all rows, or a column 'name'",
-    "data": "use a column 'data', or columns of other names",
-    "opts": "use the option itself, such as .option(\"attempts\", 3), or a column 'opts'",
+    "jobId": 'each job has its own; use .option("column.jobId", "<column>")',
+    "runAt": 'use .option("column.runAt", "<column>")',
+    "name": 'use .option("jobName", ...) for all rows, or .option("column.name", "<column>")',
+    "data": 'use .option("dataColumn", "<column>"), or leave it out: all columns together are the data',
+    "deduplicationId": 'each job has its own; use .option("column.deduplicationId", "<column>")',
+    "opts": 'use the option itself, such as .option("attempts", 3), or .option("column.attempts", "<column>")',
 }
 """Options of other data sources, and columns that are no options, with what to use instead."""
 _TABLE: Final = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location"})
@@ -223,7 +241,7 @@ class Given:
 
     Raises:
         UnknownOptionError: if an option does not exist.
-        UnsupportedOptionError: if it is an option of another data source, or only a column.
+        GlideMQValidationError: if it is an option of another data source, or only a column.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -234,7 +252,7 @@ class Given:
             if is_table and (lower in _TABLE or lower.startswith(_TABLE_OPTION)):
                 continue
             if is_table and f"{_TABLE_OPTION}{name}" in options:
-                raise UnsupportedOptionError(_KNOWN.get(lower, name), SECRET, _LOST)
+                raise GlideMQValidationError(_KNOWN.get(lower, name), SECRET, _LOST)
             if lower in _KNOWN:
                 self._texts[_KNOWN[lower]] = text
             elif lower == "path":
@@ -242,7 +260,9 @@ class Given:
             elif lower in _OTHERS or lower.startswith("kafka."):
                 spelled = _OTHERS.get(lower, name)
                 problem = _INSTEAD.get(spelled, "options of Kafka have no effect here; remove it")
-                raise UnsupportedOptionError(spelled, text, f"is not supported: {problem}")
+                raise GlideMQValidationError(spelled, text, f"is not supported: {problem}")
+            elif lower == f"{_COLUMN}opts":
+                raise GlideMQValidationError(lower, text, OPTS_COLUMN)
             elif lower not in _SPARK:
                 reject_unknown(name, text, NAMES)
 
@@ -275,13 +295,6 @@ class Given:
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         """Return an option with fixed choices."""
         return check_choice(name, self._texts.get(name, default).strip().lower(), choices)
-
-    def value(self, name: str) -> Any:
-        """Return a JSON option, such as ``{"type": "exponential", "delay": 1000}``, a number or true."""
-        try:
-            return json.loads(self._texts[name], name)
-        except GlideMQValidationError:
-            raise GlideMQValidationError(name, self._texts[name], f"must be JSON: {_FORMS[name]}") from None
 
     def checked(self, name: str, check: Callable[[str], Any]) -> Any:
         """Return an option converted by `check`, or None if it is not given."""
@@ -372,7 +385,7 @@ def _named(where: str, parse: Callable[[str], _T], given: str) -> _T:
         raise
 
 
-Guarantee = Literal["atomic", "task", "append"]
+Guarantee = Literal["atomic", "append"]
 
 BATCH_ROWS: Final = 250
 """Rows per call: about 1.5 ms of server time, which gives full speed and barely delays other clients."""
@@ -384,14 +397,7 @@ _PUBLISH_TIMEOUT_MS: Final = 60_000
 _MONTH_MS: Final = 30 * DAY_MS
 _YEAR_MS: Final = 365 * DAY_MS
 
-_PLAIN: Final = (
-    ("delay", "delay"),
-    ("priority", "priority"),
-    ("attempts", "attempts"),
-    ("ttl", "ttl"),
-    ("timeout", "timeout"),
-    ("rank", "rank"),
-)
+_NUMBERS: Final = ("delay", "priority", "attempts", "ttl", "timeout", "rank")
 _KEPT: Final = 'a number, true, false or an object such as {"count": 100}'
 _FORMS: Final = {
     "backoff": 'ms, or an object such as {"type": "exponential", "delay": 1000}',
@@ -399,14 +405,19 @@ _FORMS: Final = {
     "removeOnFail": _KEPT,
 }
 """What an option of JSON may be."""
-_JSON: Final = (("backoff", "backoff"), ("removeOnComplete", "remove_on_complete"), ("removeOnFail", "remove_on_fail"))
-_OPTION_OF: Final = {
-    "remove_on_complete": "removeOnComplete",
-    "remove_on_fail": "removeOnFail",
-    "ordering": "orderingKey",
-    "job_id": "jobId",
-    "fair_key": "fairKey",
+PYTHON_NAMES: Final = {
+    "removeOnComplete": "remove_on_complete",
+    "removeOnFail": "remove_on_fail",
+    "orderingKey": "ordering",
+    "jobId": "job_id",
+    "fairKey": "fair_key",
+    "runAt": "run_at",
+    "deduplicationId": "deduplication",
 }
+"""Names of options of a job in Python, by those of options and columns, if they differ."""
+_SPARK_NAMES: Final = {python: name for name, python in PYTHON_NAMES.items()}
+_KEYS: Final = ("ordering.key", "deduplication.id")
+"""Options whose columns contain this part of them."""
 _LARGE: Final = 2**53
 
 
@@ -434,6 +445,8 @@ class WriteOptions:
     on_repeat: Literal["skip", "warn", "fail"]
     publish_timeout: int
     defaults: JobOptions
+    columns: tuple[tuple[str, str], ...]
+    """Options of jobs, and the columns that contain them, as given by the options `column.<option>`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -443,7 +456,7 @@ class WriteOptions:
             GlideMQValidationError: if an option is invalid.
         """
         given = Given(options)
-        guarantee: Any = given.choice("guarantee", "atomic", ("atomic", "task", "append"))
+        guarantee = _guarantee(given)
         data_format: Any = given.choice("dataFormat", "auto", ("auto", "json", "text"))
         non_finite: Any = given.choice("nonFinite", "null", ("null", "string", "reject"))
         compression: Any = given.choice("compression", "none", ("none", "gzip"))
@@ -452,9 +465,8 @@ class WriteOptions:
         if write_id is not None and streaming:
             raise GlideMQValidationError("writeId", write_id, "belongs to batch writes: a stream has its query's id")
         if write_id is not None and guarantee == "append":
-            raise GlideMQValidationError(
-                "writeId", write_id, "has no effect with guarantee 'append'; remove it or use another guarantee"
-            )
+            problem = "has no effect with guarantee 'append'; remove it or use 'atomic'"
+            raise GlideMQValidationError("writeId", write_id, problem)
         if unique and guarantee != "atomic":
             raise GlideMQValidationError(
                 "duplicates", "fail", "needs guarantee 'atomic': a retried task would meet its own"
@@ -488,37 +500,63 @@ class WriteOptions:
             on_repeat=on_repeat,
             publish_timeout=given.whole("publishTimeout", _PUBLISH_TIMEOUT_MS, 0, DAY_MS),
             defaults=_defaults(given),
+            columns=_mapped_columns(given),
         )
 
 
+def _guarantee(given: Given) -> Guarantee:
+    if given.text("guarantee").strip().lower() == "task":
+        problem = "is not supported: use 'atomic' (exactly one job for each row), or 'append' (at least one, at once)"
+        raise GlideMQValidationError("guarantee", "task", problem)
+    return cast("Guarantee", given.choice("guarantee", "atomic", ("atomic", "append")))
+
+
+def _mapped_columns(given: Given) -> tuple[tuple[str, str], ...]:
+    columns = [(name, given.text(_COLUMN + name)) for name in COLUMNS if _COLUMN + name in given]
+    for name, column in columns:
+        explicit = "jobName" if name == "name" else name
+        if explicit in given and name != "queue":
+            problem = f"cannot be given together with {explicit!r}; remove one of them"
+            raise GlideMQValidationError(_COLUMN + name, column, problem)
+    return tuple(columns)
+
+
 def _defaults(given: Given) -> JobOptions:
-    chosen: dict[str, Any] = {}
-    for option, name in _PLAIN:
-        if option in given:
-            chosen[name] = given.whole(option, 0, -_LARGE, _LARGE)
-    for option, name in _JSON:
-        if option in given:
-            chosen[name] = given.value(option)
+    chosen: dict[str, Any] = {name: given.whole(name, 0, -_LARGE, _LARGE) for name in _NUMBERS if name in given}
+    chosen |= {name: json_option(name, given.text(name)) for name in _FORMS if name in given}
+    chosen |= {name: given.text(name) for name in ("orderingKey", "fairKey") if name in given}
     if "lifo" in given:
         chosen["lifo"] = given.flag("lifo", False)
-    if "orderingKey" in given:
-        chosen["ordering"] = given.text("orderingKey")
-    if "fairKey" in given:
-        chosen["fair_key"] = given.text("fairKey")
-    return job_options(chosen, "") if chosen else NO_OPTIONS
+    return job_options(chosen)
 
 
-def job_options(chosen: dict[str, Any], where: str) -> JobOptions:
-    """Return job options; errors name them as Spark users write them, after the prefix ``where``."""
+def json_option(name: str, given: Any) -> Any:
+    """Return the value of an option or a column of JSON: ``{"type": "exponential", "delay": 1000}``, a number or true.
+
+    Raises:
+        GlideMQValidationError: if a text is not JSON.
+    """
+    if not isinstance(given, str):
+        return given
     try:
-        return JobOptions.parse(chosen)
+        return json.loads(given, name)
+    except GlideMQValidationError:
+        raise GlideMQValidationError(name, given, f"must be JSON: {_FORMS[name]}") from None
+
+
+def job_options(chosen: Mapping[str, Any]) -> JobOptions:
+    """Return job options, given by the names that Spark users write; errors have these names too."""
+    if not chosen:
+        return NO_OPTIONS
+    try:
+        return JobOptions.parse({PYTHON_NAMES.get(name, name): value for name, value in chosen.items()})
     except GlideMQValidationError as error:
-        raise renamed(error, where) from None
+        raise renamed(error) from None
 
 
-def renamed(error: GlideMQValidationError, where: str) -> GlideMQValidationError:
+def renamed(error: GlideMQValidationError) -> GlideMQValidationError:
     """Return the error with the option name that Spark users write."""
     name, dot, rest = error.option.partition(".")
-    if error.option == "ordering.key":  # the option and the column `orderingKey`
+    if error.option in _KEYS:
         dot = rest = ""
-    return GlideMQValidationError(f"{where}{_OPTION_OF.get(name, name)}{dot}{rest}", error.value, error.problem)
+    return GlideMQValidationError(f"{_SPARK_NAMES.get(name, name)}{dot}{rest}", error.value, error.problem)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
-from glidemq_py._client.driven_transport import DrivenTransport
-from glidemq_py._client.runtime import run_immediately
-from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._client.portal import BlockingTransport, drive
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.partitions.layout import Layout, Partition
-from glidemq_py._features.partitions.repairing import agreed_layout
-from glidemq_py._features.partitions.routing import candidates
-from glidemq_py._features.partitions.stored import FIELD, layout_in
+from glidemq_py._partitions.layout import Layout, Partition
+from glidemq_py._partitions.renewing import write_again
+from glidemq_py._partitions.routing import candidates
+from glidemq_py._partitions.stored import FIELD, layout_in
 from glidemq_py.errors import GlideMQError
 from glidemq_py.spark.read_options import ReadOptions
 
@@ -37,29 +35,21 @@ def layouts_of(transport: BlockingTransport, queues: Sequence[QueueKeys]) -> lis
 
 
 def agreed_layouts_of(transport: BlockingTransport, queues: Sequence[QueueKeys]) -> list[Layout | None]:
-    """Let all partitions of each queue have its layout, and return the layouts; None for a queue without partitions."""
+    """Return the layouts of queues, after writing them again into partitions that have lost them in a failover."""
     layouts = layouts_of(transport, queues)
     others = [
-        [] if layout is None else [QueueKeys(keys.prefix, name) for name in layout.names[1:]]
+        QueueKeys(keys.prefix, name)
         for keys, layout in zip(queues, layouts, strict=True)
+        for name in (() if layout is None else layout.names[1:])
     ]
-    replies = iter(_fields_of(transport, list(chain.from_iterable(others)), "layoutNumber"))
-    found: list[Layout | None] = []
-    for keys, layout, partitions in zip(queues, layouts, others, strict=True):
-        stored = list(islice(replies, len(partitions)))
-        if layout is not None and not _is_agreed(layout, stored):
-            layout = run_immediately(agreed_layout(DrivenTransport(transport), keys))
-        found.append(layout)
-    return found
-
-
-def _is_agreed(layout: Layout, stored: Sequence[Any]) -> bool:
-    """Return whether the partitions have the layout, given their replies; False if one is an error."""
-    if any(isinstance(reply, GlideMQError) for reply in stored):
-        return False
-    numbers = [int(number or 0) for (number,) in stored]
-    serving = numbers[: len(layout.served) - 1]
-    return all(number == layout.number for number in serving) and max(numbers, default=0) <= layout.number
+    stored = iter(_fields_of(transport, others, "layoutNumber"))
+    for n, (keys, layout) in enumerate(zip(queues, layouts, strict=True)):
+        if layout is not None and any(
+            isinstance(reply, GlideMQError) or int(reply[0] or 0) != layout.number
+            for reply in list(islice(stored, layout.partitions - 1))
+        ):
+            layouts[n] = drive(write_again(transport.transport, keys, layout))
+    return layouts
 
 
 def _fields_of(transport: BlockingTransport, queues: Sequence[QueueKeys], field: str) -> list[Any]:

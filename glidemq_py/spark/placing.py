@@ -9,19 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._features.partitions.layout import JUMP_MULTIPLIER, Layout, key_digest, partition_home
-from glidemq_py.errors import GlideMQError
+from glidemq_py._core.names import partition_home
+from glidemq_py._partitions.layout import JUMP_MULTIPLIER, Layout, key_digest
 from glidemq_py.spark.api import np, pa, pc
 
-__all__ = ["Earlier", "KeySources", "Part", "Placer", "by_whole_queue"]
+__all__ = ["KeySources", "Part", "Placer", "by_whole_queue"]
 
 _DIGITS: Final = r"^[0-9]+\z"
 _ROWS_A_TURN: Final = 250
-"""Rows without a key that go to one partition before the next one has its turn, as with `Queue.add_bulk`.
-
-An attempt of a task places its rows as earlier ones did, possibly of another version, so this must not change, nor
-depend on how Spark divides the rows into batches.
-"""
+"""Rows without a key that go to one partition before the next one has its turn, as with `Queue.add_bulk`."""
 
 
 class KeySources(NamedTuple):
@@ -51,34 +47,6 @@ class KeySources(NamedTuple):
         found = [_mask(each) for each in rejected]
         return np.logical_or.reduce(found) if found else None
 
-    def may_move(self) -> Any:
-        """Return a mask of the rows whose keys a former partition may have (`moving_row`)."""
-        given = [column for column in (self.ordering, self.deduplication, self.job_id) if column is not None]
-        return np.logical_or.reduce([_mask(column.is_valid()) for column in given]) if given else None
-
-
-class Earlier:
-    """The rows of a task that earlier attempts have added to a queue by another layout of its partitions.
-
-    Each attempt with that layout put the same rows into the same partitions in the same order, so the number of rows
-    added to a partition says which ones they are.
-
-    Args:
-        counts: The number of rows added to each partition of the layout.
-    """
-
-    def __init__(self, counts: Sequence[int]) -> None:
-        self.partitions = len(counts)
-        self._counts = np.array(counts)
-        self._passed = np.zeros(len(counts), np.int64)
-
-    def added(self, chosen: Any) -> Any:
-        """Return a mask of the next rows that were added, given the partition of each in this layout."""
-        ranks, counts = _ranks(chosen, self.partitions)
-        found = self._passed[chosen] + ranks < self._counts[chosen]
-        self._passed += counts
-        return found
-
 
 class Placer:
     """Chooses the partitions of the rows of one task.
@@ -86,38 +54,24 @@ class Placer:
     Args:
         layouts_of: Returns the layout of each of some queues; None if it has no partitions.
         turn: Decides where rows without a key begin; it differs between tasks and saves, so all partitions get rows.
-        earlier_of: Returns which rows earlier attempts of the task have added by other layouts, oldest first, for
-            queues with partitions, which have these layouts; None = none, or the rows may be added again.
     """
 
-    def __init__(
-        self,
-        layouts_of: Callable[[Sequence[str]], Mapping[str, Layout | None]],
-        turn: int,
-        earlier_of: Callable[[Mapping[str, Layout]], Mapping[str, Sequence[Earlier]]] | None = None,
-    ) -> None:
+    def __init__(self, layouts_of: Callable[[Sequence[str]], Mapping[str, Layout | None]], turn: int) -> None:
         self._layouts_of = layouts_of
         self._turn = turn
-        self._earlier_of = earlier_of
         self._layouts: dict[str, Layout | None] = {}
-        self._earlier: dict[str, Sequence[Earlier]] = {}
         self._placed: dict[str, int] = {}
         """Number of rows of each queue that were placed."""
         self.numbers: dict[str, int] = {}
         """Number of the layout by which the rows of each queue were placed; 0 = it had no partitions."""
         self.checked: dict[str, int] = {}
         """The same, by the name of the partition; without partitions that the user has named as queues."""
-        self.already_added = 0
-        """Number of rows that earlier attempts have added by other layouts."""
 
     def part(self, queues: Any) -> Part | None:
         """Return the next rows of the task, to be placed; None if none of their queues has partitions.
 
         Args:
             queues: The queue of each row, a dictionary array.
-
-        Raises:
-            GlideMQError: Earlier attempts may have added rows of the task, and it is unknown which.
         """
         names: list[str] = queues.dictionary.to_pylist()
         self._add_layouts([name for name in names if name not in self._layouts])
@@ -128,20 +82,15 @@ class Placer:
         before = np.array([self._placed.get(name, 0) for name in names])
         self._placed.update(zip(names, (before + counts).tolist(), strict=True))
         layouts = [self._layouts[name] for name in names]
-        earlier = [self._earlier.get(name, ()) for name in names]
         turns = self._turn + (before[of_row] + ranks) // _ROWS_A_TURN
-        return Part(names, layouts, earlier, of_row, turns)
+        return Part(names, layouts, of_row, turns)
 
     def _add_layouts(self, queues: Sequence[str]) -> None:
         """Read the layouts of queues that are not known yet."""
         if not queues:
             return
-        layouts = self._layouts_of(queues)
-        partitioned = {queue: layout for queue, layout in layouts.items() if layout is not None}
-        if partitioned and self._earlier_of is not None:
-            self._earlier.update(self._earlier_of(partitioned))
-        for queue, layout in layouts.items():
-            number, names = (0, [queue]) if layout is None else (layout.number, layout.names[: layout.partitions])
+        for queue, layout in self._layouts_of(queues).items():
+            number, names = (0, [queue]) if layout is None else (layout.number, list(layout.names))
             self._layouts[queue] = layout
             self.numbers[queue] = number
             if layout is not None or partition_home(queue) is None:
@@ -154,82 +103,36 @@ class Part:
     Args:
         queues: The names of the queues.
         layouts: The layout of each; None = it has no partitions.
-        earlier: See `Placer`, of each.
         of_row: The queue of each row, a position in the former.
         turns: The partition of each row if it has no key, modulo their number.
     """
 
-    def __init__(
-        self, queues: Sequence[str], layouts: Sequence[Layout | None], earlier: Sequence[Sequence[Earlier]],
-        of_row: Any, turns: Any,
-    ) -> None:  # fmt: skip
-        self._layouts = [layout or Layout.plain(queue) for queue, layout in zip(queues, layouts, strict=True)]
-        self._earlier = earlier
+    def __init__(self, queues: Sequence[str], layouts: Sequence[Layout | None], of_row: Any, turns: Any) -> None:
+        self._layouts = [layout or Layout(0, (queue,)) for queue, layout in zip(queues, layouts, strict=True)]
         self._of_row = of_row
         self._turns = turns
         self.partitioned = np.array([layout is not None for layout in layouts])[of_row]
         """A mask of the rows whose queue has partitions."""
-        self.may_be_added = any(earlier)
-        """Whether earlier attempts may have added some of the rows by other layouts."""
 
-    def added(self, sources: KeySources) -> Any:
-        """Return a mask of the rows that earlier attempts have added by other layouts. To be called once per part."""
-        found = np.zeros(len(self._of_row), np.bool_)
-        for n, earlier in enumerate(self._earlier):
-            rows = np.flatnonzero(self._of_row == n)
-            for each in earlier:
-                added = each.added(self._chosen(rows, np.full(len(rows), each.partitions), sources.keys))
-                found[rows[added]] = True
-                rows = rows[~added]
-        return found
-
-    def place(self, sources: KeySources, pending: Any = None) -> Any:
+    def place(self, sources: KeySources) -> Any:
         """Return the name of the queue, or of the partition, of each row: a dictionary array.
 
         Args:
-            sources: Options of the rows; `KeySources.misfits` has none that is pending.
-            pending: A mask of the rows that are added; None = all.
-
-        Raises:
-            GlideMQError: If the number of partitions is being changed, so that a key may have jobs elsewhere.
+            sources: Options of the rows; `KeySources.misfits` has none.
         """
         counts = np.array([layout.partitions for layout in self._layouts])
-        chosen = self._chosen(np.arange(len(self._of_row)), counts[self._of_row], sources.keys)
-        if sources.keys is not None:
-            for n, layout in enumerate(self._layouts):
-                if len(layout.counts) > 1:
-                    rows = self._of_row == n
-                    self._check_former(layout, rows if pending is None else rows & pending, sources, chosen)
+        chosen = self._chosen(counts[self._of_row], sources.keys)
         first = np.cumsum(counts) - counts
-        known = pa.array(
-            chain.from_iterable(layout.names[: layout.partitions] for layout in self._layouts), pa.string()
-        )
+        known = pa.array(chain.from_iterable(layout.names for layout in self._layouts), pa.string())
         return pa.DictionaryArray.from_arrays(pa.array((first[self._of_row] + chosen).astype(np.int32)), known)
 
-    def _chosen(self, rows: Any, counts: Any, keys: Any) -> Any:
-        """Return the partition of each of some rows, given the number of partitions for each."""
-        chosen = self._turns[rows] % counts
+    def _chosen(self, counts: Any, keys: Any) -> Any:
+        """Return the partition of each row, given the number of partitions for each."""
+        chosen = self._turns % counts
         if keys is not None:
-            keyed = np.flatnonzero(_mask(keys.is_valid())[rows] & (counts > 1))
-            chosen[keyed] = _jump(_hashes(keys.take(pa.array(rows[keyed]))), counts[keyed])
+            keyed = np.flatnonzero(_mask(keys.is_valid()) & (counts > 1))
+            chosen[keyed] = _jump(_hashes(keys.take(pa.array(keyed))), counts[keyed])
         return chosen
-
-    def _check_former(self, layout: Layout, mask: Any, sources: KeySources, chosen: Any) -> None:
-        """Reject rows whose keys a former partition may have."""
-        may_move, keys = sources.may_move(), sources.keys
-        if may_move is None:
-            return
-        rows = np.flatnonzero(may_move & mask)
-        hashes = _hashes(keys.take(pa.array(rows)))
-        for count in layout.counts[:-1]:
-            moved = rows[_jump(hashes, np.full(len(rows), count)) != chosen[rows]]
-            if len(moved):
-                key = keys[int(moved[0])].as_py()
-                raise GlideMQError(
-                    f"queue {layout.names[0]!r}: the number of its partitions is being changed, so the save cannot "
-                    f"place the key {key!r}; call Queue.set_partitions({layout.partitions}) until the change is "
-                    "settled, then save"
-                )
 
 
 def _ranks(codes: Any, kinds: int) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from glidemq_py._core.checks import check_choice
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.options import Given, Place
 
@@ -73,7 +73,7 @@ class ReadOptions:
             keys=QueueKeys(given.prefix, given.queue),
             place=given.place,
             view=view,
-            states=_finished_states(given.text("state")) if streaming else _states(given.text("state")),
+            states=_states(given.text("state"), FINISHED if streaming else STATES),
             partitions=given.whole("numPartitions", 4, 1, 1_000),
             fetch_size=given.whole("fetchSize", 500, 1, 5_000),
             starting=starting,
@@ -99,19 +99,7 @@ def _epoch_ms(text: str) -> int:
     return max(0, int(found.timestamp() * 1_000))
 
 
-def _finished_states(text: str) -> tuple[str, ...]:
-    """Return the states of a stream of jobs."""
+def _states(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     if not text.strip():
-        return FINISHED
-    problem = "must be completed, failed, or both: a stream reads finished jobs"
-    states = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",")))
-    for state in states:
-        if state not in FINISHED:
-            raise GlideMQValidationError("state", state, problem)
-    return states
-
-
-def _states(text: str) -> tuple[str, ...]:
-    if not text.strip():
-        return STATES
-    return tuple(dict.fromkeys(check_choice("state", part.strip().lower(), STATES) for part in text.split(",")))
+        return known
+    return tuple(dict.fromkeys(check_choice("state", part.strip().lower(), known) for part in text.split(",")))

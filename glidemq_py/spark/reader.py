@@ -4,9 +4,8 @@ An index that is ordered by time (finished, delayed, prioritized, suspended jobs
 and a member, not at a rank, so that jobs added or removed meanwhile move no boundary. Waiting jobs are split into equal
 ranges of their add time. Other states are one partition each.
 
-A read of several states would meet a job again that moves from one to another. So the driver collects the ids of the
-jobs that can still move, each once, and the tasks read these by id, in the state they are in then. Finished jobs stay
-where they are: all but the newest are read by ranges.
+A read of several states would meet a job again that moves from one to another. So one task reads all jobs that can
+still move, and remembers their ids. Finished jobs stay where they are: all but the newest are read by ranges.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from glidemq_py._client.transport import BlockingTransport
-from glidemq_py._core.calls import reading
-from glidemq_py._features.partitions.layout import Partition
+from glidemq_py._client.portal import BlockingTransport
+from glidemq_py._core.calls import pieces, reading
+from glidemq_py._partitions.layout import Partition
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
 from glidemq_py.spark.filters import Accepted, Wanted, accept, offer_filters, without_filters
@@ -32,7 +31,6 @@ __all__ = ["JobsReader", "Range"]
 _BAND: Final = 2**42
 _BATCH_ROWS: Final = 5_000
 _IDS_A_PARTITION: Final = 10_000
-_SCAN_PAGE: Final = 1_000
 _SETTLED_MS: Final = 60_000
 """Age of finished jobs that are surely before those that finish from now on, if all clocks are this exact."""
 
@@ -50,12 +48,13 @@ class Range(InputPartition):
     """The jobs that one task reads.
 
     Attributes:
-        state: the index to read; '' = the jobs in `ids`.
+        state: the index to read; '' = the jobs in `ids`, or those in `moving`.
         after: exclusive start; None = the beginning of the index.
         until: inclusive end; None = the end of the index.
         lowest: lowest score, inclusive.
         highest: highest score, inclusive.
         ids: ids of jobs.
+        moving: states to read one after another; of finished jobs, those that are newer than `highest`.
         name: name of the partition, as a queue; '' = the queue has none.
         number: number of the partition.
     """
@@ -66,6 +65,7 @@ class Range(InputPartition):
     lowest: int | None = None
     highest: int | None = None
     ids: tuple[str, ...] = ()
+    moving: tuple[str, ...] = ()
     name: str = ""
     number: int = 0
 
@@ -108,7 +108,7 @@ class JobsReader(DataSourceReader):
         if layout is None:
             return [*self._own_partitions()]
         found: list[InputPartition] = []
-        for number, name in enumerate(layout.served):
+        for number, name in enumerate(layout.names):
             ids = self._wanted.ids
             wanted = self._wanted if ids is None else replace(self._wanted, ids=ids_in(ids, number, layout))
             for each in self._of(name, wanted)._own_partitions():
@@ -125,7 +125,7 @@ class JobsReader(DataSourceReader):
     def _own_partitions(self) -> list[Range]:
         wanted, options = self._wanted, self._options
         if wanted.ids is not None:
-            return [*_by_id(sorted(wanted.ids), 1)] or [Range(state="")]
+            return [*_by_id(sorted(wanted.ids))] or [Range(state="")]
         transport = transport_of(options.place, check=True)
         states = [state for state in options.states if wanted.states is None or state in wanted.states]
         if wanted.finished:
@@ -134,39 +134,13 @@ class JobsReader(DataSourceReader):
         if len(states) > 1 and any(state not in FINISHED for state in states):
             seconds, _ = transport.command("TIME")
             settled = int(seconds) * 1_000 - _SETTLED_MS
+            found.append(Range("", moving=tuple(state for state in _PASSED if state in states), highest=settled))
             for state in states:
                 found += self._cut(transport, state, settled) if state in FINISHED else []
-            ids = self._moving(transport, states, settled)
-            found += _by_id(ids, -(-len(ids) // options.partitions))
         else:
             for state in states:
                 found += self._cut(transport, state)
         return found or [Range(state="")]
-
-    def _moving(self, transport: BlockingTransport, states: list[str], settled: int) -> list[str]:
-        """Return the ids of the jobs that may change their state during the read, each once.
-
-        The states are read in the order in which jobs pass through them, and twice: a job that moves back during the
-        first pass, to be retried, is found by the second. The newest finished jobs are read last.
-        """
-        ids: dict[str, None] = {}
-        ahead = [state for state in _PASSED if state in states]
-        stream = ""
-        for _ in range(2):
-            for state in ahead:
-                cursor = stream if state == "waiting" else f"({settled}@" if state in FINISHED else ""
-                while True:
-                    call = reading.page(
-                        self._options.keys.meta, state, cursor, _SCAN_PAGE, ["state"], where=self._wanted.kept
-                    )
-                    page = transport.call(call)
-                    ids.update(dict.fromkeys(job_id for job_id, _, _ in page.rows))
-                    cursor = page.cursor
-                    if not cursor:
-                        break
-                    if state == "waiting" and cursor[0].isdigit():
-                        stream = cursor  # jobs that return to waiting come after it
-        return list(ids)
 
     def _cut(self, transport: BlockingTransport, state: str, settled: int | None = None) -> list[Range]:
         """Return the ranges of one state; ``settled``: only up to this time of finishing."""
@@ -223,22 +197,49 @@ class JobsReader(DataSourceReader):
         reader, home = self, Partition(partition.number, self._options.keys.name)
         if partition.name:
             reader = self._of(partition.name, self._wanted)
-        pages = reader._by_ids(partition, names) if not partition.state else reader._by_index(partition, names)
+        read = reader._by_index if partition.state else reader._moving if partition.moving else reader._by_ids
+        most = self._options.fetch_size  # of the first batch: a task of LIMIT 5 ends with it
         frame = Frame(self._columns, self._options.serializer)
         rows: list[tuple[str, str, list[Any]]] = []
-        for page in pages:
+        for page in read(partition, names):
             rows += [(home.id_of(job_id), state, values) for job_id, state, values in page] if partition.name else page
-            if len(rows) >= _BATCH_ROWS:
+            if len(rows) >= most:
                 yield self._wanted.filtered(job_batch(frame, fields, rows), fields)
-                rows = []
+                rows, most = [], min(2 * most, _BATCH_ROWS)
         if rows:
             yield self._wanted.filtered(job_batch(frame, fields, rows), fields)
+
+    def _moving(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
+        """Yield the jobs that may change their state during the read, each once.
+
+        The states are read in the order in which jobs pass through them, and twice: a job that moves back during the
+        first pass, to be retried, is found by the second. The newest finished jobs are read last.
+        """
+        options, wanted, seen, stream = self._options, self._wanted, set[str](), ""
+        transport = transport_of(options.place)
+        for again in (False, True):
+            fields, where = (["state"], wanted.kept) if again else (names or ["name"], wanted.where)
+            for state in partition.moving:
+                cursor = stream if state == "waiting" else f"({partition.highest}@" if state in FINISHED else ""
+                while True:
+                    call = reading.page(options.keys.meta, state, cursor, options.fetch_size, fields, where=where)
+                    page = transport.call(call)
+                    rows = {job_id: values for job_id, _, values in page.rows if job_id not in seen}
+                    seen |= rows.keys()
+                    if again:
+                        yield from self._by_ids(Range("", ids=tuple(rows)), names)
+                    else:
+                        yield [(job_id, state, values if names else []) for job_id, values in rows.items()]
+                    cursor = page.cursor
+                    if not cursor:
+                        break
+                    if state == "waiting" and cursor[0].isdigit():
+                        stream = cursor  # jobs that return to waiting come after it
 
     def _by_ids(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options = self._options
         transport = transport_of(options.place)
-        for i in range(0, len(partition.ids), options.fetch_size):
-            ids = partition.ids[i : i + options.fetch_size]
+        for ids in pieces(partition.ids, options.fetch_size):
             found = transport.call(reading.records(options.keys.meta, ids, ["state", *names]))
             rows = [(job_id, str(state or ""), values) for job_id, (state, *values) in found]
             yield [(job_id, state, values) for job_id, state, values in rows if state in options.states]
@@ -267,9 +268,9 @@ class JobsReader(DataSourceReader):
                 return
 
 
-def _by_id(ids: list[str], least: int) -> list[Range]:
-    """Return partitions of at least so many ids."""
-    step = max(least, _IDS_A_PARTITION) if len(ids) > _IDS_A_PARTITION else len(ids) or 1
+def _by_id(ids: list[str]) -> list[Range]:
+    """Return partitions of so many ids each."""
+    step = _IDS_A_PARTITION
     return [Range(state="", ids=tuple(ids[i : i + step])) for i in range(0, len(ids), step)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.times import DAY_MS
 from glidemq_py._features import staged_writes as staging
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import DataSourceReader, InputPartition
@@ -17,7 +19,7 @@ from glidemq_py.spark.options import Given, transport_of
 from glidemq_py.spark.placing import by_whole_queue
 from glidemq_py.spark.read_options import ReadOptions
 
-__all__ = ["WriteReport", "WritesReader", "facts_of", "last_report", "report_of"]
+__all__ = ["WriteReport", "WritesReader", "facts_of", "last_report", "report_of", "save"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,30 @@ def last_report(queue: str, *, write_id: str | None = None, **options: Any) -> W
         if not rows or write_id is None:
             return None
         first += len(rows)
+
+
+def save(frame: Any, queue: str, **options: Any) -> Any:
+    """Append a DataFrame to a queue, in any thread, and return the newest report of the write.
+
+    Spark finds Python data sources only in threads with an active session. Repetitions of a `writeId` (state
+    ``repeated``) are shown with Spark Connect too, where warnings are in the log of the server.
+
+    Args:
+        frame: the DataFrame.
+        queue: the option `queue`.
+        **options: further options of the save. Without `writeId`, or with ``guarantee="append"``, it has a random id.
+
+    Returns:
+        A row of the view ``writes``; its columns are described in docs/reference/spark.md.
+    """
+    session = frame.sparkSession
+    session.createDataFrame([], "a int")  # makes the session active, and runs nothing
+    given: dict[str, Any] = {"queue": queue, **options}
+    if given.get("guarantee") != "append" and "writeId" not in given:
+        given = {"rememberWrites": DAY_MS, **given, "writeId": secrets.token_hex(16)}
+    frame.write.format("glidemq").mode("append").options(**given).save()
+    rows = session.read.format("glidemq").options(**{**given, "view": "writes"}).load().where("finishedAt is not null")
+    return (rows.where(rows.writeId == given["writeId"]) if "writeId" in given else rows).first()
 
 
 _FINISHED_STATES: Any = {False: "done", True: "repeated"}

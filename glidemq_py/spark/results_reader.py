@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from glidemq_py._core.calls import Call
 from glidemq_py._features import results
-from glidemq_py.errors import GlideMQValidationError, ResultsLostError
+from glidemq_py.errors import DataLostError, GlideMQValidationError
 from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Columns, Frame, column_batch, ours
 from glidemq_py.spark.options import transport_of
@@ -187,7 +187,7 @@ class ResultsReader(QueueStreamReader):
         """Return the number after which the batch begins.
 
         Raises:
-            ResultsLostError: if results are missing.
+            DataLostError: if results are missing.
         """
         now, number = self._range(part, start["number"]), int(start["number"])
         if now.id != end["sequence"]:  # its numbers are those of other jobs now, which the next batch reads
@@ -232,7 +232,7 @@ class ResultsReader(QueueStreamReader):
 
     def _lost(self, count: int | None) -> None:
         """Report lost results; None: the sequence is another one, or has lost numbers."""
-        self._report(ResultsLostError(self._options.keys.name, count))
+        self._report(DataLostError(self._options.keys.name, "results", count))
 
 
 def _renumbered(start: Position, now: results.Range) -> bool:

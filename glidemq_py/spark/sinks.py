@@ -8,25 +8,23 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import partition_home
 from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.partitions.layout import Layout, partition_home
-from glidemq_py._features.staged_writes import AddOnceReply, OnceCounts, OnceLayout, StageReply, WriteId
+from glidemq_py._features.staged_writes import StageReply, WriteId
 from glidemq_py.errors import ColumnError, FairKeyFullError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
-from glidemq_py.spark.placing import Earlier
-from glidemq_py.spark.task_counts import earlier_rows
 
 if TYPE_CHECKING:
-    from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.portal import BlockingTransport
 
-__all__ = ["ENDED", "AppendSink", "Batches", "OnceSink", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
+__all__ = ["ENDED", "AppendSink", "Batches", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
 
@@ -41,11 +39,11 @@ class Together(NamedTuple):
 
 _ADDED: Final = Together(rows=1_000, bytes=192 * 1024, requests=32)
 """About four requests of the default size. The server serves other clients between large ones; it may run small ones,
-which arrive in one read, without a pause."""
+which arrive in one read, without a pause. So fewer rows are sent together if the replies take long (`_REPLY_S`)."""
+_REPLY_S: Final = 0.006
+"""How long the replies to a group should take; other clients wait about as long."""
 _STAGED: Final = Together(rows=5_000, bytes=2 * 1024 * 1024, requests=128)
 """A staged row costs the server a tenth of an added one."""
-_READS: Final = 1_000
-"""Reads of counts that are sent together."""
 _AHEAD: Final = 2
 """Groups of requests that are sent, or about to be, while the next one is collected."""
 _monotonic = time.monotonic
@@ -66,44 +64,18 @@ class WriteOver(Exception):  # noqa: N818  # a signal, not an error
     """Raised when the write was decided without this task; its rows are not needed."""
 
 
-class Sink(Protocol):
-    """Receives the batches of a task."""
+class Sink(ABC):
+    """Sends the batches of a task in a thread, while Spark evaluates the rows and the next ones are encoded.
 
-    @property
-    def together(self) -> Together:
-        """Return how much is sent together, at least."""
-        ...
-
-    @property
-    def pieces(self) -> dict[str, int]:
-        """Return the number of staged pieces per queue."""
-        ...
-
-    @property
-    def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the number of jobs added so far, and of rows that added none, per queue."""
-        ...
-
-    def send(self, requests: Sequence[Request]) -> None:
-        """Send batches, after the replies to those sent before, in a thread; the replies to these are awaited later.
-
-        Raises:
-            GlideMQError: if an earlier call failed or one of its jobs was rejected.
-            WriteOver: if the write was already decided.
-        """
-        ...
-
-    def finish(self) -> None:
-        """Wait for the replies to the last batches; errors as for `send`."""
-        ...
-
-
-class _Sink(ABC):
-    """Connects and sends the batches in a thread, while Spark evaluates the rows and the next ones are encoded."""
+    Attributes:
+        together: how much is sent together, at least; less if the last replies took long.
+        pieces: the number of staged pieces per queue.
+        counts: the number of jobs added so far, and of rows that added none, per queue.
+    """
 
     together = _ADDED
 
-    def __init__(self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts) -> None:
+    def __init__(self, connect: Callable[[], BlockingTransport], options: WriteOptions, task: TaskFacts) -> None:
         self._thread = ThreadPoolExecutor(1, "glidemq-sink")
         self._connected = self._thread.submit(connect)
         self._sent: deque[tuple[Sequence[Request], Future[list[Any]]]] = deque()
@@ -123,26 +95,37 @@ class _Sink(ABC):
         self._thread.shutdown()
 
     def send(self, requests: Sequence[Request]) -> None:
-        """See `Sink.send`."""
+        """Send batches, after the replies to those sent before; the replies to these are awaited later.
+
+        Raises:
+            GlideMQError: if an earlier call failed or one of its jobs was rejected.
+            WriteOver: if the write was already decided.
+        """
         calls = self._calls(requests)
         while len(self._sent) >= _AHEAD:
             self._receive_next()
-        self._sent.append((requests, self._thread.submit(self._call_all, calls)))
+        rows = sum(request.rows for request in requests)
+        self._sent.append((requests, self._thread.submit(self._call_all, calls, rows)))
 
     def finish(self) -> None:
-        """See `Sink.finish`."""
+        """Wait for the replies to the last batches; errors as for `send`."""
         self._connected.result()
         while self._sent:
             self._receive_next()
 
-    def _call_all(self, calls: list[Call[Any]]) -> list[Any]:
+    def _call_all(self, calls: list[Call[Any]], rows: int = 0) -> list[Any]:
         if self._failure is not None:
             raise self._failure  # of the group before this one: what follows it is not sent
         try:
-            return self._connected.result().call_all(calls)
+            transport, began = self._connected.result(), _monotonic()
+            replies = transport.call_all(calls)
         except BaseException as failure:
             self._failure = failure
             raise
+        if rows:
+            fitting = int(rows * _REPLY_S / max(_monotonic() - began, 1e-6))
+            self.together = self.together._replace(rows=min(fitting, type(self).together.rows))
+        return replies
 
     def _receive_next(self) -> None:
         requests, replies = self._sent.popleft()
@@ -168,7 +151,7 @@ class _Sink(ABC):
         self.counts[queue] = jobs + added, others + skipped
 
 
-class AppendSink(_Sink):
+class AppendSink(Sink):
     """Adds each batch immediately; a retried task adds its rows again."""
 
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
@@ -182,85 +165,13 @@ class AppendSink(_Sink):
         self._count(queue, len(reply.results) - skipped, skipped)
 
 
-class OnceSink(_Sink):
-    """Adds each batch immediately, and each row once, however often its task runs.
-
-    Each queue or partition counts the rows of the task that it has added. An attempt with the same layout of partitions
-    puts the same rows into the same ones, so the count says which rows are new. One with another layout leaves out the
-    rows that the counts of the former layouts include (`earlier`). See docs/design/partitions.md.
-    """
-
-    def __init__(
-        self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId
-    ) -> None:
-        super().__init__(connect, options, task)
-        self._write = write
-        self._sequence = str(task.partition)
-        self._numbers: dict[str, tuple[int, int]] = {}
-        """Number of rows sent so far, and of their calls, per queue or partition."""
-        self._layouts: dict[str, OnceLayout] = {}
-        self._ledgers: list[QueueKeys] = []
-        """Keys of the partitions that may have counts."""
-        self._kept_at = _monotonic()
-
-    def earlier(self, layouts: Mapping[str, Layout]) -> dict[str, list[Earlier]]:
-        """Return which rows of the task were added by other layouts, given the partitioned queues and their layouts.
-
-        All partitions have taken over these layouts, so attempts with former ones are rejected, and their counts
-        are final.
-
-        Raises:
-            WriteOver: A later micro-batch has begun, so all rows of this one were added.
-            StagedWriteError, LayoutChangedError: As `earlier_rows`.
-        """
-        names = [name for layout in layouts.values() for name in layout.names]
-        ledgers = [QueueKeys(self._options.keys.prefix, name) for name in names]
-        self._ledgers += ledgers
-        counts = dict(zip(names, self._counts_in(ledgers), strict=True))
-        found: dict[str, list[Earlier]] = {}
-        for queue, layout in layouts.items():
-            of_queue = [counts[name] for name in layout.names]
-            found[queue], placed = earlier_rows(self._write.id, queue, layout, of_queue)
-            self._layouts.update(dict.fromkeys(layout.names[: layout.partitions], placed))
-        return found
-
-    def _counts_in(self, ledgers: Sequence[QueueKeys]) -> list[OnceCounts]:
-        """Read the counts, and keep them for longer."""
-        calls = [staging.once_counts(keys, self._write, self._sequence) for keys in ledgers]
-        replies: list[OnceCounts] = []
-        for first in range(0, len(calls), _READS):
-            replies += self._connected.result().call_all(calls[first : first + _READS])
-        if any(reply.state == "over" for reply in replies):
-            raise WriteOver
-        return replies
-
-    def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
-        if self._ledgers and _monotonic() > self._kept_at + self._write.keep / 4_000:
-            self._kept_at = _monotonic()
-            self._counts_in(self._ledgers)
-        calls: list[Call[Any]] = []
-        for queue, jobs, rows in requests:
-            number, piece = self._numbers.get(queue, (0, 0))
-            self._numbers[queue] = number + rows, piece + 1
-            keys, layout = self._keys_of(queue), self._layouts.get(queue)
-            if layout is None and partition_home(queue) is None:
-                layout = staging.WITHOUT_PARTITIONS
-            calls.append(staging.add_once(keys, self._write, self._sequence, number, jobs, piece=piece, layout=layout))
-        return calls
-
-    def _receive(self, queue: str, reply: AddOnceReply) -> None:
-        if reply.status == "gap":
-            raise StagedWriteError(self._write.id, partition_home(queue) or queue, "gap")
-        self._count(queue, reply.jobs, reply.others)
-
-
-class StagedSink(_Sink):
+class StagedSink(Sink):
     """Stages each batch; the driver commits or aborts."""
 
     together = _STAGED
 
     def __init__(
-        self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId
+        self, connect: Callable[[], BlockingTransport], options: WriteOptions, task: TaskFacts, write: WriteId
     ) -> None:
         super().__init__(connect, options, task)
         self._write = write
@@ -399,10 +310,9 @@ class Batches:
 
 
 def make_sink(
-    connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId | None
-) -> AppendSink | OnceSink | StagedSink:
+    connect: Callable[[], BlockingTransport], options: WriteOptions, task: TaskFacts, write: WriteId | None
+) -> AppendSink | StagedSink:
     """Return the sink for the write's guarantee, which connects in a thread of its own."""
     if write is None or options.guarantee == "append":
         return AppendSink(connect, options, task)
-    kind = OnceSink if options.guarantee == "task" else StagedSink
-    return kind(connect, options, task, write)
+    return StagedSink(connect, options, task, write)

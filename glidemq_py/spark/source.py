@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glidemq_py.errors import UnsupportedOptionError
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter, StreamWriter
@@ -22,14 +22,14 @@ def make_writer(options: Options, schema: Any, overwrite: bool) -> FrameWriter:
         problem = (
             'is not supported: use .mode("append"), or .option("overwrite", "drain"), which deletes the waiting jobs'
         )
-        raise UnsupportedOptionError("mode", "overwrite", problem)
+        raise GlideMQValidationError("mode", "overwrite", problem)
     return FrameWriter(chosen, plan_write(schema, chosen), overwrite)
 
 
 def make_stream_writer(options: Options, schema: Any, overwrite: bool) -> StreamWriter:
     """Return the writer of a streaming query."""
     if overwrite:
-        raise UnsupportedOptionError("outputMode", "complete", "is not supported: jobs can only be appended")
+        raise GlideMQValidationError("outputMode", "complete", "is not supported: jobs can only be appended")
     chosen = WriteOptions.parse(options, streaming=True)
     return StreamWriter(chosen, plan_write(schema, chosen))
 
@@ -68,6 +68,6 @@ def make_stream_reader(options: Options, schema: Any) -> Any:
     chosen = ReadOptions.parse(options, streaming=True)
     if chosen.max_offsets is not None and not api.ADMISSION:
         # Older versions do not pass the start offset of a restarted query, and run availableNow as one batch.
-        raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "requires PySpark 4.2 or later")
+        raise GlideMQValidationError("maxOffsetsPerTrigger", chosen.max_offsets, "requires PySpark 4.2 or later")
     columns = read_columns(schema, options)
     return ResultsReader(chosen, columns) if chosen.view == "jobs" else EventsReader(chosen, columns)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.partitions.layout import Partition
+from glidemq_py._partitions.layout import Partition
 from glidemq_py.errors import GlideMQError
 from glidemq_py.spark.api import (
     DataSourceStreamReader,
@@ -31,7 +31,7 @@ __all__ = ["Offset", "Part", "Position", "QueueStreamReader", "divided"]
 
 _log = get_logger(__name__)
 _PAUSE_S: Final = 0.25
-"""Spark requests the end of a stream every 10 ms while it waits for rows."""
+"""The server is asked for the end of a stream that gets no entries so often; Spark requests it every 10 ms."""
 
 Position = dict[str, Any]
 """Where the stream of one partition is read to. `number` is that of the last entry read."""
@@ -75,6 +75,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._parts: dict[str, Part] = {}
         """The partitions of the present layout, by their names."""
         self._next_look = 0.0
+        self._last_end: Offset | None = None
+        """The end that was returned last."""
+        self._pause = 0.0
+        """How long the stream is not looked at, as it has no new entries; 0 = it had some."""
 
     # -- one partition, implemented for each kind of entries ---------------------------------------------------------
 
@@ -125,6 +129,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # PySpark's name
         """Return the end of the next micro-batch. PySpark before 4.2 gives no start."""
+        if self._is_idle() and start in (None, self._last_end):
+            assert self._last_end is not None
+            return self._last_end
         self._look()
         before = self._split(start)
         parts = {name: part for name, (part, _) in before.items()} | self._parts
@@ -136,16 +143,27 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, share in divided(counts, most).items():
                 if share < counts[name]:
                     ends[name] = self._ahead(parts[name], starts[name], share) if share else starts[name]
-        return self._joined(parts, ends)
+        end = self._joined(parts, ends)
+        self._pause = min(2 * self._pause or _PAUSE_S / 16, _PAUSE_S) if end == (start or self._last_end) else 0.0
+        if self._pause:
+            self._next_look = time.monotonic() + self._pause
+        self._last_end = end
+        return end
+
+    def _is_idle(self) -> bool:
+        """Return whether the stream had no new entries a short while ago."""
+        return self._pause > 0 and time.monotonic() < self._next_look
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # PySpark's name
         """Return the newest offset, for the query's progress report."""
+        if self._is_idle():
+            return self._last_end
         self._look()
         return self._joined(self._parts, self._newest_of_all())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
         """Stop at the newest entries that exist now."""
-        self._targets = {}
+        self._targets, self._last_end, self._pause = {}, None, 0.0
         self._look(whole=True)
         self._targets = self._newest_of_all()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, cast
 
@@ -27,21 +28,21 @@ from glidemq_py._features.ordering_groups import validate_ordering_key
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 
-__all__ = ["DEDUPLICATION", "SLOTS", "Template", "TemplatePacker", "joined"]
+__all__ = ["SLOTS", "Template", "TemplatePacker", "instant", "joined"]
 
-DEDUPLICATION: Final = "deduplication.id"
-"""The column of the ids of the option `deduplication`, which is in the column `opts`. No DataFrame has it."""
 SLOTS: Final[dict[str, Any]] = {
-    "jobId": "glidemq-id-1f9d27c4", "delay": 234_567_891_233, "priority": 1_777, "ttl": 234_567_891_237,
-    "orderingKey": "glidemq-key-6b02e8a5", "fairKey": "glidemq-fair-4c7713de", DEDUPLICATION: "glidemq-dup-90d3f2b1",
+    "jobId": "glidemq-id-1f9d27c4", "delay": 234_567_891_233, "runAt": 2_345_678_912_339, "priority": 1_777,
+    "ttl": 234_567_891_237,
+    "orderingKey": "glidemq-key-6b02e8a5", "fairKey": "glidemq-fair-4c7713de",
+    "deduplicationId": "glidemq-dup-90d3f2b1",
 }  # fmt: skip
 """Placeholders of the columns whose values may differ in every row."""
 _ID = FIELDS["new_job"].index("id")
 _NESTED: Final = (FIELDS["new_job"].index("ordering"), FIELDS["new_job"].index("deduplication"))
 """Elements of a row that are arrays whose first element may differ."""
 _COLUMNS: Final = {
-    "id": "jobId", "delay": "delay", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey", "fair": "fairKey",
-    "deduplication": DEDUPLICATION,
+    "id": "jobId", "delay": "delay", "run_at": "runAt", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey",
+    "fair": "fairKey", "deduplication": "deduplicationId",
 }  # fmt: skip
 _PLACES: Final = {FIELDS["new_job"].index(field): column for field, column in _COLUMNS.items()}
 """Elements of a row that hold them (`stored_row`)."""
@@ -56,12 +57,21 @@ _TEXTS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "jobId": (_PLAIN_ID, validate_job_id),
     "orderingKey": (_PLAIN_TEXT, partial(validate_ordering_key, "orderingKey")),
     "fairKey": (_PLAIN_TEXT, partial(validate_fair_key, "fairKey")),
-    DEDUPLICATION: (_PLAIN_TEXT, partial(check_text, DEDUPLICATION, maximum=ID_LENGTH)),
+    "deduplicationId": (_PLAIN_TEXT, partial(check_text, "deduplicationId", maximum=ID_LENGTH)),
 }
-_SHAPES_MAX: Final = 256
+_SHAPES_MAX: Final = 1_024
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Part = bytes | str
 """Constant bytes, or the name of a slot."""
+
+
+def instant(ms: int) -> datetime:
+    """Return the time of a value of the column `runAt`."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        raise GlideMQValidationError("runAt", ms, "is out of range") from None
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -88,7 +98,7 @@ class Template:
     def of(cls, options: JobOptions, slots: Sequence[str]) -> Template | None:
         """Return the template of options with placeholders; None if a placeholder cannot be found."""
         text = options.to_wire_json()
-        patterns = {_STORED.get(name, json.dumps(SLOTS[name])): name for name in slots}
+        patterns = {_STORED.get(name, json.dumps(SLOTS[name])): name for name in slots if name != "runAt"}
         if any(text.count(pattern) != 1 for pattern in patterns):
             return None
         parts: list[Part] = []
@@ -189,14 +199,14 @@ class TemplatePacker:
             templates.append(template)
         if len(templates) == 1:
             return templates[0].head, self._tails(templates[0], arrays)
-        places: list[Any] = [np.flatnonzero(of_row == n) for n in range(len(templates))]
+        order = np.argsort(of_row, kind="stable")
+        places: list[Any] = np.split(order, np.cumsum(np.bincount(of_row))[:-1])
         tails = [
             self._tails(template, [array.take(pa.array(rows)) for array in arrays])
             for template, rows in zip(templates, places, strict=True)
         ]
-        order = np.argsort(np.concatenate(places), kind="stable")
         heads = pa.array([template.head for template in templates], pa.binary()).take(pa.array(of_row))
-        return heads, pa.concat_arrays(tails).take(pa.array(order))
+        return heads, pa.concat_arrays(tails).take(pa.array(np.argsort(order)))
 
     # -- checks ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +238,7 @@ class TemplatePacker:
             return True
         try:
             for value in (low, high):
-                JobOptions.parse({name: value})
+                JobOptions.parse({"run_at": instant(value)} if name == "runAt" else {name: value})
         except GlideMQValidationError:
             return False
         self._checked[name] = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))

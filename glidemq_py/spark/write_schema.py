@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
+from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.columns import JOB_COLUMNS
-from glidemq_py.spark.options import WriteOptions
+from glidemq_py.spark.options import COLUMNS, OPTS_COLUMN, WriteOptions
 
-__all__ = ["COLUMNS", "WritePlan", "plan_write"]
+__all__ = ["WritePlan", "plan_write"]
 
-_WHOLE: Final = ("byte", "short", "integer", "long")
-
-COLUMNS: Final = {
-    "queue": ("string",),
-    "name": ("string",),
-    "jobId": ("string",),
-    "delay": _WHOLE,
-    "priority": _WHOLE,
-    "attempts": _WHOLE,
-    "ttl": _WHOLE,
-    "orderingKey": ("string",),
-    "lifo": ("boolean",),
-    "rank": _WHOLE,
-    "fairKey": ("string",),
-    "opts": ("string",),
-}
-"""Columns that are job options, with their allowed types. All other columns are data."""
+_log = get_logger(__name__)
 _BY_LOWER: Final = {name.lower(): name for name in COLUMNS}
+_OTHER_NAMES: Final = {"jobname": "name", "deduplication": "deduplicationId"}
+_TECHNICAL: Final = _OTHER_NAMES | {
+    name.lower(): name
+    for name in (
+        "jobId", "runAt", "orderingKey", "fairKey", "lifo", "opts", "deduplicationId", "backoff", "removeOnComplete",
+        "removeOnFail",
+    )
+}  # fmt: skip
+"""Names that are hardly those of data, and the options that they look like."""
 _NO_JSON: Final = {
     "variant": "has no JSON form; convert it with to_json()",
     "void": "is always null; give it a type with cast()",
     "interval": "has no JSON form; cast it to a number",
 }
 _JSON: Final = (
-    *_WHOLE, "boolean", "float", "double", "decimal", "string", "char", "varchar", "binary", "date", "timestamp",
-    "timestamp_ntz", "time", "struct", "array", "map",
+    "byte", "short", "integer", "long", "boolean", "float", "double", "decimal", "string", "char", "varchar", "binary",
+    "date", "timestamp", "timestamp_ntz", "time", "struct", "array", "map",
 )  # fmt: skip
 """Types that have a JSON form: stems of their names, which may have a length or a collation."""
 
@@ -75,35 +70,49 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
     """
     if not schema.fields:
         raise ColumnError("data", None, "is required: the DataFrame has no columns, and Spark passes no rows")
-    found: dict[str, int] = {}
-    others: list[tuple[int, Any]] = []
-    unused: list[tuple[int, str]] = []
-    data: tuple[int, Any] | None = None
-    seen: set[str] = set()
-    # INSERT INTO a view without columns passes all columns of a read, with null in those that it does not name.
-    of_view = [each.name for each in schema.fields] == list(JOB_COLUMNS)
+    fields: dict[str, tuple[int, Any]] = {}
     for position, each in enumerate(schema.fields):
-        lower = each.name.lower()
-        if lower in seen:
+        if each.name.lower() in fields:
             raise ColumnError(each.name, None, "is duplicated: column names must differ by more than case")
-        seen.add(lower)
-        if lower == options.data_column.lower():
-            data = (position, each)
-        elif lower in _BY_LOWER:
-            name = _BY_LOWER[lower]
-            _check_type(each, COLUMNS[name])
-            found[name] = position
-        elif of_view:
-            unused.append((position, each.name))
-        else:
-            others.append((position, each))
-    if "name" not in found and options.job_name is None:
-        raise GlideMQValidationError("jobName", None, "is required without a column 'name'")
+        fields[each.name.lower()] = (position, each)
+    data, names = fields.get(options.data_column.lower()), [each.name for each in schema.fields]
     if data is None and options.data_column != "data":
-        problem = f"column does not exist; columns: {_listed([each.name for each in schema.fields])}"
+        problem = f"column does not exist; columns: {_listed(names)}"
         raise GlideMQValidationError("dataColumn", options.data_column, problem)
+    found: dict[str, tuple[int, Any]] = {}
+    for name, column in options.columns:
+        if column.lower() not in fields:
+            problem = f"column does not exist; columns: {_listed(names)}"
+            raise GlideMQValidationError(f"column.{name}", column, problem)
+        found[name] = fields[column.lower()]
+    taken = {position for position, _ in (*found.values(), *([] if data is None else [data]))}
+    others = [field for field in fields.values() if field[0] not in taken]
+    unused: tuple[tuple[int, str], ...] = ()
+    if data is not None:
+        own = {_BY_LOWER[name]: field for name, field in fields.items() if name in _BY_LOWER and field in others}
+        for name in own.keys() & found.keys():
+            problem = f"is given twice: by the column {own[name][1].name!r} too; leave one of them out"
+            raise GlideMQValidationError(f"column.{name}", found[name][1].name, problem)
+        found |= own
+        others = [field for field in others if field not in own.values()]
+        # INSERT INTO a view without columns passes all columns of a read, with null in those that it does not name.
+        if names == list(JOB_COLUMNS):
+            unused, others = tuple((position, each.name) for position, each in others), []
+    for name, (_, each) in found.items():
+        _check_type(each, COLUMNS[name])
+    if "name" not in found and options.job_name is None:
+        problem = 'is required: .option("jobName", "welcome"), or .option("column.name", "<column>")'
+        raise GlideMQValidationError("jobName", None, problem)
     kind, columns = _data(data, others, options)
-    return WritePlan(columns=found, data_kind=kind, data_columns=columns, unused=tuple(unused))
+    assigned = ", ".join(f"{name} from {each.name!r}" for name, (_, each) in found.items()) or "none"
+    _show(f"queue {options.keys.name!r}: options: {assigned}; data: {_listed([name for _, name in columns]) or 'none'}")
+    places = {name: position for name, (position, _) in found.items()}
+    return WritePlan(columns=places, data_kind=kind, data_columns=columns, unused=unused)
+
+
+@lru_cache(maxsize=64)  # not for each micro-batch
+def _show(assignment: str) -> None:
+    _log.info("%s", assignment)
 
 
 def _data(
@@ -124,20 +133,41 @@ def _data(
         raise GlideMQValidationError(
             "dataFormat", options.data_format, f"requires a string column {options.data_column!r}"
         )
+    _refuse_technical([field.name for _, field in others])
     for _, field in others:
         _check_json(field.dataType, field.name)
     return ("object" if others else "none"), tuple((position, field.name) for position, field in others)
 
 
 def _refuse_others(names: list[str], data: str) -> None:
-    known = ["name", *COLUMNS]
-    near = difflib.get_close_matches(names[0], known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    """Refuse columns beside a column of data."""
+    if names[0].lower() == "opts":
+        raise ColumnError(names[0], None, OPTS_COLUMN)
+    plain = {_plain(name): name for name in COLUMNS}
+    near = difflib.get_close_matches(_plain(names[0]), plain, 1)
+    hint = f"; did you mean {plain[near[0]]!r}?" if near else "."
     problem = (
-        f"is neither an option of a job nor the data, which is in the column {data!r}{hint}. Leave it out, or leave "
-        f"{data!r} out: without it all such columns together are the data"
+        f"is neither an option of a job nor the data, which is in the column {data!r}{hint} Leave it out, or leave "
+        f"{data!r} out: without it all columns together are the data"
     )
     raise ColumnError(names[0], None, problem)
+
+
+def _refuse_technical(names: list[str]) -> None:
+    """Refuse columns that look like options and would become data."""
+    for column in names:
+        name = _TECHNICAL.get(_plain(column))
+        if name is None:
+            continue
+        if name == "opts":
+            raise ColumnError(column, None, f"{OPTS_COLUMN}; if it is data, rename it")
+        way = f'.option("column.{name}", "{column}")'
+        problem = f"is data without a column 'data', but looks like an option. If it is one: {way}; else rename it"
+        raise ColumnError(column, None, problem)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _check_type(field: Any, allowed: tuple[str, ...]) -> None:

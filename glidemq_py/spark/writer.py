@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._client.portal import BlockingTransport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.partitions.layout import Layout
 from glidemq_py._features.staged_writes import (
     Published,
     Winner,
@@ -32,6 +31,7 @@ from glidemq_py._features.staged_writes import (
     run_blocking,
     undo_write,
 )
+from glidemq_py._partitions.layout import Layout
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, ServerOutOfMemoryError, StagedWriteError
 from glidemq_py.spark.api import (
     DataSourceArrowWriter,
@@ -44,7 +44,7 @@ from glidemq_py.spark.options import WriteOptions, forget, transport_of
 from glidemq_py.spark.partitioned import agreed_layouts_of, layouts_of
 from glidemq_py.spark.placing import Placer, by_whole_queue
 from glidemq_py.spark.reports import facts_of
-from glidemq_py.spark.sinks import ENDED, AppendSink, Batches, OnceSink, StagedSink, WriteOver, make_sink
+from glidemq_py.spark.sinks import ENDED, AppendSink, Batches, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["FrameWriter", "StreamWriter", "Written"]
@@ -55,13 +55,11 @@ _monotonic = time.monotonic
 _LEFT_MS = 1_000
 _AFTER_A_FAILURE: Final = {
     "atomic": "none of its rows becomes a job",
-    "task": "a part of its rows may be jobs; another save with this writeId adds the others",
     "append": "a part of its rows may be jobs; another save adds these twice",
 }
 _AFTER_AN_ERROR: Final = {
     "decided": "already decided by another save or attempt, so every row becomes a job; do not save again",
     "atomic": f"not committed; if the save fails, {_AFTER_A_FAILURE['atomic']}",
-    "task": f"if the save fails, {_AFTER_A_FAILURE['task']}",
     "append": f"if the save fails, {_AFTER_A_FAILURE['append']}",
 }
 _FULL: Final = "the server is at its maxmemory"
@@ -102,36 +100,16 @@ class Written(WriterCommitMessage):
     layouts: dict[str, int] = field(default_factory=dict[str, int])
 
 
-@dataclass(frozen=True)
-class _Placing:
-    """How the rows of partitioned queues are placed.
-
-    Attributes:
-        home: layout of the queue of the option; None = it has no partitions, or tasks read it.
-        is_read_by_tasks: True if each attempt of a task reads all layouts. With the guarantee 'task', an attempt after
-            a change of the number of partitions continues with the new layout.
-    """
-
-    home: Layout | None
-    is_read_by_tasks: bool
-
-    @classmethod
-    def of(cls, options: WriteOptions, transport: BlockingTransport) -> _Placing:
-        """Read the layout. Raises GlideMQError."""
-        (home,) = agreed_layouts_of(transport, [options.keys])
-        return cls(None, True) if options.guarantee == "task" else cls(home, False)
-
-    def layouts_of(self, options: WriteOptions, queues: Sequence[str]) -> dict[str, Layout | None]:
-        """Return the layouts of queues that get rows, read together."""
-        known = {} if self.is_read_by_tasks else {options.keys.name: self.home}
-        others = [QueueKeys(options.keys.prefix, queue) for queue in queues if queue not in known]
-        layouts = agreed_layouts_of(transport_of(options.place), others) if others else []
-        read = {keys.name: layout for keys, layout in zip(others, layouts, strict=True)}
-        return {queue: read[queue] if queue in read else known[queue] for queue in queues}
+def _layouts(options: WriteOptions, home: Layout | None, queues: Sequence[str]) -> dict[str, Layout | None]:
+    """Return the layouts of queues that get rows, read together; ``home``: that of the queue of the option."""
+    others = [QueueKeys(options.keys.prefix, queue) for queue in queues if queue != options.keys.name]
+    layouts = agreed_layouts_of(transport_of(options.place), others) if others else []
+    read = {keys.name: layout for keys, layout in zip(others, layouts, strict=True)}
+    return {queue: read.get(queue, home) for queue in queues}
 
 
 def _run_task(
-    options: WriteOptions, plan: WritePlan, write: WriteId | None, batches: Iterator[Any], placing: _Placing,
+    options: WriteOptions, plan: WritePlan, write: WriteId | None, batches: Iterator[Any], home: Layout | None,
     *, driver: str = "",
 ) -> Written:  # fmt: skip
     """Write one task's rows of a DataFrame, or of a micro-batch if ``write`` is None.
@@ -145,10 +123,7 @@ def _run_task(
     message = Written(query=task.query, batch=task.batch, driver=write.driver)
     try:
         with make_sink(partial(transport_of, options.place), options, task, write) as sink:
-            # The same for all attempts of the task.
-            turn = task.partition + zlib.crc32(write.id.encode())
-            earlier_of = sink.earlier if isinstance(sink, OnceSink) else None
-            placer = Placer(partial(placing.layouts_of, options), turn, earlier_of)
+            placer = Placer(partial(_layouts, options, home), task.partition + zlib.crc32(write.id.encode()))
             collected = Batches(sink, options, placer.checked if isinstance(sink, AppendSink) else None)
             encoder = RowEncoder(plan, options, placer)
             try:
@@ -174,8 +149,7 @@ def _run_task(
             raise
         raise error from None
     if not message.over:  # how many rows were encoded before that reply arrived varies
-        message.rows = collected.rows + placer.already_added
-        message.nulls, message.bytes = encoder.nulls, collected.bytes
+        message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
         message.layouts = placer.numbers
     message.counts, message.pieces = sink.counts, sink.pieces
     return message
@@ -184,7 +158,9 @@ def _run_task(
 def _shown(error: Exception) -> Exception:
     """Return the error to raise: what one call says about its rows is not true of the whole save."""
     if isinstance(error, LayoutChangedError) and error.stored is not None:
-        return GlideMQError(f"the number of partitions of queue {error.queue!r} was changed during the save")
+        return GlideMQError(
+            f"the partitions of queue {error.queue!r} were created or obliterated meanwhile; save again"
+        )
     if isinstance(error, ServerOutOfMemoryError):
         error.args = (_FULL,)
     return error
@@ -200,7 +176,7 @@ def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Wri
         layout = layouts[queue]
         if number != (0 if layout is None else layout.number):
             raise StagedWriteError(write.id, queue, "repartitioned")
-    return [name for queue, layout in layouts.items() for name in ([queue] if layout is None else layout.served)]
+    return [name for queue, layout in layouts.items() for name in ([queue] if layout is None else layout.names)]
 
 
 def _cause(error: GlideMQError) -> str:
@@ -333,10 +309,7 @@ def _report_added(options: WriteOptions, write: WriteId, messages: Sequence[Writ
     published = Published(sum(jobs for jobs, _ in counts.values()), sum(others for _, others in counts.values()))
     counts = by_whole_queue(counts)
     _log_published(options, published)
-    if options.guarantee == "task" and published == (0, 0) and any(each.rows for each in found):
-        _report_repetition(options, write)
-    else:
-        _report_now(options, write, counts, facts_of(messages))
+    _report_now(options, write, counts, facts_of(messages))
 
 
 def _abort(options: WriteOptions, write: WriteId) -> None:
@@ -410,7 +383,7 @@ class FrameWriter(DataSourceArrowWriter):
     def _begin(self) -> str:
         """Return the state of the write; '' unless it is staged."""
         transport = transport_of(self._options.place, check=True)
-        self._placing = _Placing.of(self._options, transport)
+        (self._layout,) = agreed_layouts_of(transport, [self._options.keys])
         _finish_others(self._options)
         return self._open(transport) if self._options.guarantee == "atomic" else ""
 
@@ -427,7 +400,7 @@ class FrameWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task."""
-        return _run_task(self._options, self._plan, self._write, iterator, self._placing)
+        return _run_task(self._options, self._plan, self._write, iterator, self._layout)
 
     def commit(self, messages: list[Written | None]) -> None:
         """Commit the write after all tasks succeeded."""
@@ -464,12 +437,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._driver = secrets.token_hex(8)
         # Fail now if the server is unreachable.
         transport = transport_of(options.place, check=True)
-        self._placing = _Placing.of(options, transport)
+        (self._layout,) = agreed_layouts_of(transport, [options.keys])
         transport.call(staging.writes(options.keys))
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task of a micro-batch."""
-        return _run_task(self._options, self._plan, None, iterator, self._placing, driver=self._driver)
+        return _run_task(self._options, self._plan, None, iterator, self._layout, driver=self._driver)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """Commit the micro-batch after all its tasks succeeded."""

@@ -1,8 +1,8 @@
-"""Blocking API: queues, producers and events for code without an event loop, over valkey-glide-sync.
+"""Blocking API: queues, producers and events for code without an event loop.
 
 For scripts and synchronous web frameworks. Names, arguments and errors are those of the asynchronous classes. Threads
 may share an object, and a forked process may continue to use it. Each method runs the coroutine of the asynchronous
-class over a blocking transport; background services run in a thread of their own.
+class, and what it waits for runs in the portal (docs/learn/sync.md); so do background services.
 """
 
 from typing import TYPE_CHECKING

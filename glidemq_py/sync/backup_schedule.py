@@ -7,12 +7,13 @@ from typing import Any
 
 from glidemq_py._api.backup_schedule import EVERY_MS, KEEP
 from glidemq_py._api.backup_schedule import BackupSchedule as AsyncBackupSchedule
+from glidemq_py._client.portal import portal
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.queue_api import MAX_SERVER_CPU
 from glidemq_py._features.backup.store import Destination
 from glidemq_py.sync.job_queue import Queue
-from glidemq_py.sync.loop_thread import BlockingService, checked_queues
+from glidemq_py.sync.services import BlockingService, checked_queues
 
 __all__ = ["BackupSchedule"]
 
@@ -20,11 +21,11 @@ __all__ = ["BackupSchedule"]
 class BackupSchedule(BlockingService[AsyncBackupSchedule]):
     """Create backups of queues at an interval, and delete old ones.
 
-    The blocking form of `glidemq_py.BackupSchedule`: it runs in a separate thread with connections of its own.
+    The blocking form of `glidemq_py.BackupSchedule`: it runs in the background, over connections of its own.
     ``with BackupSchedule(queues, destination):`` runs during the block, ``schedule.run()`` until interrupted. Several
     processes may run the same schedule: a backup is due when the newest one in the store is older than the interval,
     and one process at a time backs up a queue. A failed backup is logged and retried after a minute. Start it after a
-    fork: a forked process does not have the thread.
+    fork: a forked process does not have it.
 
     Args:
         queues: The queues. Closing the schedule does not close them, and closing them does not stop the schedule.
@@ -36,7 +37,7 @@ class BackupSchedule(BlockingService[AsyncBackupSchedule]):
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
-        UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
+        GlideMQValidationError: If obstore, the extra ``backup``, is not installed.
     """
 
     _title = "schedule of backups"
@@ -68,12 +69,10 @@ class BackupSchedule(BlockingService[AsyncBackupSchedule]):
         """
         running = self._running
         if running is not None:
-            thread, service, _ = running
-            return thread.run(service.run_due())
+            return portal().run(running[0].run_due())
         opened = self._opened()
         try:
-            thread, service, _ = opened
-            return thread.run(service.run_due())
+            return portal().run(opened[0].run_due())
         finally:
             self._end(opened)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Never, Self, Unpack
 
-from glidemq_py._client.runtime import iterate_now, run_immediately
+from glidemq_py._client.portal import drive, iterate
 from glidemq_py._core.job_options import JobOptionsDict
 from glidemq_py._core.misuse import BlockingOnly
 from glidemq_py._core.queue_options import JobInput
@@ -69,12 +69,12 @@ class JobBatch(BlockingOnly):
             The job; see `Queue.add`. A job that exists already (outcome ``duplicate``) does not join the batch.
 
         Raises:
-            JobBatchFinishedError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
+            JobStateError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
                 was added.
             JobBatchNotFoundError: If the batch does not exist. Nothing was added.
             GlideMQValidationError: If an argument is invalid. Nothing was added.
         """
-        return twin_of(run_immediately(self._core.add(name, data, *misplaced, queue=queue, durable=durable, **options)))
+        return twin_of(drive(self._core.add(name, data, *misplaced, queue=queue, durable=durable, **options)))
 
     def add_bulk(
         self, jobs: Iterable[JobInput], *, queue: Any = None, durable: DurableInput = None
@@ -90,13 +90,13 @@ class JobBatch(BlockingOnly):
             One job per input, in the same order; see `Queue.add_bulk`.
 
         Raises:
-            JobBatchFinishedError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
+            JobStateError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
                 was added.
             JobBatchNotFoundError: If the batch does not exist. Nothing was added.
             GlideMQValidationError: If a job is invalid. The option names its position; nothing was added.
             BulkAddError: If some jobs were not added, or may not have been.
         """
-        return twins_of(run_immediately(self._core.add_bulk(jobs, queue=queue, durable=durable)))
+        return twins_of(drive(self._core.add_bulk(jobs, queue=queue, durable=durable)))
 
     def close(self) -> None:
         """Declare that the initial set of jobs is complete. Idempotent.
@@ -107,7 +107,7 @@ class JobBatch(BlockingOnly):
         Raises:
             JobBatchNotFoundError: If the batch does not exist.
         """
-        run_immediately(self._core.close())
+        drive(self._core.close())
 
     def cancel(self) -> int:
         """Close the batch, reject further jobs, and revoke all jobs that have not ended.
@@ -121,7 +121,7 @@ class JobBatch(BlockingOnly):
         Raises:
             JobBatchNotFoundError: If the batch does not exist.
         """
-        return run_immediately(self._core.cancel())
+        return drive(self._core.cancel())
 
     def get_status(self) -> BatchStatus:
         """Return the counts and times of the batch. One call, whose cost does not depend on the number of jobs.
@@ -129,7 +129,7 @@ class JobBatch(BlockingOnly):
         Raises:
             JobBatchNotFoundError: If the batch does not exist.
         """
-        return run_immediately(self._core.get_status())
+        return drive(self._core.get_status())
 
     def iter_jobs(self, state: Literal["pending", "completed", "failed"] | None = None) -> Iterator[BatchJob]:
         """Iterate over the jobs of the batch, in no particular order. One call per about 500 jobs.
@@ -140,7 +140,7 @@ class JobBatch(BlockingOnly):
         Raises:
             GlideMQValidationError: If ``state`` is invalid.
         """
-        return iterate_now(self._core.iter_jobs(state), lambda item: item)
+        return iterate(self._core.iter_jobs(state), lambda item: item)
 
     @property
     def id(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Never, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.portal import drive
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobInput, Serializer, SerializerName
@@ -102,9 +102,9 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             ``deduplication`` throttles it.
 
         Raises:
-            UnsupportedOptionError: a broadcast does not support the option, such as ``priority``.
+            GlideMQValidationError: a broadcast does not support the option, such as ``priority``.
         """
-        return run_immediately(self._core.publish(subject, data, *misplaced, **options))
+        return drive(self._core.publish(subject, data, *misplaced, **options))
 
     def publish_bulk(self, messages: Iterable[JobInput]) -> list[str | None]:
         """Publish several messages, in atomic chunks.
@@ -120,22 +120,22 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             BulkAddError: some messages were not published, or may not have been. Its ``results`` has for each position
                 the id, None, or the exception.
         """
-        return run_immediately(self._core.publish_bulk(messages))
+        return drive(self._core.publish_bulk(messages))
 
     def get_subscriptions(self) -> list[Subscription]:
         """Return all subscriptions with their progress."""
-        return run_immediately(self._core.get_subscriptions())
+        return drive(self._core.get_subscriptions())
 
     def get_subscription(self, name: str) -> Subscription | None:
         """Return the subscription with this name, or None."""
-        return run_immediately(self._core.get_subscription(name))
+        return drive(self._core.get_subscription(name))
 
     def get_delivery(self, message_id: str, subscription: str) -> Delivery | None:
         """Return the state of a message in a subscription, or None if the message does not exist.
 
         Results and failures are kept for one day.
         """
-        return run_immediately(self._core.get_delivery(message_id, subscription))
+        return drive(self._core.get_delivery(message_id, subscription))
 
     def subscribe(self, name: str, start_from: str = "$") -> None:
         """Create a subscription before it has a worker; an existing subscription is not changed.
@@ -144,7 +144,7 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             name: name of the subscription.
             start_from: as for `BroadcastWorker`.
         """
-        run_immediately(self._core.subscribe(name, start_from))
+        drive(self._core.subscribe(name, start_from))
 
     def remove_subscription(self, name: str, *, force: bool = False) -> bool:
         """Delete a subscription and its position; return False if it does not exist.
@@ -156,7 +156,7 @@ class Broadcast(BlockingOnly, Generic[DataT]):
         Raises:
             JobStateError: one of its workers is running, and ``force`` is False.
         """
-        return run_immediately(self._core.remove_subscription(name, force=force))
+        return drive(self._core.remove_subscription(name, force=force))
 
     def redeliver(self, message_id: str, subscription: str) -> None:
         """Deliver a message again to a subscription that has finished it, with all attempts available again.
@@ -170,7 +170,7 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             JobStateError: the message is waiting or active in the subscription.
             GlideMQValidationError: the subscription does not exist.
         """
-        run_immediately(self._core.redeliver(message_id, subscription))
+        drive(self._core.redeliver(message_id, subscription))
 
     def get_dead_letter_jobs(
         self, subscription: str | None = None, start: int = 0, end: int = -1
@@ -186,7 +186,7 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             start: position of the first entry.
             end: position of the last entry, inclusive; -1 = the last one.
         """
-        return twins_of(run_immediately(self._core.get_dead_letter_jobs(subscription, start, end)))
+        return twins_of(drive(self._core.get_dead_letter_jobs(subscription, start, end)))
 
     def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
         """Redeliver the message of a dead-letter entry to its subscription (`redeliver`), and delete the entry.
@@ -201,7 +201,7 @@ class Broadcast(BlockingOnly, Generic[DataT]):
         Returns:
             False if there is no such entry.
         """
-        return run_immediately(self._core.replay_dead_letter_job(job_id, subscription))
+        return drive(self._core.replay_dead_letter_job(job_id, subscription))
 
     def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
         """Delete a dead-letter entry; return False if it does not exist.
@@ -210,19 +210,19 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             job_id: id of the entry (not of the message).
             subscription: as for `get_dead_letter_jobs`.
         """
-        return run_immediately(self._core.remove_dead_letter_job(job_id, subscription))
+        return drive(self._core.remove_dead_letter_job(job_id, subscription))
 
     def pause(self) -> None:
         """Pause all subscriptions. Messages being processed continue. Idempotent."""
-        run_immediately(self._core.pause())
+        drive(self._core.pause())
 
     def resume(self) -> None:
         """Resume all subscriptions. Idempotent."""
-        run_immediately(self._core.resume())
+        drive(self._core.resume())
 
     def is_paused(self) -> bool:
         """Return True if the broadcast is paused."""
-        return run_immediately(self._core.is_paused())
+        return drive(self._core.is_paused())
 
     def set_global_rate_limit(self, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None) -> None:
         """Limit the messages fetched per window, counted over all subscriptions.
@@ -233,18 +233,18 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             ttl: time to live, in ms or as a timedelta; afterwards the limit that applied before applies again. None =
                 no end.
         """
-        run_immediately(self._core.set_global_rate_limit(max, duration, ttl=ttl))
+        drive(self._core.set_global_rate_limit(max, duration, ttl=ttl))
 
     def remove_global_rate_limit(self) -> None:
         """Remove the global rate limit."""
-        run_immediately(self._core.remove_global_rate_limit())
+        drive(self._core.remove_global_rate_limit())
 
     def close(self) -> None:
         """Send pending messages, and close the connection unless it was passed in. Idempotent."""
-        run_immediately(self._core.close())
+        drive(self._core.close())
 
     def __enter__(self) -> Self:
-        run_immediately(self._core.__aenter__())
+        drive(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,20 +1,18 @@
-"""The objects inside the blocking classes: the asynchronous classes over a blocking transport."""
+"""The objects inside the blocking classes: the asynchronous classes over the portal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.bulk import AddTransport
+from glidemq_py._api.bulk import AddCoalescer, AddTransport
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue_events import QueueEvents
-from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.driven_transport import DrivenTransport
-from glidemq_py._client.runtime import BLOCKING_RUNTIME
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.loop_thread import Entry, LoopThread
+from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
 from glidemq_py._core.calls.adding import AddCall, Added, Adder, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
@@ -39,73 +37,96 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
+class _Add(Entry[Added]):
+    """A row that a thread adds, as the future that an `AddCoalescer` sets."""
+
+    __slots__ = ("_adds", "_row")
+
+    def __init__(self, thread: LoopThread, adds: AddCoalescer, row: Row) -> None:
+        super().__init__(thread)
+        self._adds = adds
+        self._row = row
+
+    def begin(self) -> None:
+        """See `Entry.begin`."""
+        if not self._is_done:
+            self._adds.put((self._row,), self)
+
+    def _abandon(self) -> None:
+        self.cancel()  # at once: the loop may be about to send it
+
+    def set_result(self, result: tuple[int, list[Any]]) -> None:
+        """See `Entry.set_result`."""
+        now, (row,) = result
+        super().set_result((now, row))
+
+    def set_exception(self, error: BaseException) -> None:
+        """See `Entry.set_exception`. Each thread raises an object of its own, with its own traceback."""
+        own = type(error).__new__(type(error), *error.args)
+        own.args = error.args
+        own.__dict__.update(error.__dict__)
+        own.__cause__ = error.__cause__
+        super().set_exception(own)
+
+
 class _Adds:
-    """Sends each add of a thread as one call; GLIDE multiplexes the threads over one connection."""
+    """Sends the adds of all threads from the portal: those that wait for it leave together."""
 
-    __slots__ = ("_add_call", "_meta", "_quiet", "_transport")
+    __slots__ = ("_adds", "_thread", "loop")
 
-    def __init__(self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall) -> None:
-        self._transport = transport
-        self._meta = meta
-        self._quiet = quiet
-        self._add_call = add_call
+    def __init__(self, adds: AddCoalescer) -> None:
+        self._adds = adds
+        self._thread = portal()
+        self.loop = adds.loop
 
     @property
-    def loop(self) -> None:
-        return None
+    def is_busy(self) -> bool:
+        """See `AddCoalescer.is_busy`."""
+        return self._adds.is_busy
 
     async def add(self, row: Row, /) -> Added:
-        reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
-        (result,) = reply.results
-        return reply.now, result
+        """See `Adder.add`."""
+        return await (self._adds.add(row) if self._thread.is_here() else _Add(self._thread, self._adds, row))
 
     async def close(self) -> None:
-        return None
+        """See `Adder.close`."""
+        await self._adds.close()
 
 
 class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
-    """A queue whose coroutines never suspend."""
+    """A queue whose coroutines are stepped in threads, and wait in the portal."""
 
     _runtime = BLOCKING_RUNTIME
 
-    async def _open(self) -> Transport:
-        return DrivenTransport.connect(cast("BlockingConnection", self._connection))
-
     def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Adder:
-        return _Adds(transport, self._keys.meta, not self.options.events, add_call)
+        return _Adds(super()._make_adder(transport, add_call, is_durable))
 
 
 QueueCore._part_type = QueueCore
 
 
 class ProducerCore(Producer[DataT], Generic[DataT]):
-    """A producer whose coroutines never suspend."""
+    """A producer whose coroutines are stepped in threads."""
 
     _queue_type = QueueCore
 
 
 class FlowCore(FlowProducer):
-    """A flow producer whose coroutines never suspend."""
+    """A flow producer whose coroutines are stepped in threads."""
 
     _runtime = BLOCKING_RUNTIME
 
-    async def _open(self) -> Transport:
-        return DrivenTransport.connect(cast("BlockingConnection", self._connection))
-
 
 class BroadcastCore(Broadcast[DataT], Generic[DataT]):
-    """A broadcast whose coroutines never suspend."""
+    """A broadcast whose coroutines are stepped in threads."""
 
     _queue_type = QueueCore
 
 
 class EventsCore(QueueEvents):
-    """Events whose coroutines never suspend."""
+    """Events whose coroutines are stepped in threads."""
 
     _runtime = BLOCKING_RUNTIME
-
-    async def _open(self) -> Transport:
-        return DrivenTransport.connect(cast("BlockingConnection", self._connection))
 
 
 def twin_of(job: Job[DataT, ResultT]) -> BlockingJob[DataT, ResultT]:

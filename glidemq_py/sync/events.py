@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.event_reader import QueueEvent
-from glidemq_py._client.runtime import iterate_now, run_immediately
+from glidemq_py._client.portal import drive, iterate
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.sync.driving import EventsCore
@@ -29,9 +29,8 @@ class QueueEvents(BlockingOnly):
 
     Args:
         name: Name of the queue.
-        connection: A URL, `ConnectionOptions`, an existing client of valkey-glide-sync, or None. None means
-            ``GLIDEMQ_URL`` if set, otherwise a private embedded server. A client is only the template for a separate
-            connection.
+        connection: A URL, `ConnectionOptions`, or None. None means ``GLIDEMQ_URL`` if set, otherwise a private
+            embedded server.
         prefix: First part of every key.
         last_event_id: Start after this event: the id of an event, or the property of this name; None or "$" starts now.
 
@@ -92,13 +91,13 @@ class QueueEvents(BlockingOnly):
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the object is closed.
         """
-        run_immediately(self._core.wait_until_ready())
+        drive(self._core.wait_until_ready())
 
     def __iter__(self) -> Iterator[QueueEvent]:
-        return iterate_now(aiter(self._core), _same)
+        return iterate(aiter(self._core), _same)
 
     def __enter__(self) -> Self:
-        run_immediately(self._core.__aenter__())
+        drive(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,7 +108,7 @@ class QueueEvents(BlockingOnly):
 
     def close(self) -> None:
         """Stop reading and close the connection. Idempotent."""
-        run_immediately(self._core.close())
+        drive(self._core.close())
 
 
 def _same(event: QueueEvent) -> QueueEvent:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, cast
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.portal import drive
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._features.budgets.options import Budget
@@ -32,7 +32,7 @@ class FlowProducer(BlockingOnly):
     A flow producer connects at first use. Close it, or use it in a ``with`` block. Threads may share it.
 
     Args:
-        connection: A URL, `ConnectionOptions`, an existing client of valkey-glide-sync (never closed by the producer),
+        connection: A URL, `ConnectionOptions`,
             or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
         prefix: First part of every key.
         compression: "gzip" stores job data compressed; "none" (the default) does not.
@@ -74,14 +74,14 @@ class FlowProducer(BlockingOnly):
             GlideMQConnectionError: If the server cannot be reached. The next use tries again.
             ClosedError: If the flow producer is closed.
         """
-        run_immediately(self._core.connect())
+        drive(self._core.connect())
 
     def close(self) -> None:
         """Close the connections, except a client passed by the caller. Idempotent."""
-        run_immediately(self._core.close())
+        drive(self._core.close())
 
     def __enter__(self) -> Self:
-        run_immediately(self._core.__aenter__())
+        drive(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,14 +108,15 @@ class FlowProducer(BlockingOnly):
         Raises:
             GlideMQValidationError: If the flow is invalid. Nothing was sent.
             DuplicateJobError: If a job with one of the given ``job_id`` values exists. Nothing was added.
-            JobCostError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing was added.
+            GlideMQValidationError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing
+                was added.
             AmbiguousResultError: If the connection was lost. A flow of up to 100 jobs in one queue is added in one
                 call and may have been added; workers of the root's queue complete any other flow if the server
                 accepted it.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``.
             DurabilityError: If the server did not confirm a ``durable`` flow in time. The flow may exist.
         """
-        return run_immediately(self._core.add(flow, budget=budget, durable=durable))
+        return drive(self._core.add(flow, budget=budget, durable=durable))
 
     def add_bulk(
         self,
@@ -140,7 +141,7 @@ class FlowProducer(BlockingOnly):
                 lost connection the remaining trees are not sent.
             GlideMQValidationError: If a flow is invalid. Nothing was added.
         """
-        return run_immediately(self._core.add_bulk(flows, budget=budget, durable=durable))
+        return drive(self._core.add_bulk(flows, budget=budget, durable=durable))
 
     def add_dag(
         self,
@@ -162,9 +163,9 @@ class FlowProducer(BlockingOnly):
             The jobs by name.
 
         Raises:
-            CycleError: If the graph has a cycle. Nothing was sent.
+            GlideMQValidationError: If the graph has a cycle. Nothing was sent.
         """
-        return twins_by_name(run_immediately(self._core.add_dag(nodes, budget=budget, durable=durable)))
+        return twins_by_name(drive(self._core.add_dag(nodes, budget=budget, durable=durable)))
 
     def get_flow(self, queue: str, job_id: str, *, depth: int = 10000, max_jobs: int = 100000) -> JobNode | None:
         """Return a job with its children and their current states; None if the job does not exist.
@@ -181,7 +182,7 @@ class FlowProducer(BlockingOnly):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.get_flow(queue, job_id, depth=depth, max_jobs=max_jobs))
+        return drive(self._core.get_flow(queue, job_id, depth=depth, max_jobs=max_jobs))
 
     @property
     def options(self) -> QueueOptions:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.runtime import iterate_now, run_immediately
+from glidemq_py._client.portal import drive, iterate
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.log_lines import LogLevel
@@ -39,7 +39,7 @@ from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo, NameLimits
-from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._features.job_batches.job_api import BatchRef
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket
@@ -48,19 +48,19 @@ from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, Metric
 from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.ordering_groups import GroupInfo
-from glidemq_py._features.partitions.options import QueuePartitions
 from glidemq_py._features.remote_control.queue_api import _TIMEOUT_MS, WorkerActivity
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire, Overlap
-from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
+from glidemq_py._features.stalled_jobs import StalledPolicy
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
-from glidemq_py._features.timeline.timeline import TimelineEntry, TimelineSetting
+from glidemq_py._features.timeline import TimelineEntry, TimelineSetting
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job.blocking import BlockingJob as Job
+from glidemq_py._partitions.layout import QueuePartitions
 from glidemq_py.sync.batches import JobBatch
 from glidemq_py.sync.driving import (
     QueueCore,
@@ -91,7 +91,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
     Args:
         name: Name of the queue.
-        connection: A URL, `ConnectionOptions`, an existing client of valkey-glide-sync (never closed by the queue),
+        connection: A URL, `ConnectionOptions`,
             or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
         prefix: First part of every key.
         default_job_options: Options of added jobs; the options of a single job take precedence.
@@ -105,8 +105,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             `Durability`, also for replicas.
         middleware: Instances of `Middleware` around every add and every block of `lease`, the outermost first.
         partitions: Number of partitions, 1 to 256, of a queue that one core of a server cannot serve
-            (docs/learn/partitions.md). It is stored with the queue when it is used for the first time; later it may be
-            omitted.
+            (docs/learn/partitions.md). It is stored with the queue before its first job, and cannot be changed; later
+            it may be omitted.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -149,17 +149,17 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQConnectionError: If the server cannot be reached. The next use tries again.
             ClosedError: If the queue is closed.
         """
-        run_immediately(self._core.connect())
+        drive(self._core.connect())
 
     def close(self) -> None:
         """Send the pending adds, then close the connections.
 
         A client passed by the caller is not closed. Idempotent.
         """
-        run_immediately(self._core.close())
+        drive(self._core.close())
 
     def __enter__(self) -> Self:
-        run_immediately(self._core.__aenter__())
+        drive(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,7 +175,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     ) -> Job[DataT, ResultT]:
         """Add a job to the queue.
 
-        Every add is one round trip. To add many jobs, use `add_bulk`.
+        Adds of several threads at the same time are sent together; a single add is sent immediately.
 
         Args:
             name: Name of the job: which handler or task processes it.
@@ -190,20 +190,19 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
-            JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
+            GlideMQValidationError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
             FairKeyFullError: If the ``fair_key`` has its maximum backlog. Nothing was added.
             JobNotFoundError: If the job's parent, or a job in ``depends_on``, does not exist. Nothing was added.
             JobStateError: If the job's parent has already ended. Nothing was added.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
-                set ``job_id``.
+                set ``job_id``, while the job is kept.
             DurabilityError: If the server did not confirm a ``durable`` job in time. The job may exist.
-            GlideMQError: If other clients change the partitions of the queue again and again, or it was obliterated
-                meanwhile. Nothing was added.
+            GlideMQError: If the queue is being obliterated. Nothing was added.
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
-        return twin_of(run_immediately(self._core.add(name, data, *misplaced, durable=durable, **options)))
+        return twin_of(drive(self._core.add(name, data, *misplaced, durable=durable, **options)))
 
     def add_bulk(self, jobs: Iterable[JobInput], *, durable: DurableInput = None) -> list[Job[DataT, ResultT]]:
         """Add many jobs in few round trips.
@@ -223,7 +222,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the job or the
                 exception per position.
         """
-        return twins_of(run_immediately(self._core.add_bulk(jobs, durable=durable)))
+        return twins_of(drive(self._core.add_bulk(jobs, durable=durable)))
 
     def add_and_wait(
         self,
@@ -252,10 +251,10 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobFailedError: If the job failed permanently.
             WaitTimeoutError: If the job did not end in time.
             JobStateError: If a job with this ``job_id`` or ``deduplication`` id already exists.
-            UnsupportedOptionError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
+            GlideMQValidationError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
                 cannot be read.
         """
-        return run_immediately(self._core.add_and_wait(name, data, *misplaced, wait_timeout=wait_timeout, **options))
+        return drive(self._core.add_and_wait(name, data, *misplaced, wait_timeout=wait_timeout, **options))
 
     def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
         """Return the job with this id, or None.
@@ -264,7 +263,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             job_id: Id of the job.
             exclude_data: If True, the job's data is not read; `Job.data` is None.
         """
-        return twin_if_any(run_immediately(self._core.get_job(job_id, exclude_data=exclude_data)))
+        return twin_if_any(drive(self._core.get_job(job_id, exclude_data=exclude_data)))
 
     def iter_jobs(
         self, state: str, page: int = 500, *, exclude_data: bool = False, tags: str | Iterable[str] | None = None
@@ -284,7 +283,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return iterate_now(self._core.iter_jobs(state, page, exclude_data=exclude_data, tags=tags), twin_of)
+        return iterate(self._core.iter_jobs(state, page, exclude_data=exclude_data, tags=tags), twin_of)
 
     def get_jobs(
         self,
@@ -308,7 +307,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return twins_of(run_immediately(self._core.get_jobs(state, start, end, exclude_data=exclude_data, tags=tags)))
+        return twins_of(drive(self._core.get_jobs(state, start, end, exclude_data=exclude_data, tags=tags)))
 
     def get_job_counts(self) -> JobCounts:
         """Return the number of jobs per state.
@@ -316,19 +315,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Makes one server call, whose cost does not depend on the number of jobs, plus one more per further 500 ordering
         groups and per further 256 priorities in use.
         """
-        return run_immediately(self._core.get_job_counts())
-
-    def get_job_count_by_types(self) -> JobCounts:
-        """Return the number of jobs per state: an alias of `Queue.get_job_counts`, named as in glide-mq for Node."""
-        return run_immediately(self._core.get_job_count_by_types())
+        return drive(self._core.get_job_counts())
 
     def count(self) -> int:
         """Return the number of jobs that no worker has fetched: waiting, delayed, prioritized and group-waiting."""
-        return run_immediately(self._core.count())
+        return drive(self._core.count())
 
     def get_workers(self) -> list[WorkerInfo]:
         """Return the live workers of this queue, oldest first, including those of other processes and languages."""
-        return run_immediately(self._core.get_workers())
+        return drive(self._core.get_workers())
 
     def iter_search_jobs(
         self,
@@ -356,9 +351,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
                 serialized.
         """
-        return iterate_now(
-            self._core.iter_search_jobs(state, name, data, exclude_data=exclude_data, tags=tags), twin_of
-        )
+        return iterate(self._core.iter_search_jobs(state, name, data, exclude_data=exclude_data, tags=tags), twin_of)
 
     def search_jobs(
         self,
@@ -384,9 +377,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
                 serialized.
         """
-        return twins_of(
-            run_immediately(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data, tags=tags))
-        )
+        return twins_of(drive(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data, tags=tags)))
 
     def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
         """Return how many jobs ended per minute, for the last 24 hours.
@@ -399,7 +390,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             start: First position.
             end: Last position, inclusive.
         """
-        return run_immediately(self._core.get_metrics(kind, start, end))
+        return drive(self._core.get_metrics(kind, start, end))
 
     def get_job_logs(self, job_id: str, start: int = 0, end: int = -1, *, level: LogLevel | None = None) -> JobLogs:
         """Return log lines of a job, and how many it has.
@@ -414,19 +405,19 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.get_job_logs(job_id, start, end, level=level))
+        return drive(self._core.get_job_logs(job_id, start, end, level=level))
 
     def pause(self) -> None:
         """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
-        run_immediately(self._core.pause())
+        drive(self._core.pause())
 
     def resume(self) -> None:
         """Resume a paused queue. Idempotent."""
-        run_immediately(self._core.resume())
+        drive(self._core.resume())
 
     def is_paused(self) -> bool:
         """Return True if the queue is paused."""
-        return run_immediately(self._core.is_paused())
+        return drive(self._core.is_paused())
 
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
@@ -440,7 +431,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Returns:
             The number of deleted jobs.
         """
-        return run_immediately(self._core.drain(delayed=delayed))
+        return drive(self._core.drain(delayed=delayed))
 
     def clean(self, grace: Milliseconds, limit: int = 1000, state: str = "completed") -> list[str]:
         """Delete jobs in a state that ended, or else were added, at least ``grace`` ago.
@@ -460,7 +451,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.clean(grace, limit, state))
+        return drive(self._core.clean(grace, limit, state))
 
     def promote_jobs(self, count: int | None = None, *, name: str | None = None) -> int:
         """Make delayed jobs ready to run, including retries that wait for their backoff.
@@ -479,13 +470,13 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.promote_jobs(count, name=name))
+        return drive(self._core.promote_jobs(count, name=name))
 
     def retry_jobs(self, count: int | None = None) -> int:
         """Requeue failed jobs with all their attempts, oldest failure first.
 
-        A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
-        another partition since the number of partitions has changed (docs/learn/partitions.md).
+        Cancelled jobs stay failed: `retry_failures` with their reason, or `Job.retry`, requeues them. A job stays
+        failed while another job that has not ended has its deduplication id.
 
         Args:
             count: Maximum number of jobs, >= 1; None requeues all jobs that are failed at the time of the call.
@@ -497,14 +488,13 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If ``count`` is invalid.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
         """
-        return run_immediately(self._core.retry_jobs(count))
+        return drive(self._core.retry_jobs(count))
 
     def requeue_completed(self, count: int | None = None) -> int:
         """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
         Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
-        completed while another job that has not ended has its deduplication id, and if its key belongs to another
-        partition since the number of partitions has changed (docs/learn/partitions.md).
+        completed while another job that has not ended has its deduplication id.
 
         Args:
             count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
@@ -516,13 +506,14 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If ``count`` is invalid.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
         """
-        return run_immediately(self._core.requeue_completed(count))
+        return drive(self._core.requeue_completed(count))
 
     def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
         """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
 
-        A partitioned queue becomes one without partitions first, which others use from then on. For a day, each
-        partition keeps a number by which late calls are refused. If the call is interrupted, call it again.
+        A partitioned queue is one without partitions afterwards. Its partitions are deleted one after the other, and
+        refuse new jobs meanwhile. For a day, each keeps a number by which late calls are refused. If the call is
+        interrupted, call it again.
 
         Args:
             force: If True, delete active jobs too. In a partitioned queue, jobs that start during the call are deleted
@@ -537,7 +528,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
             LibraryError: If the user lacks a permission. Nothing was deleted.
         """
-        return run_immediately(self._core.obliterate(force=force, scan=scan))
+        return drive(self._core.obliterate(force=force, scan=scan))
 
     def set_event_retention(self, count: int) -> None:
         """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
@@ -551,11 +542,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If ``count`` is invalid.
         """
-        run_immediately(self._core.set_event_retention(count))
+        drive(self._core.set_event_retention(count))
 
     def get_event_retention(self) -> int:
         """Return the approximate number of events that the queue keeps; the default is 1000."""
-        return run_immediately(self._core.get_event_retention())
+        return drive(self._core.get_event_retention())
 
     def set_result_retention(self, count: int) -> None:
         """Set how many finished jobs the result sequence keeps, for readers that fall further behind.
@@ -570,11 +561,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If ``count`` is invalid.
         """
-        run_immediately(self._core.set_result_retention(count))
+        drive(self._core.set_result_retention(count))
 
     def get_result_retention(self) -> int:
         """Return the approximate number of finished jobs that the result sequence keeps; 0 = it is off."""
-        return run_immediately(self._core.get_result_retention())
+        return drive(self._core.get_result_retention())
 
     def get_features(self) -> dict[str, str]:
         """Return the features in use that older versions of this package would mishandle.
@@ -582,7 +573,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         The values are the versions that added the features; most queues use none. The result also contains features
         that this version lacks; with one of them, every other call about the queue raises `UnsupportedFeatureError`.
         """
-        return run_immediately(self._core.get_features())
+        return drive(self._core.get_features())
 
     def remove(self, job_id: str, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
@@ -597,7 +588,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If a state is unknown.
             JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        return run_immediately(self._core.remove(job_id, states=states))
+        return drive(self._core.remove(job_id, states=states))
 
     def revoke(self, job_id: str, *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
         """Cancel a job: it does not start, or stops running.
@@ -618,7 +609,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If a state is unknown.
             JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        return run_immediately(self._core.revoke(job_id, states=states))
+        return drive(self._core.revoke(job_id, states=states))
 
     def discard(self, job_id: str) -> None:
         """Give up the remaining attempts of an active job.
@@ -631,7 +622,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobStateError: If the job is not active. Nothing was changed.
             JobNotFoundError: If the job does not exist.
         """
-        run_immediately(self._core.discard(job_id))
+        drive(self._core.discard(job_id))
 
     def promote(self, job_id: str) -> None:
         """Make a delayed job ready to run now.
@@ -640,7 +631,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobStateError: If the job is not delayed.
             JobNotFoundError: If the job does not exist.
         """
-        run_immediately(self._core.promote(job_id))
+        drive(self._core.promote(job_id))
 
     def change_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a job that has not started.
@@ -654,7 +645,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobStateError: If the job is active, has ended, or waits in its ordering group.
             JobNotFoundError: If the job does not exist.
         """
-        run_immediately(self._core.change_priority(job_id, priority))
+        drive(self._core.change_priority(job_id, priority))
 
     def change_rank(self, job_id: str, rank: int) -> None:
         """Change the rank of a job that has not started.
@@ -669,7 +660,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 limited name and no priority has this rank.
             JobNotFoundError: If the job does not exist.
         """
-        run_immediately(self._core.change_rank(job_id, rank))
+        drive(self._core.change_rank(job_id, rank))
 
     def get_rank_counts(self) -> dict[int, int]:
         """Return the number of ready jobs of each rank that has any, highest rank first.
@@ -678,7 +669,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         counts as rank 2048 - p. The ranks are counted in pages, so jobs that move meanwhile may be missing or
         counted twice.
         """
-        return run_immediately(self._core.get_rank_counts())
+        return drive(self._core.get_rank_counts())
 
     def change_delay(self, job_id: str, delay: Milliseconds) -> None:
         """Change when a job that has not started becomes due.
@@ -692,7 +683,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobStateError: If the job is active, has ended, or waits in its ordering group.
             JobNotFoundError: If the job does not exist.
         """
-        run_immediately(self._core.change_delay(job_id, delay))
+        drive(self._core.change_delay(job_id, delay))
 
     def check(self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS) -> CheckReport:
         """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
@@ -713,7 +704,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: an argument is invalid.
             GlideMQError: the server cannot be reached or rejects a call.
         """
-        return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after))
+        return drive(self._core.check(repair=repair, recheck_after=recheck_after))
 
     def backup(
         self,
@@ -743,11 +734,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
-            UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
+            GlideMQValidationError: If obstore, the extra ``backup``, is not installed.
             BackupError: If the store fails, or the queue is a broadcast. An incomplete backup is never restored.
             GlideMQError: If the server cannot be reached or rejects a call.
         """
-        return run_immediately(
+        return drive(
             self._core.backup(destination, keep=keep, max_server_cpu=max_server_cpu, storage_options=storage_options)
         )
 
@@ -767,7 +758,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If an argument is invalid.
             BackupError: If the store fails.
         """
-        return run_immediately(self._core.get_backups(destination, storage_options=storage_options))
+        return drive(self._core.get_backups(destination, storage_options=storage_options))
 
     def verify_backup(
         self,
@@ -789,9 +780,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If an argument is invalid.
             BackupError: If the backup does not exist, is incomplete or damaged, or the store fails.
         """
-        return run_immediately(
-            self._core.verify_backup(destination, backup_id=backup_id, storage_options=storage_options)
-        )
+        return drive(self._core.verify_backup(destination, backup_id=backup_id, storage_options=storage_options))
 
     def restore(
         self,
@@ -799,13 +788,12 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         *,
         backup_id: str | None = None,
         source: str | None = None,
+        partitions: int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> RestoreReport:
         """Restore a backup into this queue, which must be empty.
 
-        The restored queue has the partitions of the backup. Jobs of a queue without partitions that are restored into
-        a partitioned one are in partition 0; new jobs go to all partitions, which get its settings and their shares of
-        its limits.
+        The restored queue has as many partitions as the backup, or ``partitions``.
 
         The backup is read and verified before anything is written. Jobs that were active return to waiting, with a new
         attempt. Workers get no job before all are written. If the restore is interrupted, repeat it: it continues.
@@ -815,6 +803,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             backup_id: Id of the backup; None is the newest complete one.
             source: Name of the queue that was backed up; None is this queue's name. A copy under another name keeps
                 the flows within the queue, and neither reports to parents in other queues nor waits for children there.
+            partitions: Number of partitions of this queue, 1 to 256; 1 = a queue without. None is that of the backup.
+                With another one, which needs another name, the jobs are divided by their keys: those without a custom
+                id get new ids, and links, schedulers and settings are not kept.
             storage_options: See `backup`.
 
         Returns:
@@ -822,12 +813,16 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
-            BackupError: If the backup is missing, incomplete or damaged, or the store fails; nothing was written.
+            BackupError: If the backup is missing, incomplete or damaged, or the store fails; or if unfinished jobs have
+                links, and ``partitions`` is another number. Nothing was written.
             QueueNotEmptyError: If the queue has jobs or schedulers; nothing was written.
+            QueuePartitionsError: If the queue has another number of partitions; nothing was written.
             GlideMQError: If the server cannot be reached or rejects a call.
         """
-        return run_immediately(
-            self._core.restore(destination, backup_id=backup_id, source=source, storage_options=storage_options)
+        return drive(
+            self._core.restore(
+                destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=storage_options
+            )
         )
 
     def set_global_concurrency(self, concurrency: int, *, ttl: Milliseconds | None = None) -> None:
@@ -842,11 +837,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        run_immediately(self._core.set_global_concurrency(concurrency, ttl=ttl))
-
-    def get_global_concurrency(self) -> int:
-        """Return the limit of active jobs of the whole queue that applies now; 0 = no limit."""
-        return run_immediately(self._core.get_global_concurrency())
+        drive(self._core.set_global_concurrency(concurrency, ttl=ttl))
 
     def set_global_rate_limit(self, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None) -> None:
         """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
@@ -859,19 +850,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        run_immediately(self._core.set_global_rate_limit(max, duration, ttl=ttl))
-
-    def get_global_rate_limit(self) -> RateLimit | None:
-        """Return the rate limit of the queue that applies now, or None."""
-        return run_immediately(self._core.get_global_rate_limit())
+        drive(self._core.set_global_rate_limit(max, duration, ttl=ttl))
 
     def get_global_limits(self) -> GlobalLimits:
         """Return the limits of the whole queue that apply now, for how long, and the use of the rate limit."""
-        return run_immediately(self._core.get_global_limits())
+        return drive(self._core.get_global_limits())
 
     def remove_global_rate_limit(self) -> None:
         """Remove the rate limit of the queue."""
-        run_immediately(self._core.remove_global_rate_limit())
+        drive(self._core.remove_global_rate_limit())
 
     def set_group_limits(
         self,
@@ -894,7 +881,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid, or no limit was given.
         """
-        run_immediately(
+        drive(
             self._core.set_group_limits(key, concurrency=concurrency, rate_limit=rate_limit, token_bucket=token_bucket)
         )
 
@@ -914,43 +901,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.rate_limit_group(key, duration, extend=extend))
+        return drive(self._core.rate_limit_group(key, duration, extend=extend))
 
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
-        return run_immediately(self._core.get_group(key))
+        return drive(self._core.get_group(key))
 
     def get_partitions(self) -> QueuePartitions:
-        """Return the partitions of the queue.
-
-        Returns:
-            How many partitions get new jobs, and whether others still have some. A queue without partitions has 1.
-        """
-        return run_immediately(self._core.get_partitions())
-
-    def set_partitions(self, count: int) -> QueuePartitions:
-        """Change the number of partitions while the queue is in use (docs/learn/partitions.md, "Changing the number").
-
-        No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition
-        for as long as it has jobs with that key. Call it again with the same number to complete the change: as soon as
-        no such jobs are left, clients no longer look at the former partitions. Clients and workers need not be
-        restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads
-        the options of all jobs, of the kept finished ones too.
-
-        Other clients may change settings meanwhile; calls that change limits of the queue wait.
-
-        Args:
-            count: Number of partitions, 1 to 256.
-
-        Returns:
-            The partitions as they are now. ``is_settled`` is True if the change is complete: at once, without jobs.
-
-        Raises:
-            GlideMQValidationError: If ``count`` is invalid, a limit of the queue is smaller, or a scheduler creates
-                jobs with an option that would choose a partition. Nothing was changed.
-            GlideMQError: If another client changed the number at the same time.
-        """
-        return run_immediately(self._core.set_partitions(count))
+        """Return the partitions of the queue. A queue without partitions has 1, which is the queue itself."""
+        return drive(self._core.get_partitions())
 
     def ping_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
         """Return the ids of the workers that answer.
@@ -967,7 +926,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             WorkerTimeoutError: If ``worker`` is given and does not answer in time.
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.ping_workers(worker, timeout=timeout))
+        return drive(self._core.ping_workers(worker, timeout=timeout))
 
     def inspect_workers(
         self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
@@ -983,7 +942,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             WorkerTimeoutError: If a worker does not answer in time. Its ``answered`` names those that did.
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.inspect_workers(worker, timeout=timeout))
+        return drive(self._core.inspect_workers(worker, timeout=timeout))
 
     def quiet_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
         """Let workers fetch no further jobs, for example before a deploy. Their running jobs continue.
@@ -1002,7 +961,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             WorkerTimeoutError: If a worker does not answer in time. It may still obey.
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.quiet_workers(worker, timeout=timeout))
+        return drive(self._core.quiet_workers(worker, timeout=timeout))
 
     def resume_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
         """Let quiet or paused workers fetch jobs again.
@@ -1019,7 +978,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             WorkerTimeoutError: If a worker does not answer in time. It may still obey.
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.resume_workers(worker, timeout=timeout))
+        return drive(self._core.resume_workers(worker, timeout=timeout))
 
     def resize_workers(
         self, concurrency: int, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
@@ -1040,7 +999,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             WorkerCommandError: If a worker cannot change its concurrency: it has a batch handler or a sandbox.
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.resize_workers(concurrency, worker, timeout=timeout))
+        return drive(self._core.resize_workers(concurrency, worker, timeout=timeout))
 
     def cancel_on_worker(self, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS) -> bool:
         """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
@@ -1060,7 +1019,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             WorkerTimeoutError: If the worker does not answer in time. It may still obey.
             GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.cancel_on_worker(job_id, worker, timeout=timeout))
+        return drive(self._core.cancel_on_worker(job_id, worker, timeout=timeout))
 
     def create_batch(
         self,
@@ -1093,7 +1052,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 ``depends_on``, ``deduplication`` and ``run_at``.
         """
         return batch_of(
-            run_immediately(
+            drive(
                 self._core.create_batch(
                     on_complete=on_complete, on_success=on_success, on_failure=on_failure, batch_id=batch_id, keep=keep
                 )
@@ -1110,7 +1069,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             JobBatchNotFoundError: If there is no such batch, or no longer.
             GlideMQValidationError: If ``batch`` is invalid, or of another queue.
         """
-        return batch_of(run_immediately(self._core.get_batch(batch)))
+        return batch_of(drive(self._core.get_batch(batch)))
 
     def iter_batches(self) -> Iterator[JobBatch]:
         """Iterate over the batches of this queue that are open or have jobs that have not ended.
@@ -1118,7 +1077,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         The order is arbitrary. Makes one short call per about 500 batches. Batches that are created or finish
         meanwhile may be missing.
         """
-        return iterate_now(self._core.iter_batches(), batch_of)
+        return iterate(self._core.iter_batches(), batch_of)
 
     def get_deduplication_job(self, deduplication_id: str) -> Job[Any, Any] | None:
         """Return the job that was added last with this deduplication id, or None.
@@ -1132,7 +1091,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If ``deduplication_id`` is invalid.
         """
-        return twin_if_any(run_immediately(self._core.get_deduplication_job(deduplication_id)))
+        return twin_if_any(drive(self._core.get_deduplication_job(deduplication_id)))
 
     def remove_deduplication(self, deduplication_id: str) -> bool:
         """Remove a deduplication id: the next add with it is not skipped. No job is changed.
@@ -1146,7 +1105,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If ``deduplication_id`` is invalid.
         """
-        return run_immediately(self._core.remove_deduplication(deduplication_id))
+        return drive(self._core.remove_deduplication(deduplication_id))
 
     def set_fair_key_limits(
         self,
@@ -1172,7 +1131,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid, or none was given.
         """
-        run_immediately(
+        drive(
             self._core.set_fair_key_limits(
                 key, weight=weight, concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog
             )
@@ -1200,13 +1159,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid, or none was given.
         """
-        run_immediately(
-            self._core.set_fair_key_defaults(concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog)
-        )
+        drive(self._core.set_fair_key_defaults(concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog))
 
     def get_fair_key_defaults(self) -> FairKeyDefaults:
         """Return the limits of each fair key that has none of its own."""
-        return run_immediately(self._core.get_fair_key_defaults())
+        return drive(self._core.get_fair_key_defaults())
 
     def set_name_limits(
         self,
@@ -1229,7 +1186,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid, or none was given.
         """
-        run_immediately(self._core.set_name_limits(name, concurrency=concurrency, rate_limit=rate_limit))
+        drive(self._core.set_name_limits(name, concurrency=concurrency, rate_limit=rate_limit))
 
     def get_name_limits(self, name: str) -> NameLimits:
         """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
@@ -1237,7 +1194,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: ``name`` is invalid.
         """
-        return run_immediately(self._core.get_name_limits(name))
+        return drive(self._core.get_name_limits(name))
 
     def pause_fair_key(self, key: str) -> None:
         """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
@@ -1245,7 +1202,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: ``key`` is invalid.
         """
-        run_immediately(self._core.pause_fair_key(key))
+        drive(self._core.pause_fair_key(key))
 
     def resume_fair_key(self, key: str) -> None:
         """Start jobs of a paused fair key again. Idempotent.
@@ -1253,7 +1210,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: ``key`` is invalid.
         """
-        run_immediately(self._core.resume_fair_key(key))
+        drive(self._core.resume_fair_key(key))
 
     def get_fair_key(self, key: str) -> FairKeyInfo:
         """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
@@ -1261,14 +1218,14 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: ``key`` is invalid.
         """
-        return run_immediately(self._core.get_fair_key(key))
+        return drive(self._core.get_fair_key(key))
 
     def iter_fair_keys(self) -> Iterator[FairKeyInfo]:
         """Iterate over the fair keys that have ready jobs, in the order of their names.
 
         Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
         """
-        return iterate_now(self._core.iter_fair_keys(), lambda item: item)
+        return iterate(self._core.iter_fair_keys(), lambda item: item)
 
     def set_stalled_policy(
         self,
@@ -1290,7 +1247,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid, or none was given.
         """
-        run_immediately(
+        drive(
             self._core.set_stalled_policy(
                 stalled_interval=stalled_interval, max_stalled_count=max_stalled_count, stalled_grace=stalled_grace
             )
@@ -1298,11 +1255,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
     def get_stalled_policy(self) -> StalledPolicy:
         """Return the stalled-job policy of the queue; its members are None if they are not set."""
-        return run_immediately(self._core.get_stalled_policy())
+        return drive(self._core.get_stalled_policy())
 
     def remove_stalled_policy(self) -> None:
         """Remove the stalled-job policy of the queue."""
-        run_immediately(self._core.remove_stalled_policy())
+        drive(self._core.remove_stalled_policy())
 
     def get_job_attempts(self, job_id: str) -> list[FailedAttempt]:
         """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
@@ -1310,7 +1267,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Args:
             job_id: Id of the job.
         """
-        return run_immediately(self._core.get_job_attempts(job_id))
+        return drive(self._core.get_job_attempts(job_id))
 
     def iter_failures(
         self,
@@ -1333,9 +1290,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return iterate_now(
-            self._core.iter_failures(reason=reason, name=name, since=since, until=until), lambda item: item
-        )
+        return iterate(self._core.iter_failures(reason=reason, name=name, since=since, until=until), lambda item: item)
 
     def get_failures(
         self,
@@ -1358,18 +1313,18 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.get_failures(reason=reason, name=name, since=since, until=until, limit=limit))
+        return drive(self._core.get_failures(reason=reason, name=name, since=since, until=until, limit=limit))
 
     def get_failure_stats(self) -> FailureStats:
         """Return how many jobs have failed, by reason and by job name. Reads counters, no jobs.
 
         Failures of Node workers are in ``kept``, but not in the counters.
         """
-        return run_immediately(self._core.get_failure_stats())
+        return drive(self._core.get_failure_stats())
 
     def reset_failure_stats(self) -> None:
         """Set the counters of `get_failure_stats` to 0. The failed jobs stay."""
-        run_immediately(self._core.reset_failure_stats())
+        drive(self._core.reset_failure_stats())
 
     def purge_failures(
         self,
@@ -1395,7 +1350,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.purge_failures(reason=reason, name=name, since=since, until=until))
+        return drive(self._core.purge_failures(reason=reason, name=name, since=since, until=until))
 
     def retry_failures(
         self,
@@ -1407,8 +1362,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     ) -> int:
         """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
 
-        A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
-        another partition since the number of partitions has changed (docs/learn/partitions.md).
+        Cancelled jobs are requeued only if ``reason`` has `FailureReason.CANCELLED`. A job stays failed while another
+        job that has not ended has its deduplication id.
 
         Args:
             reason: only these reasons: one `FailureReason` or several; None = all.
@@ -1422,7 +1377,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.retry_failures(reason=reason, name=name, since=since, until=until))
+        return drive(self._core.retry_failures(reason=reason, name=name, since=since, until=until))
 
     def set_failure_policy(
         self,
@@ -1450,7 +1405,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid or has no effect, or none was given.
         """
-        run_immediately(
+        drive(
             self._core.set_failure_policy(
                 retry_interval=retry_interval,
                 max_auto_retries=max_auto_retries,
@@ -1461,11 +1416,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
     def get_failure_policy(self) -> FailurePolicy | None:
         """Return the failure policy of the queue; None if it has none."""
-        return run_immediately(self._core.get_failure_policy())
+        return drive(self._core.get_failure_policy())
 
     def remove_failure_policy(self) -> None:
         """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
-        run_immediately(self._core.remove_failure_policy())
+        drive(self._core.remove_failure_policy())
 
     def set_metrics_by_name(self, minutes: int = 1440, *, max_names: int = 100) -> None:
         """Keep counts and percentiles per job name and minute, or stop keeping them.
@@ -1480,11 +1435,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        run_immediately(self._core.set_metrics_by_name(minutes, max_names=max_names))
+        drive(self._core.set_metrics_by_name(minutes, max_names=max_names))
 
     def get_metrics_by_name_setting(self) -> MetricsByNameSetting:
         """Return whether and how long the queue keeps figures per job name."""
-        return run_immediately(self._core.get_metrics_by_name_setting())
+        return drive(self._core.get_metrics_by_name_setting())
 
     def get_metrics_by_name(
         self,
@@ -1509,7 +1464,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.get_metrics_by_name(window, end=end, name=name, interval=interval))
+        return drive(self._core.get_metrics_by_name(window, end=end, name=name, interval=interval))
 
     def set_timeline(self, sample: float = 1.0, *, max_entries: int | None = None) -> None:
         """Record every change of the jobs' states, with time and worker, or stop recording.
@@ -1523,11 +1478,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid or has no effect.
         """
-        run_immediately(self._core.set_timeline(sample, max_entries=max_entries))
+        drive(self._core.set_timeline(sample, max_entries=max_entries))
 
     def get_timeline_setting(self) -> TimelineSetting:
         """Return whether and how the queue records timelines."""
-        return run_immediately(self._core.get_timeline_setting())
+        return drive(self._core.get_timeline_setting())
 
     def get_job_timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
@@ -1535,7 +1490,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Args:
             job_id: Id of the job.
         """
-        return run_immediately(self._core.get_job_timeline(job_id))
+        return drive(self._core.get_job_timeline(job_id))
 
     def set_attempt_history(
         self, *, max_attempts: int = 20, max_traceback: int | None = None, max_bytes: int | None = None
@@ -1553,13 +1508,13 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid or has no effect.
         """
-        run_immediately(
+        drive(
             self._core.set_attempt_history(max_attempts=max_attempts, max_traceback=max_traceback, max_bytes=max_bytes)
         )
 
     def get_attempt_history(self) -> AttemptHistory:
         """Return the bounds of the jobs' attempt histories."""
-        return run_immediately(self._core.get_attempt_history())
+        return drive(self._core.get_attempt_history())
 
     def fetch(
         self,
@@ -1592,7 +1547,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             ClosedError: If the queue is closed.
         """
         return leases_of(
-            run_immediately(
+            drive(
                 self._core.fetch(count, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry)
             )
         )
@@ -1644,7 +1599,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             AmbiguousResultError: If a reply was lost; repeating the call is safe.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return report_of(run_immediately(self._core.complete_leases(results, fetch_next=fetch_next)))
+        return report_of(drive(self._core.complete_leases(results, fetch_next=fetch_next)))
 
     def fail_leases(
         self, failures: Iterable[tuple[LeaseHandle, Any]], *, retry: bool = True, fetch_next: int = 0
@@ -1661,7 +1616,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             AmbiguousResultError: If a reply was lost; repeating the call is safe.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return report_of(run_immediately(self._core.fail_leases(failures, retry=retry, fetch_next=fetch_next)))
+        return report_of(drive(self._core.fail_leases(failures, retry=retry, fetch_next=fetch_next)))
 
     def extend_leases(self, leases: Iterable[LeaseHandle], duration: Milliseconds) -> list[LeaseOutcome]:
         """Extend many leases in few calls, at most 500 per call.
@@ -1677,7 +1632,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If an argument is invalid. Nothing was sent.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return run_immediately(self._core.extend_leases(leases, duration))
+        return drive(self._core.extend_leases(leases, duration))
 
     def release_leases(self, leases: Iterable[LeaseHandle]) -> list[LeaseOutcome]:
         """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
@@ -1692,7 +1647,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If an item is not a lease of this queue, or is given twice. Nothing was sent.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return run_immediately(self._core.release_leases(leases))
+        return drive(self._core.release_leases(leases))
 
     def release_owner(self, owner: str | None = None) -> int:
         """Release all leases of an owner, for example of a client that has disconnected.
@@ -1709,7 +1664,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If the owner is invalid.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return run_immediately(self._core.release_owner(owner))
+        return drive(self._core.release_owner(owner))
 
     def upsert_job_scheduler(
         self,
@@ -1759,9 +1714,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
-            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
         """
-        return run_immediately(
+        return drive(
             self._core.upsert_job_scheduler(
                 name,
                 every=every,
@@ -1784,9 +1739,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
 
         Raises:
-            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
         """
-        return run_immediately(self._core.remove_job_scheduler(name))
+        return drive(self._core.remove_job_scheduler(name))
 
     def pause_job_scheduler(self, name: str) -> JobScheduler | None:
         """Pause a scheduler: it adds no jobs until it is resumed. Jobs it has added are kept.
@@ -1798,9 +1753,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: its stored entry is invalid.
-            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
         """
-        return run_immediately(self._core.pause_job_scheduler(name))
+        return drive(self._core.pause_job_scheduler(name))
 
     def resume_job_scheduler(self, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
         """Resume a paused scheduler. No effect if it is not paused.
@@ -1816,21 +1771,17 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: an argument, or its stored entry, is invalid.
-            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
         """
-        return run_immediately(self._core.resume_job_scheduler(name, catch_up=catch_up))
+        return drive(self._core.resume_job_scheduler(name, catch_up=catch_up))
 
     def get_job_scheduler(self, name: str) -> JobScheduler | None:
-        """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
-        return run_immediately(self._core.get_job_scheduler(name))
+        """Return the scheduler with this name, or None if it does not exist or its entry cannot be read."""
+        return drive(self._core.get_job_scheduler(name))
 
     def get_job_schedulers(self) -> list[JobScheduler]:
-        """Return all schedulers, sorted by name; invalid entries are skipped."""
-        return run_immediately(self._core.get_job_schedulers())
-
-    def get_repeatable_jobs(self) -> list[JobScheduler]:
-        """Return all schedulers; an alias of `get_job_schedulers` with the name used by glide-mq."""
-        return run_immediately(self._core.get_repeatable_jobs())
+        """Return all schedulers, sorted by name. Those whose entries cannot be read are left out, and logged once."""
+        return drive(self._core.get_job_schedulers())
 
     def iter_dead_letter_jobs(self, page: int = 500) -> Iterator[Job[Any, Any]]:
         """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
@@ -1838,7 +1789,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Args:
             page: number of jobs read per call, 1..1000.
         """
-        return iterate_now(self._core.iter_dead_letter_jobs(page), twin_of)
+        return iterate(self._core.iter_dead_letter_jobs(page), twin_of)
 
     def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
         """Return the dead-letter entries of this queue by position, oldest first.
@@ -1854,15 +1805,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Returns:
             The entries; an empty list if the queue has no dead letter queue.
         """
-        return twins_of(run_immediately(self._core.get_dead_letter_jobs(start, end)))
+        return twins_of(drive(self._core.get_dead_letter_jobs(start, end)))
 
     def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """Return the dead-letter entry with this id (not the id of the original job), or None."""
-        return twin_if_any(run_immediately(self._core.get_dead_letter_job(job_id)))
+        return twin_if_any(drive(self._core.get_dead_letter_job(job_id)))
 
     def remove_dead_letter_job(self, job_id: str) -> bool:
         """Delete the dead-letter entry with this id; return False if it does not exist."""
-        return run_immediately(self._core.remove_dead_letter_job(job_id))
+        return drive(self._core.remove_dead_letter_job(job_id))
 
     def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """Add the job of a dead-letter entry to this queue again, and delete the entry.
@@ -1879,11 +1830,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             The new job, or None if the entry does not exist.
 
         Raises:
-            JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+            GlideMQValidationError: the job costs more than its group's token bucket holds; the entry is kept.
             FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
             GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
         """
-        return twin_if_any(run_immediately(self._core.replay_dead_letter_job(job_id)))
+        return twin_if_any(drive(self._core.replay_dead_letter_job(job_id)))
 
     def signal(self, job_id: str, name: str, data: Any = None) -> bool:
         """Send a signal to a job, which resumes it if it is suspended.
@@ -1906,15 +1857,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: ``job_id`` or ``name`` is invalid; nothing was sent.
             AmbiguousResultError: the reply was lost. If you send the signal again, the job may receive it twice.
         """
-        return run_immediately(self._core.signal(job_id, name, data))
+        return drive(self._core.signal(job_id, name, data))
 
     def get_suspended_jobs(self, start: int = 0, end: int = -1, *, exclude_data: bool = False) -> list[Job[Any, Any]]:
         """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
-        return twins_of(run_immediately(self._core.get_suspended_jobs(start, end, exclude_data=exclude_data)))
+        return twins_of(drive(self._core.get_suspended_jobs(start, end, exclude_data=exclude_data)))
 
     def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """Return details of a suspended job; None if the job does not exist or is not suspended."""
-        return run_immediately(self._core.get_suspend_info(job_id))
+        return drive(self._core.get_suspend_info(job_id))
 
     def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
         """Iterate over a job's chunks as they are written, until the job completes, fails or is removed.
@@ -1928,7 +1879,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: an argument is invalid.
             JobNotFoundError: the job does not exist. If it is removed later, the iteration ends without an error.
         """
-        return iterate_now(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
+        return iterate(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
 
     def read_stream(
         self, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
@@ -1945,11 +1896,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
+        return drive(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
 
     def get_flow_usage(self, parent_id: str) -> FlowUsage:
         """Return the total usage of a job and its direct children, which may be in other queues."""
-        return run_immediately(self._core.get_flow_usage(parent_id))
+        return drive(self._core.get_flow_usage(parent_id))
 
     def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
         """Return the budget of a flow and its usage so far; None if the flow has no budget.
@@ -1959,7 +1910,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Args:
             flow_id: id of the root job, or of any job of the flow that is in this queue.
         """
-        return run_immediately(self._core.get_flow_budget(flow_id))
+        return drive(self._core.get_flow_budget(flow_id))
 
     def get_usage_summary(
         self,
@@ -1982,7 +1933,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
         """
-        return run_immediately(self._core.get_usage_summary(queues, start=start, end=end, window=window))
+        return drive(self._core.get_usage_summary(queues, start=start, end=end, window=window))
 
     def create_job_index(
         self,
@@ -2005,11 +1956,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             The name of the index.
 
         Raises:
-            SearchUnavailableError: the server has no search module.
+            SearchIndexError: the server has no search module.
             SearchIndexError: the server rejects the index, for example because its name is already used.
             GlideMQValidationError: an argument is invalid.
         """
-        return run_immediately(self._core.create_job_index(name=name, vector=vector, fields=fields))
+        return drive(self._core.create_job_index(name=name, vector=vector, fields=fields))
 
     def drop_job_index(self, name: str | None = None) -> bool:
         """Delete an index, but not its jobs. Raises the errors of `create_job_index`.
@@ -2020,7 +1971,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Returns:
             True if the index was deleted; False if it did not exist.
         """
-        return run_immediately(self._core.drop_job_index(name))
+        return drive(self._core.drop_job_index(name))
 
     def vector_search(
         self,
@@ -2044,12 +1995,12 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             score_field: name of the distance in the query; must not be a field of the index.
 
         Raises:
-            SearchUnavailableError: the server has no search module.
+            SearchIndexError: the server has no search module.
             SearchIndexError: the index does not exist, or the server rejects the query.
             GlideMQValidationError: an argument is invalid.
         """
         return twins_in_matches(
-            run_immediately(
+            drive(
                 self._core.vector_search(embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
             )
         )

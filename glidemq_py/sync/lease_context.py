@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.portal import drive
 from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._features.leases.queue_api import LeaseContext
 
@@ -30,7 +30,7 @@ class BlockingLeaseContext:
 
     def __enter__(self) -> Lease[Any, Any] | None:
         """Fetch a job, and enter the middleware of the queue; None if no job was ready in time."""
-        found = run_immediately(self._context.__aenter__())
+        found = drive(self._context.__aenter__())
         return None if found is None else self._make([found])[0]
 
     def __exit__(
@@ -41,4 +41,4 @@ class BlockingLeaseContext:
         Returns:
             True if the error ends here: a signal, or an error that a middleware suppresses.
         """
-        return run_immediately(self._context.__aexit__(kind, error, trace))
+        return drive(self._context.__aexit__(kind, error, trace))

@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.portal import drive
 from glidemq_py._core.misuse import BlockingOnly
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.leases.lease import Lease as LeaseCore
@@ -108,7 +108,7 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
             AmbiguousResultError: If the reply was lost; repeating the call is safe.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return leases_of(run_immediately(self._core.complete(result, fetch_next=fetch_next)))
+        return leases_of(drive(self._core.complete(result, fetch_next=fetch_next)))
 
     def fail(self, error: Any, *, retry: bool = True, fetch_next: int = 0) -> list[Lease[Any, Any]]:
         """Fail the attempt: the job is retried after its backoff if it has attempts left.
@@ -127,7 +127,7 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
             AmbiguousResultError: If the reply was lost; repeating the call is safe.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return leases_of(run_immediately(self._core.fail(error, retry=retry, fetch_next=fetch_next)))
+        return leases_of(drive(self._core.fail(error, retry=retry, fetch_next=fetch_next)))
 
     def release(self) -> None:
         """Give the job back: it is ready again, and no attempt is counted.
@@ -136,7 +136,7 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
             LeaseLostError: If the lease is lost.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        run_immediately(self._core.release())
+        drive(self._core.release())
 
     def extend(self, duration: Milliseconds) -> int:
         """Extend the lock: it expires ``duration`` from now, but never after the job's timeout.
@@ -154,7 +154,7 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
             JobRevokedError: If the job was revoked. The lock was extended; pass the error to `fail`.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        return run_immediately(self._core.extend(duration))
+        return drive(self._core.extend(duration))
 
     def __repr__(self) -> str:
         return repr(self._core)

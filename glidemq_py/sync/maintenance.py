@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from glidemq_py._client.portal import portal
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._maintenance.queues import Maintenance as AsyncMaintenance
 from glidemq_py.sync.job_queue import Queue
-from glidemq_py.sync.loop_thread import BlockingService, checked_queues
+from glidemq_py.sync.services import BlockingService, checked_queues
 
 __all__ = ["Maintenance"]
 
@@ -16,9 +17,9 @@ __all__ = ["Maintenance"]
 class Maintenance(BlockingService[AsyncMaintenance]):
     """Run the maintenance tasks of queues that have leases but no worker.
 
-    The blocking form of `glidemq_py.Maintenance`: the tasks run in a separate thread with connections of its own.
+    The blocking form of `glidemq_py.Maintenance`: the tasks run in the background, over connections of its own.
     ``with Maintenance(queues):`` runs during the block, ``Maintenance(queues).run()`` until interrupted. Start it after
-    a fork: a forked process does not have the thread.
+    a fork: a forked process does not have it.
 
     Args:
         queues: The queues. Closing the maintenance does not close them, and closing them does not stop the maintenance.
@@ -55,8 +56,7 @@ class Maintenance(BlockingService[AsyncMaintenance]):
         """Look at the queues now, for example after a scheduler was created."""
         running = self._running
         if running is not None:
-            thread, service, _ = running
-            thread.call(service.wake)
+            portal().call(running[0].wake)
 
     def close(self) -> None:
         """Stop, and let another process take over at once. Idempotent."""

@@ -11,7 +11,7 @@ from typing import Any, Generic, Never, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.portal import drive
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobInput, Serializer, SerializerName
@@ -32,7 +32,7 @@ class Producer(BlockingOnly, Generic[DataT]):
 
     Args:
         name: Name of the queue.
-        connection: A URL, `ConnectionOptions`, an existing client of valkey-glide-sync (never closed by the producer),
+        connection: A URL, `ConnectionOptions`,
             or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
         prefix: First part of every key.
         default_job_options: Options of added jobs; the options of a single job take precedence.
@@ -99,7 +99,7 @@ class Producer(BlockingOnly, Generic[DataT]):
         Returns:
             The id of the job; None if a job with this ``job_id`` or ``deduplication`` id already exists.
         """
-        return run_immediately(self._core.add(name, data, *misplaced, durable=durable, **options))
+        return drive(self._core.add(name, data, *misplaced, durable=durable, **options))
 
     def add_bulk(self, jobs: Iterable[JobInput], *, durable: DurableInput = None) -> list[str | None]:
         """Add many jobs in few round trips. They are sent in chunks, and each chunk is atomic.
@@ -117,14 +117,14 @@ class Producer(BlockingOnly, Generic[DataT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the id, None, or the
                 exception per position.
         """
-        return run_immediately(self._core.add_bulk(jobs, durable=durable))
+        return drive(self._core.add_bulk(jobs, durable=durable))
 
     def close(self) -> None:
         """Send the pending adds, then close the connection unless it was passed as a client. Idempotent."""
-        run_immediately(self._core.close())
+        drive(self._core.close())
 
     def __enter__(self) -> Self:
-        run_immediately(self._core.__aenter__())
+        drive(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:

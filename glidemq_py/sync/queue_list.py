@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.driven_transport import DrivenTransport
-from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.portal import BlockingTransport, drive
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._features.partitions.listing import whole_queues
 from glidemq_py._features.queue_list import find_queues
+from glidemq_py._partitions.listing import whole_queues
 
 __all__ = ["list_queues"]
 
@@ -35,9 +34,10 @@ def list_queues(
     """
     validate_prefix(prefix)
     check_bool("scan", scan)
-    transport = DrivenTransport.connect(connection)
+    opened = BlockingTransport(connection)
+    transport = opened.transport
     try:
-        names = run_immediately(find_queues(transport, prefix, scan=scan))
-        return sorted(run_immediately(whole_queues(transport, prefix, names)))
+        names = drive(find_queues(transport, prefix, scan=scan))
+        return sorted(drive(whole_queues(transport, prefix, names)))
     finally:
-        run_immediately(transport.close())
+        opened.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 from glidemq_py._api.scheduler import Scheduler as AsyncScheduler
 from glidemq_py.sync.job_queue import Queue
-from glidemq_py.sync.loop_thread import BlockingService, checked_queue
+from glidemq_py.sync.services import BlockingService, checked_queue
 
 __all__ = ["Scheduler"]
 
@@ -14,12 +14,12 @@ __all__ = ["Scheduler"]
 class Scheduler(BlockingService[AsyncScheduler]):
     """Add the due jobs of a queue's schedulers.
 
-    The blocking form of `glidemq_py.Scheduler`: it runs in a separate thread with a connection of its own. Every worker
+    The blocking form of `glidemq_py.Scheduler`: it runs in the background, over connections of its own. Every worker
     adds these jobs too. Use this class if only workers of other languages run, or if jobs must be added while no worker
     runs.
 
     ``with Scheduler(queue):`` runs during the block, ``Scheduler(queue).run()`` until interrupted. Start it after a
-    fork: a forked process does not have the thread.
+    fork: a forked process does not have it.
 
     Args:
         queue: The queue with the schedulers. Closing the scheduler does not close the queue, and closing the queue does

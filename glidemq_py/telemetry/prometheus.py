@@ -16,16 +16,15 @@ from typing import Any, Final
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.counting import FIGURES, complete_counts
-from glidemq_py._client.driven_transport import DrivenTransport
-from glidemq_py._client.runtime import run_immediately
-from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._client.portal import BlockingTransport, drive
+from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls.reading import Gauges, gauges
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.telemetry.state import TELEMETRY, Start
 
@@ -55,7 +54,7 @@ class QueueCollector(Collector):
 
     Args:
         queues: names of the queues.
-        connection: as for `Queue`: a URL, `ConnectionOptions`, a client of valkey-glide-sync, or None.
+        connection: as for `Queue`: a URL, `ConnectionOptions`, or None.
         prefix: first part of every key.
 
     Raises:
@@ -72,7 +71,7 @@ class QueueCollector(Collector):
         names = dict.fromkeys(check_iterable("queues", queues, "names"))
         self._keys = [QueueKeys(prefix, name) for name in names]
         self._connection = connection
-        self._transport: DrivenTransport | None = None
+        self._transport: BlockingTransport | None = None
         self._lock = new_lock()
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -101,8 +100,8 @@ class QueueCollector(Collector):
     def _read(self, keys: QueueKeys) -> Gauges | None:
         try:
             if self._transport is None:
-                self._transport = DrivenTransport.connect(self._connection)
-            return run_immediately(_read_gauges(self._transport, keys))
+                self._transport = BlockingTransport(self._connection)
+            return drive(_read_gauges(self._transport.transport, keys))
         except GlideMQError as error:
             _log.warning("queue %r: reading metrics failed: %s", keys.name, error)
             return None
@@ -112,12 +111,12 @@ class QueueCollector(Collector):
         with self._lock:
             transport, self._transport = self._transport, None
             if transport is not None:
-                run_immediately(transport.close())
+                transport.close()
 
 
-async def _read_gauges(transport: DrivenTransport, keys: QueueKeys) -> Gauges:
+async def _read_gauges(transport: Transport, keys: QueueKeys) -> Gauges:
     layout = await read_layout(transport, keys)
-    names = (keys.name,) if layout is None else layout.served
+    names = (keys.name,) if layout is None else layout.names
     found: list[Gauges] = []
     for name in names:
         meta = QueueKeys(keys.prefix, name).meta

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from glidemq_py._core.calls.adding import AddedOther, Row
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.logs import text_of
 from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
@@ -118,9 +119,11 @@ def fail(span: Span, error: BaseException) -> None:
     """Record an exception on a span and set its status to error."""
     from opentelemetry.trace import Status, StatusCode
 
-    span.record_exception(error)
-    span.set_attribute(names.ERROR_TYPE, type(error).__qualname__)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+    kind = type(error)
+    span.set_attribute(names.ERROR_TYPE, kind.__qualname__)
+    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {text_of(error)}"))
+    with contextlib.suppress(BaseException):  # formatting an error of the application may raise another one
+        span.record_exception(error)
 
 
 _OPERATION = "process"

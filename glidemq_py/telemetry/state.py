@@ -53,7 +53,7 @@ class Meter(Protocol):
         ...
 
     def job_reported(self, queue: str, name: str, outcome: str) -> None:
-        """Record the outcome of an attempt: completed, failed, retrying, delayed, ..., stale. Of leases, name is ''."""
+        """Record the outcome of an attempt: completed, failed, cancelled, ..., stale. Of leases, name is ''."""
         ...
 
     def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:

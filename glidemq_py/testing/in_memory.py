@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
@@ -136,6 +137,13 @@ class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
         EmbeddedServerError: if the extra `testing` is not installed.
         GlideMQValidationError: if an option is invalid.
     """
+
+    @classmethod
+    def like(cls, queue: Queue[DataT, ResultT], server: MemoryServer) -> Self:
+        """Return a queue on an in-memory server with the name and the options of another, except `durable`."""
+        given: dict[str, Any] = {option.name: getattr(queue.options, option.name) for option in fields(queue.options)}
+        given.update(durable=None, partitions=queue._wanted_partitions)
+        return cls(queue.name, server, **given)
 
     def worker(self, handler: Callable[[Any], Any] | None = None, **options: Any) -> TestWorker:
         """Return a `TestWorker` of this queue."""

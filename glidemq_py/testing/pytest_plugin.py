@@ -35,10 +35,12 @@ from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory import MemoryServer
+    from glidemq_py.integrations.fastapi import AppQueues
     from glidemq_py.testing.in_memory import TestQueue, TestWorker
 
 __all__ = [
     "GlideMQServer",
+    "glidemq_endpoints",
     "glidemq_memory",
     "glidemq_queue",
     "glidemq_queue_name",
@@ -52,19 +54,21 @@ _DEFAULT_IMAGE: Final = "valkey/valkey:9"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlideMQServer:
-    """The server of a test run: `url` for Queue and Worker; `host` and `port` of its first node."""
+    """The server of a test run: `url` for Queue and Worker; `host`, `port` and `password` of its first node."""
 
     url: str = field(repr=False)
     host: str
     port: int
+    password: str | None = field(default=None, repr=False)
 
     @classmethod
     def at(cls, url: str) -> "GlideMQServer":
         """Return the server for a URL."""
         from glidemq_py._client.connection_options import ConnectionOptions
 
-        address = ConnectionOptions.from_url(url).addresses[0]
-        return cls(url=url, host=address.host, port=address.port)
+        options = ConnectionOptions.from_url(url)
+        address = options.addresses[0]
+        return cls(url=url, host=address.host, port=address.port, password=options.password)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +83,7 @@ def glidemq_server() -> Iterator[GlideMQServer]:
         from glidemq_py._client.embedded import start_embedded
 
         with start_embedded() as server:
-            yield GlideMQServer(url=server.url, host=server.host, port=server.port)
+            yield GlideMQServer.at(server.url)
 
 
 @pytest.fixture
@@ -136,6 +140,19 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
         return made
 
     return make
+
+
+@pytest.fixture
+def glidemq_endpoints(glidemq_memory: "MemoryServer") -> "Iterator[Callable[[AppQueues], dict[str, TestQueue]]]":
+    """Return a function that replaces the queues of an `AppQueues` by `TestQueue` objects, and returns these by name.
+
+    They are on the test's in-memory server and have the options of the queues that they replace, but `durable`. They
+    keep their jobs while the application starts and ends. The workers of the `AppQueues` do not start.
+    """
+    from glidemq_py.testing.in_memory import TestQueue
+
+    with contextlib.ExitStack() as stack:
+        yield lambda queues: stack.enter_context(queues.replaced(lambda queue: TestQueue.like(queue, glidemq_memory)))
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ class Stepping(BaseWorker):
         if self._life.parts is None:
             await self.start()
         elif not self._life.is_closing and self._life.opening is not None and self._life.opening.source is None:
-            await self._life.repartitioning.follow(self._parts_of_queue()[0].link.transport, self._keys)
+            await self._life.follower.follow(self._parts_of_queue()[0].link.transport, self._keys)
             await self._prepare_parts()
         if self._life.is_closing:
             raise GlideMQError(f"{self!r} is closed")

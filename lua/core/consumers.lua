@@ -14,7 +14,7 @@ G.GROUPS_MAX = GROUPS_MAX
 local function number_of_groups(q)
   local info = G.pcall('XINFO', 'STREAM', q.stream)
   if info.err and string.find(info.err, 'permission', 1, true) then error(info.err, 0) end
-  for i = 1, info.err and 0 or #info, 2 do
+  for i = 1, #info, 2 do
     if info[i] == 'groups' then return info[i + 1] end
   end
   return 0
@@ -53,9 +53,13 @@ end
 G.pending_count = function(q, name)
   local group, crowded = G.stream_group(q, name)
   if group then return group[STREAM_GROUP.pending] end
-  local pending = crowded and G.pcall('XPENDING', q.stream, name, '-', '+', PENDING_MAX) or {}
-  return pending.err and 0 or #pending
+  return crowded and #G.pcall('XPENDING', q.stream, name, '-', '+', PENDING_MAX) or 0
 end
+
+G.is_registered = function(q, consumer) return redis.call('EXISTS', q.P .. 'w:' .. consumer) == 1 end
+
+-- Return whether a consumer is a Node peer.
+G.is_foreign = function(consumer) return string.sub(consumer, 1, #PEERS) == PEERS end
 
 -- Return whether workers of another library are registered. True if there are too many consumers to find out.
 G.has_peers = function(q)
@@ -65,7 +69,7 @@ G.has_peers = function(q)
   known = crowded
   for _, consumer in ipairs(consumers) do
     local name = consumer[STREAM_CONSUMER.name]
-    known = known or string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1
+    known = known or G.is_foreign(name) and G.is_registered(q, name)
   end
   rawset(q, 'peers', known)
   return known
@@ -77,7 +81,7 @@ G.had_peers = function(q, now)
     redis.call('HSET', q.meta, 'peersSeen', G.int(now))
     return true
   end
-  return now - G.num(redis.call('HGET', q.meta, 'peersSeen') or '') < PEERS_SEEN_MS
+  return now - G.num(redis.call('HGET', q.meta, 'peersSeen')) < PEERS_SEEN_MS
 end
 
 -- Call each(p) for pending entries that have been idle for `idle` ms, `most` at most. p: {entry, consumer, idle ms,

@@ -9,44 +9,73 @@
 -- P:scheduled"): it is never below 0.
 G.PRIORITY_CLOCK_LAG_MS = 1048576
 
+-- Note the time in `clockSeen` of P:meta, so that a step back of the clock is recognized (functions/_clock.lua): with
+-- all that gets a time in a score, and in exchanges while there are such, but at most once a second.
+local CLOCK_MS = 1000
+
+G.note_clock = function(q, now)
+  local seen = rawget(q, 'clock_seen')
+  if seen and now - seen < CLOCK_MS then return end
+  seen = seen or G.count_of(redis.call('HGET', q.meta, 'clockSeen'))
+  if now - seen >= CLOCK_MS then
+    redis.call('HSET', q.meta, 'clockSeen', G.int(now))
+    seen = now
+  end
+  rawset(q, 'clock_seen', seen)
+end
+
 local function priority_time(q, now)
-  local last = G.count_of(redis.call('HGET', q.meta, 'priorityClock'))
+  local adding = rawget(q, 'fair_adding') -- of many jobs: writes the clock at its end
+  local last = adding and adding.priority_clock or G.count_of(redis.call('HGET', q.meta, 'priorityClock'))
   local at = math.max(0, math.min(now, math.max(last + 1, now - G.PRIORITY_CLOCK_LAG_MS)))
-  redis.call('HSET', q.meta, 'priorityClock', G.int(at))
+  if adding then adding.priority_clock = at else redis.call('HSET', q.meta, 'priorityClock', G.int(at)) end
   return at
+end
+
+-- Return the time of the first job of a priority, nil if it has none; and the first job from this priority on.
+local function head_of(q, priority)
+  local head = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1, 'WITHSCORES')
+  local band, at = G.band_of(head[G.rows.scored.score])
+  return band == priority and at or nil, head[G.rows.scored.member]
 end
 
 -- Return a time before that of every job of the priority, also of later ones: their times may lag behind the clock.
 local function time_before(q, now, priority)
-  local head = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1, 'WITHSCORES')
-  local band, at = G.band_of(head[G.rows.scored.score])
-  local last = priority_time(q, now)
-  return band == priority and math.min(at - 1, last) or last
+  local at, last = head_of(q, priority), priority_time(q, now)
+  return at and math.min(at - 1, last) or last
 end
 
 -- If the new due time is the earliest of its priority, wake an idle worker so that it resets its timer. The lowest
--- score of the whole set does not show the due times of other priorities.
-local function wake_for_due(q, id, priority)
-  local first = G.first(redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1))
+-- score of the whole set does not show the due times of other priorities. One that this call has found is kept.
+local function wake_for_due(q, id, priority, due)
+  local heads = rawget(q, 'due_heads')
+  if not heads then
+    heads = {}
+    rawset(q, 'due_heads', heads)
+  end
+  if due >= (heads[priority] or math.huge) then return end
+  local at, first = head_of(q, priority)
   if first == id then G.wake(q, 1) end
+  heads[priority] = at or due
 end
 
 -- job: {id, name, priority, lifo, due (epoch ms or nil), rank (of features/ranks, or nil), fair (its fair key or nil),
 -- first (true = put it before the others)}. Return the state and the stream entry id or ''.
 G.place = function(q, now, job)
   local id, priority, rank = job.id, G.priority_of(job.priority), job.rank and G.ranks.of(job.rank)
+  if job.due or priority > 0 then G.note_clock(q, now) end
   if job.fair then return G.fair.place(q, id, job.fair, priority, job.due, job.first) end
   if rank then
     return job.due and G.ranks.delay(q, id, job.due) or G.ranks.place(q, id, rank, job.lifo or job.first), ''
   end
   if job.due then
-    redis.call('ZADD', q.scheduled, G.scheduled_score(priority, job.due), id)
-    wake_for_due(q, id, priority)
+    redis.call('ZADD', q.scheduled, priority * G.BAND + G.clamped_time(job.due), id)
+    wake_for_due(q, id, priority, job.due)
     return 'delayed', ''
   end
   if priority > 0 then
     local at = job.first and time_before(q, now, priority) or priority_time(q, now)
-    redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id)
+    redis.call('ZADD', q.scheduled, priority * G.BAND + at, id)
     G.wake(q, 1)
     return 'prioritized', ''
   end
@@ -58,12 +87,18 @@ G.place = function(q, now, job)
   return 'waiting', G.push_stream(q, id, job.name)
 end
 
--- Place a job that becomes ready later than at its add, and record the time, unless a stream entry contains it
--- (features/metrics/waiting_age.lua).
-G.place_again = function(q, now, job)
-  local state, entry = G.place(q, now, job)
-  if entry == '' and not job.due then redis.call('HSET', q.J .. job.id, 'readyAt', G.int(now)) end
-  return state, entry
+-- Put a job into the place that its record gives it, and write its state. Return the state.
+--   h: fields of the record (G.job_of)   due, first: as for G.place   again: the job becomes ready later than at its add. The
+--   time is recorded, unless a stream entry contains it (features/metrics/functions/gauges.lua).
+G.put = function(q, id, now, h, due, again, first)
+  local state, entry = G.place(q, now, {
+    id = id, name = h.name, priority = h.priority, lifo = h.lifo == '1' and not h.groupKey, due = due, rank = h.rank,
+    fair = h.fairKey, first = first,
+  })
+  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
+  if again and entry == '' and not due then redis.call('HSET', q.J .. id, 'readyAt', G.int(now)) end
+  if state ~= h.state then G.note_state(q, id, state, now) end
+  return state
 end
 
 -- Move the id counter to a custom id of digits that is above it. The client rejects ids that INCR could not continue
@@ -82,4 +117,31 @@ G.count_ids = function(q, by)
   last = G.now(q) + by
   redis.call('SET', q.id, G.int(last))
   return last
+end
+
+-- ------------------------------------------------------------------ returning
+
+
+G.void_attempt = function(q, id)
+  G.bump(q.J .. id, 'fence')
+  redis.call('HDEL', q.J .. id, 'processedOn', 'lastActive')
+end
+
+-- Return a job to the ready source it came from. Its attempt is void (a new fence) and not counted. Callers remove it
+-- from its old place afterwards, so that nothing is lost if the new place cannot be written.
+
+-- h: name, priority, lifo, fairKey, groupKey, orderingSeq, slot, state, suspectLimit. to_front: put it before
+-- the other jobs of its source. Return the group of an ordered job: the job is now at its head, and the caller starts the
+-- group's next jobs. Nil for a suspect (features/stalled_jobs/suspects.lua).
+G.return_job = function(q, id, now, h, to_front)
+  local g
+  if G.suspects.belongs(q, h) then
+    G.suspects.add(q, id, h)
+  elseif h.groupKey then
+    g = G.groups.return_to_head(q, id, h)
+  else
+    G.put(q, id, now, h, nil, false, to_front)
+  end
+  G.void_attempt(q, id)
+  return g
 end

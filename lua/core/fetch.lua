@@ -8,14 +8,10 @@ local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, A
 local PROGRESS, STALLED, EXPIRE_AT = AT.progress, AT.stalledCount, AT.expireAt
 local REVOKED, GROUP_KEY, PROCESSED_ON = AT.revoked, AT.groupKey, AT.processedOn
 local PRIORITY, BUDGET_KEY, FAIR_KEY = AT.priority, AT.budgetKey, AT.fairKey
--- The same, in queues that have used ranks.
-local RANKED_FIELDS, ALL_FIELDS = {}, {}
-for at = 1, #FIELDS do RANKED_FIELDS[at], ALL_FIELDS[at] = FIELDS[at], FIELDS[at] end
-RANKED_FIELDS[#FIELDS + 1] = 'rank'
-local RANK = #RANKED_FIELDS
--- The same, in queues that record timelines.
-ALL_FIELDS[RANK], ALL_FIELDS[RANK + 1] = 'rank', 'timeline'
-local TIMELINE = #ALL_FIELDS
+-- The same, in queues that have used ranks, or record timelines.
+local ALL_FIELDS, RANK, TIMELINE = {}, #FIELDS + 1, #FIELDS + 2
+for at = 1, #FIELDS do ALL_FIELDS[at] = FIELDS[at] end
+ALL_FIELDS[RANK], ALL_FIELDS[TIMELINE] = 'rank', 'timeline'
 
 local M = G.groups
 
@@ -45,9 +41,8 @@ end
 
 -- Read these fields. A worker reads a rank that no priority has in place of the priority, after an r.
 local function read_job(fetching, key)
-  local fields = fetching.timeline and ALL_FIELDS or fetching.ranked and RANKED_FIELDS
-  if not fields then return G.pcall('HMGET', key, unpack(FIELDS)) end
-  local h = G.pcall('HMGET', key, unpack(fields))
+  if not (fetching.timeline or fetching.ranked) then return G.pcall('HMGET', key, unpack(FIELDS)) end
+  local h = G.pcall('HMGET', key, unpack(ALL_FIELDS))
   if h[RANK] then h[PRIORITY] = 'r' .. h[RANK] end
   return h
 end
@@ -70,8 +65,7 @@ local function reject_unrunnable(q, fetching, id, entry, h)
     G.drop(fetching, id, entry, 'revoked')
     return true
   end
-  local expire_at = tonumber(h[EXPIRE_AT] or '')
-  if expire_at and expire_at > 0 and fetching.now > expire_at then
+  if h[EXPIRE_AT] and G.is_expired(q, h[EXPIRE_AT], h[TIMESTAMP], fetching.now) then
     G.end_job(q, id, fetching.now, 'expired', 'expired', h[PROCESSED_ON])
     G.drop(fetching, id, entry, 'expired')
     return true
@@ -116,25 +110,26 @@ local function track_list_job(q, fetching, id, h)
   end
 end
 
+-- Write that a job is active. beat: its `lastActive`. The variable arguments are further fields of its record.
+G.write_active = function(fetching, key, fence, beat, ...)
+  fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', beat, 'fence', fence, ...)
+end
+
 local function write_activation(fetching, key, id, entry, fence, h, timeline)
   local now_text = fetching.now_text
   if fetching.lease then
     local lease, deadline = G.leases.start(fetching, id, entry, fence, h[OPTS])
-    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', fence,
-      'lease', lease)
+    G.write_active(fetching, key, fence, deadline, 'lease', lease)
     if h[GROUP_KEY] then redis.call('HSET', key, 'slot', '1', 'takenBy', entry == '' and fetching.consumer or '') end
   elseif h[GROUP_KEY] then
-    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
+    G.write_active(fetching, key, fence, now_text, 'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
   elseif entry == '' then
-    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'takenBy', fetching.consumer)
+    G.write_active(fetching, key, fence, now_text, 'takenBy', fetching.consumer)
   elseif timeline then
-    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'timeline', timeline)
+    G.write_active(fetching, key, fence, now_text, 'timeline', timeline)
     return
   else
-    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
+    G.write_active(fetching, key, fence, now_text)
   end
   if timeline then redis.call('HSET', key, 'timeline', timeline) end
 end
@@ -154,7 +149,7 @@ local function write_active(q, fetching, id, entry, h)
   -- Fields that only a job that has run before can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
     earlier = redis.call('HMGET', key, 'attemptsMade', 'stacktrace', 'signals', 'fallbackIndex', 'failedReason',
-      'failedType', 'suspectLimit')
+      'failedType', 'suspectLimit', 'ownKeys')
     attempts, trace = unpack(earlier, 1, 2)
   end
   local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts, h[PROGRESS], h[STALLED],
@@ -234,7 +229,7 @@ G.fetch = function(q, fetching, want)
     end
     if not empty then exhausted = false end
   end
-  G.track_list_jobs(q, fetching.from_lists, fetching.now_text)
+  G.track_list_jobs(q, fetching.from_lists, fetching.now_text, fetching.settings)
   G.promote_groups(q, fetching)
   G.ack_entries(q, fetching.acked)
   -- If a source cannot be read the call fails, unless jobs were already fetched: those are returned.

@@ -26,8 +26,7 @@ local JOB_DATA, JOB_OPTS, TIMESTAMP = JOB.data, JOB.opts, JOB.timestamp
 -- Write the activation of a job that becomes a lease.
 local function write_leased(fetching, key, id, entry, opts)
   local lease, deadline = G.leases.start_plain(fetching, id, entry, opts)
-  fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', deadline, 'fence', '1',
-    'lease', lease)
+  G.write_active(fetching, key, '1', deadline, 'lease', lease)
 end
 
 -- Write the activation of a job with a timeline.
@@ -37,11 +36,9 @@ local function write_with_timeline(q, fetching, key, id, entry, h)
     write_leased(fetching, key, id, entry, h[OPTS])
     if timeline then fetching.call('HSET', key, 'timeline', timeline) end
   elseif timeline then
-    fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', fetching.now_text,
-      'fence', '1', 'timeline', timeline)
+    G.write_active(fetching, key, '1', fetching.now_text, 'timeline', timeline)
   else
-    fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', fetching.now_text,
-      'fence', '1')
+    G.write_active(fetching, key, '1', fetching.now_text)
   end
 end
 

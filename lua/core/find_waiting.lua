@@ -33,9 +33,7 @@ G.waiting_place = function(q, id, h)
   if place then return place end
   local entry = in_stream(q, id, h)
   if not entry then return not in_a_list and in_lists(q, id) or nil end
-  local pending = G.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
-  if not pending.err and #pending > 0 then return { held = true, entry = entry } end
-  return { entry = entry }
+  return { entry = entry, held = G.is_pending(q, entry) }
 end
 
 G.leave_waiting = function(q, id, place)

@@ -2,7 +2,7 @@
 --   1 {kind, id, entry, fence, processed_on, returnvalue [, keep]}                             completed
 --   8 the same, of a job that was fetched as a plain one (core/fetch_plain.lua)
 --   2 {…, processed_on, reason, failed_type, stacktrace, limit, backoff [, keep [, next_fallback [, permanent]]]}
---     failed; next_fallback: the next attempt uses the next fallback; permanent: 1 = not retried, whatever its attempts
+--     failed; next_fallback: the next attempt uses the next fallback; permanent: 1 = not retried, even if attempts are left
 --   3 {kind, id, entry, fence, processed_on}                                              released, no attempt counted
 --   9 the same, of a job that no client has got: it returns to the front of its source
 --   4 delayed (finish_delay.lua)   5 its group is rate limited (finish_group.lua)
@@ -32,7 +32,6 @@ local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
 local ROWS_MAX = 1000
-local NO_FIELDS = {}
 local DELETED = { true, true }
 local TRIMMED_FROM = 16 -- entries of a call from which trimming the stream costs less than deleting each
 local PENDING_ENTRY = G.rows.pending_entry
@@ -107,6 +106,24 @@ local function leave_group(b, id, group, final)
   G.add_ready_group(b.fetching, group)
 end
 
+-- The attempt ends without an outcome. That is progress: stalls are reset. An ordered job keeps its slot meanwhile.
+-- data, own_keys: the job's new data, if it is given.
+F.interrupt = function(b, row, group, sequence, data, own_keys)
+  if data then G.set_data(b.J .. row[ID], data, own_keys) end
+  redis.call('HDEL', b.J .. row[ID], 'stalledCount', 'suspectLimit')
+  leave_source(b, row)
+  if group and G.count_of(sequence) == 0 then leave_group(b, row[ID], group) end
+end
+
+-- Delay an active job until `due`.
+F.delay = function(b, id, due, priority, rank)
+  if rank then
+    G.place(b.q, b.now, { id = id, priority = priority, due = due, rank = rank })
+  elseif not G.fair.delay(b.q, id, due) then
+    redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), id)
+  end
+end
+
 -- Return the text of the time when the attempt was fetched: all jobs of a fetch have the same.
 local function started_text(b, row)
   local started = row[PROCESSED_ON]
@@ -171,7 +188,7 @@ local function complete(b, row)
   local token, fence = h[TOKEN], row[FENCE]
   -- Most attempts are current, and the first of their job. The others, and errors, are read again.
   if h[STATE] ~= 'active' or h[STARTED] ~= started_text(b, row)
-    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence then
+    or (token ~= '1' or fence ~= 1) and tonumber(token) ~= fence then
     local rejected = current(key, row, COMPLETED)
     if rejected then return rejected end
   end
@@ -189,7 +206,7 @@ local function complete_plain(b, row)
   end
   local token = h[TOKEN]
   if h[STATE] ~= 'active' or h[STARTED] ~= started_text(b, row) or h[PLAIN_PARENTS]
-    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence then
+    or (token ~= '1' or fence ~= 1) and tonumber(token) ~= fence then
     return complete(b, row)
   end
   return finish_completed(b, key, row, h[PLAIN_TIMELINE])
@@ -205,7 +222,6 @@ end
 -- Record the failure of the job. failure: reason, kind, name, and its attempt (attempts, why, history, stacktrace).
 -- Return the history, and the fields for the record.
 local function record_failure(b, row, failure)
-  if not G.failures then return nil, NO_FIELDS end
   G.failures.count(b.q, failure.why, failure.name or '', b.now)
   local history = record_attempt(b, row, failure.history, {
     number = failure.attempts, reason = failure.why, error = failure.reason, kind = failure.kind,
@@ -217,22 +233,22 @@ end
 local function fail_finally(b, row, group, failure, keep, ...)
   local reason, kind = failure.reason, failure.kind
   local history, fields = record_failure(b, row, failure)
-  if G.dead_letter then
-    G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE], history)
-  end
+  G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE], history)
   index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
   G.flows.child_ended(b.q, row[ID], G.flows.FAILED, reason, b.now)
   if not DELETED[keep] then
     redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
       'finishedOn', b.now_text, ...)
-    if #fields > 0 then redis.call('HSET', b.q.J .. row[ID], unpack(fields)) end
+    redis.call('HSET', b.q.J .. row[ID], unpack(fields))
     G.note_reported(b.q, row[ID], 'failed', b.now)
   end
   if b.results then G.results.append(b.q, b.results, row[ID], G.results.FAILED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)
   leave_group(b, row[ID], group, DELETED[keep])
-  b.failed_n = b.failed_n + 1
-  b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
+  if kind ~= REVOKED then -- cancelled is not failed
+    b.failed_n = b.failed_n + 1
+    b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
+  end
   if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', reason) end
   return G.FAILED
 end
@@ -242,13 +258,12 @@ local function fail_at_once(b, row, group, reason, kind, keep)
   local made, name, history = unpack(redis.call('HMGET', b.q.J .. row[ID], 'attemptsMade', 'name', 'failedAttempts'))
   return fail_finally(b, row, group, {
     reason = reason, kind = kind, name = name, history = history, attempts = G.count_of(made) + 1,
-    why = G.failures and G.failures.reason_of_type(kind),
+    why = G.failures.reason_of_type(kind),
   }, keep)
 end
 
 -- The record of a failed attempt that is retried: the history with it, nil = none is kept.
 local function record_retried(b, row, attempts, history)
-  if not G.failures then return nil end
   return record_attempt(b, row, history, {
     number = attempts, reason = G.failures.reason_of_report(row, false), error = row[FAILURE.reason],
     kind = row[FAILURE.failed_type],
@@ -269,7 +284,7 @@ local function fail(b, row)
   if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
   return fail_finally(b, row, group, {
     reason = row[FAILURE.reason], kind = row[FAILURE.failed_type], name = name, history = history, attempts = attempts,
-    why = G.failures and G.failures.reason_of_report(row, true, discarded), stacktrace = row[FAILURE.stacktrace],
+    why = G.failures.reason_of_report(row, true, discarded), stacktrace = row[FAILURE.stacktrace],
   }, row[FAILURE.keep], 'attemptsMade', G.int(attempts), 'stacktrace', row[FAILURE.stacktrace],
     'processedOn', b.now_text)
 end
@@ -289,7 +304,7 @@ local FINISH, KINDS = G.finish_kinds, G.report_kinds
 FINISH[KINDS.completed], FINISH[KINDS.failed], FINISH[KINDS.released] = complete, fail, release
 FINISH[KINDS.completed_plain] = complete_plain
 FINISH[KINDS.returned] = function(b, row) return release(b, row, true) end
-F.current, F.leave_source, F.leave_group, F.fail_at_once = current, leave_source, leave_group, fail_at_once
+F.current, F.leave_source, F.fail_at_once = current, leave_source, fail_at_once
 
 -- Return the first entry id after `entry`; nil if its number is too large for exact arithmetic.
 local function after(entry)
@@ -333,6 +348,7 @@ local function write(b, no_metrics)
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
   if #b.removed > 0 then G.purge(q, b.removed) end
   if #b.plain > 0 then G.delete_records(q, b.plain) end
+  if b.results then G.results.left(q, #b.removed + #b.plain) end
   if #b.keep_completed > 0 then apply_rules(q, q.completed, b.keep_completed, b.now) end
   if #b.keep_failed > 0 then apply_rules(q, q.failed, b.keep_failed, b.now) end
   if no_metrics then return end

@@ -1,7 +1,7 @@
 -- Define the function tables of the features. This file runs before all others, so their order does not matter.
 
 G.adding, G.batches, G.budgets, G.checks, G.finishing, G.flows, G.groups, G.results = {}, {}, {}, {}, {}, {}, {}, {}
-G.fair, G.ranks, G.limit_ttl, G.shares = {}, {}, {}, {}
+G.fair, G.ranks, G.limit_ttl = {}, {}, {}
 G.finish_kinds, G.rescheduling, G.schedulers, G.sources, G.staging = {}, {}, {}, {}, {}
 G.subscriptions, G.suspension = {}, {}
 

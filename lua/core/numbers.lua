@@ -12,6 +12,7 @@ G.BAND = 4398046511104
 G.TIME_MAX = G.BAND - 1
 G.PRIORITY_MAX = 2048
 G.DAY_MS = 86400000
+local MOMENT_MS = 1000
 
 local SCHEDULED_END = (G.PRIORITY_MAX + 1) * G.BAND
 
@@ -28,7 +29,13 @@ local SMALL, TWO_DIGITS = {}, {}
 for n = 0, 99 do SMALL[n], TWO_DIGITS[n] = n .. '', (n - n % 10) / 10 .. n % 10 end
 
 -- Lua's tostring keeps only 14 digits; ids and times need all of theirs.
-G.int = function(n) return SMALL[n] or string.format('%.0f', clamped(n)) end
+-- (%d is twice as fast as %.0f.)
+G.int = function(n)
+  local small = SMALL[n]
+  if small then return small end
+  if n % 1 == 0 and n >= -TEXT_LIMIT and n <= TEXT_LIMIT then return string.format('%d', n) end
+  return string.format('%.0f', clamped(n))
+end
 
 -- Return the texts of the `count` integers that follow `after`, which is 0 or more.
 G.texts_after = function(after, count)
@@ -85,7 +92,7 @@ G.BELOW_SCHEDULED_END = '(9011597301252096'
 
 -- Return a finite number, or the default.
 G.num = function(text, default)
-  local n = tonumber(text or '')
+  local n = tonumber(text)
   if not n or n ~= n or n == math.huge or n == -math.huge then return default or 0 end
   return n
 end
@@ -99,13 +106,16 @@ end
 
 -- Return a duration in ms: 0 if it is unusable, the longest possible one if it is infinite.
 G.duration = function(value)
-  local n = tonumber(value or '')
+  local n = tonumber(value)
   if not n or n ~= n or n == -math.huge then return 0 end
   return math.min(n, G.TIME_MAX)
 end
 
 -- Return a time in epoch ms, from 0 to TIME_MAX.
-G.clamped_time = function(value) return math.max(0, G.duration(value)) end
+G.clamped_time = function(value)
+  if type(value) == 'number' and value >= 0 and value <= G.TIME_MAX then return value end
+  return math.max(0, G.duration(value))
+end
 
 -- Return a time that was clamped in the past. Nil if it is unusable or more than a day ahead of the clock.
 G.past_time = function(value, now)
@@ -113,15 +123,15 @@ G.past_time = function(value, now)
   return n >= 0 and n <= now + G.DAY_MS and n or nil
 end
 
--- Return whether a window that began at `start` is over. A start further ahead than one duration is invalid: the
--- window is over.
+-- Return whether a window that began at `start` is over. So it is if it began in the future, more than a moment: the
+-- clock was set back.
 G.window_is_over = function(start, duration, now)
   local elapsed = now - start
-  return elapsed >= duration or elapsed < -duration
+  return elapsed >= duration or elapsed < -math.min(duration, MOMENT_MS)
 end
 
 -- Return a priority from 0 to PRIORITY_MAX: 0 if it is unusable, the last one if it is out of range.
-G.priority_of = function(value) return math.min(G.count_of(value), G.PRIORITY_MAX) end
+G.priority_of = function(value) return value == 0 and 0 or math.min(G.count_of(value), G.PRIORITY_MAX) end
 
 -- Return the score, as text, of a job of this priority that is due at `at`.
 G.scheduled_score = function(priority, at)
@@ -131,7 +141,7 @@ end
 -- Return the priority and time of a scheduled score; nil for a score that the set cannot hold. A score below 0 is due
 -- (peers accept negative priorities and delays).
 G.band_of = function(score)
-  local n = tonumber(score or '')
+  local n = tonumber(score)
   if not n or n >= SCHEDULED_END then return nil end
   if n < 0 then return 0, 0 end
   local band = math.floor(n / G.BAND)
@@ -175,6 +185,18 @@ G.add_amount = function(key, field, amount)
 end
 
 -- ------------------------------------------------------------------ scores
+
+-- Return ms until the first time of a sorted set, if it is below `limit`; 0 = it has passed, -1 = there is none.
+G.until_first = function(key, now, limit)
+  local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[G.rows.scored.score])
+  return at and at < (limit or math.huge) and math.max(0, at - now) or -1
+end
+
+-- Return the shorter of two waits, of which -1 is none.
+G.earlier = function(a, b)
+  if a < 0 or (b >= 0 and b < a) then return b end
+  return a
+end
 
 local REPAIRS_MAX = 20
 

@@ -71,3 +71,17 @@ G.for_operators = function(callback)
     return G.missing_permission(rawget(given, 'P') and given.meta or G.first(given)) or callback(given, args)
   end
 end
+
+-- Return the callback of a function that fetches jobs, or reports or renews what was fetched: it rejects a user who may
+-- not read the stream in its group, whatever place the jobs are in. Most other places need commands that producers and
+-- operators have too.
+G.for_workers = function(callback)
+  return function(q, args)
+    local check = redis.acl_check_cmd
+    if check and not check('XREADGROUP', 'GROUP', G.GROUP, 'any', 'COUNT', 1, 'STREAMS', q.stream, '>') then
+      -- Runs nothing, and adds a line to the server's ACL LOG.
+      return redis.pcall('XREADGROUP', 'GROUP', G.GROUP, 'any', 'COUNT', 1, 'STREAMS', q.stream, '>')
+    end
+    return callback(q, args)
+  end
+end

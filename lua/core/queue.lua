@@ -4,34 +4,23 @@
 local SETTINGS = G.first_settings
 local CHANNELS, TIMELINE, FEATURES = SETTINGS.wakeChannels, SETTINGS.timeline, SETTINGS.features
 
-local STATIC = {
-  id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
-  events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
-  list_active_ids = 'list-active-ids', list_popped = 'list-popped', list_taken = 'list-taken', wake = 'wake',
-  workers = 'workers', stall_watch = 'stall-watch', stalled_policies = 'stalled-policies',
-  metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
-  ratelimited = 'ratelimited', invalidated = 'invalidated',
-  rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
-  parents_left = 'parents-left', search_cursors = 'search-cursors', outbox = 'outbox', writes = 'writes',
-  write_reports = 'write-reports', last_write = 'last-write', results = 'results',
-  waiting_children = 'waiting-children', remote_parents = 'remote-parents',
-  remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
-  suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses', leases = 'leases',
-  wake_channels = 'wake-channels',
-  temporary = 'temporary', obliterating = 'obliterating',
-  restore = 'restore', failure_counts = 'failure-counts', failure_retries = 'failure-retries',
-  ranked_above = 'ranked-above', ranked_below = 'ranked-below', delayed_own = 'delayed-own',
-  fair = 'fair', fair_keys = 'fair-keys', fair_blocked = 'fair-blocked', fair_delayed = 'fair-delayed',
-  fair_active = 'fair-active', fair_running = 'fair-running', fair_limits = 'fair-limits', fair_rates = 'fair-rates',
-  fair_state = 'fair-state', batches = 'batches',
-  schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
-  moved_keys = 'moved-keys', deleted_layout = 'deleted-layout',
-}
+-- What follows the prefix in the names of the keys that exist once per queue, which `obliterate` deletes. Their fields in
+-- a queue's table have _ instead of - and :.
+local SUFFIXES = ' id stream scheduled completed failed events meta lifo priority list-active list-active-ids '
+  .. 'list-heartbeats list-popped list-taken wake workers stall-watch stalled-policies metrics:completed '
+  .. 'metrics:failed suspended ratelimited invalidated rate dedup dedup-expiry ordering parents-left '
+  .. 'search-cursors outbox writes write-reports last-write results waiting-children remote-parents '
+  .. 'remote-children group-watch schedulers suspects suspect-host losses leases wake-channels temporary '
+  .. 'obliterating restore failure-counts failure-retries ranked-above ranked-below delayed-own fair fair-keys '
+  .. 'fair-blocked fair-delayed fair-active fair-running fair-limits fair-rates fair-state batches '
+  .. 'schedulers-own schedulers-due schedulers-ended flows children-watch lock:recover lock:outbox lock:remote '
+  .. 'lock:groups lock:schedules lock:backup lock:maintenance schedulers:lock:__tick__ '
+  .. 'suspended:lock:__sweep__ '
 
 local build = {
   __index = function(keys, field)
-    local suffix = STATIC[field]
-    if not suffix then error('no such key: ' .. tostring(field)) end
+    local suffix = string.match(SUFFIXES, ' (' .. string.gsub(field, '_', '[-:]') .. ') ')
+    if not suffix then error('no such key: ' .. field) end
     local key = keys.P .. suffix
     rawset(keys, field, key)
     return key
@@ -71,6 +60,13 @@ G.queue = function(meta_key, settings)
     -- nil would be looked up as a key name).
     groups = {}, freed = {}, defer = false, any_limited = 0,
   }, names)
+end
+
+-- Return the keys that exist once per queue.
+G.queue_keys = function(q)
+  local keys = {}
+  for suffix in string.gmatch(SUFFIXES, '%S+') do keys[#keys + 1] = q.P .. suffix end
+  return keys
 end
 
 -- Return the keys that a job may own besides its hash (docs/reference/data-model.md, "Keys").

@@ -6,6 +6,21 @@ G.given = function(text)
   return nil
 end
 
+-- string.match of a value that may be no text.
+G.match = function(text, pattern) return string.match(type(text) == 'string' and text or '', pattern) end
+
+-- Return the table in a JSON text; an empty one for anything else.
+G.json = function(text)
+  local ok, value = pcall(cjson.decode, text or '')
+  return ok and type(value) == 'table' and value or {}
+end
+
+-- The same for packed bytes.
+G.unpacked = function(bytes)
+  local ok, value = pcall(cmsgpack.unpack, bytes or '')
+  return ok and type(value) == 'table' and value or {}
+end
+
 -- Return named fields of a hash; absent ones are nil.
 G.pick = function(key, ...)
   local names, h = { ... }, {}
@@ -14,6 +29,23 @@ G.pick = function(key, ...)
     if values[i] then h[names[i]] = values[i] end
   end
   return h
+end
+
+G.exists = function(q, id) return redis.call('EXISTS', q.J .. id) == 1 end
+
+-- Return the state of a job; nil if there is none, or a key of a foreign type.
+G.state_of = function(q, id)
+  local state = G.pcall('HGET', q.J .. id, 'state')
+  return type(state) == 'string' and state or nil
+end
+
+-- Write fields of a job's record.
+G.set = function(q, id, ...) redis.call('HSET', q.J .. id, ...) end
+
+-- Replace the data of a job. own_keys: a JSON array of the names in it that are no arguments of its task, false = unknown.
+G.set_data = function(key, data, own_keys)
+  redis.call('HSET', key, 'data', data)
+  if own_keys then redis.call('HSET', key, 'ownKeys', own_keys) end
 end
 
 -- Return the fields that routines moving a job need.
@@ -30,7 +62,15 @@ end
 
 G.TERMINAL = { completed = true, failed = true }
 
-G.is_expired = function(h, now)
-  local at = tonumber(h.expireAt or '')
-  return at ~= nil and at > 0 and now > at
+-- Return whether the ttl of a job is over. One that was added while the clock was ahead (of Node's clocks: by more than
+-- they may differ) has waited since the step back, `clockStep` of P:meta (functions/_clock.lua), at least.
+local AHEAD_MS = 10000
+
+G.is_expired = function(q, expires, added, now)
+  local at = tonumber(expires)
+  if not at or at <= 0 then return false end
+  added = tonumber(added)
+  if now > at or not added or added <= now + AHEAD_MS then return now > at end
+  local step, seen = G.match(redis.call('HGET', q.meta, 'clockStep'), '^(%d+)|(%d+)$')
+  return step ~= nil and added <= tonumber(seen) + AHEAD_MS and now - tonumber(step) > at - added
 end

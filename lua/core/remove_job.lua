@@ -1,12 +1,11 @@
 -- Delete a job in any state, with all its keys and its place in stream, set or list. Used by `remove` and by
 -- deduplication.
 
--- Count an active job without an entry as left. Jobs fetched by this library or by the wire library are in one of the
--- two sets, for every source (a parked job of a group is in no list). For jobs fetched by a peer's own library,
--- the record is used.
+-- Count an active job without an entry as left. Jobs fetched by this library or by the wire library are in the set, for
+-- every source (a parked job of a group is in no list). For jobs fetched by an older library of a peer, the record is
+-- used.
 local function leave_lists(q, id, by_record)
-  local taken = redis.call('SREM', q.P .. 'list-taken', id) == 1
-  if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.untrack_list_job(q, id) end
+  if by_record or G.is_list_job(q, id) then G.untrack_list_job(q, id) end
 end
 
 -- The job's record must exist. reason: why, for its parents.
@@ -22,11 +21,10 @@ G.remove_job = function(q, id, reason, quiet)
     if entry then G.ack_entries(q, { entry }) else leave_lists(q, id, h.lifo == '1' or G.count_of(h.priority) > 0) end
   end
   G.leave_scheduled(q, id, h)
-  redis.call('ZREM', q.completed, id)
-  redis.call('ZREM', q.failed, id)
+  G.results.left(q, redis.call('ZREM', q.completed, id) + redis.call('ZREM', q.failed, id))
   redis.call('ZREM', q.suspended, id)
   redis.call('ZREM', q.waiting_children, id)
-  redis.call('ZREM', q.list_active_ids, id)
+  redis.call('ZREM', q.list_heartbeats, id)
   redis.call('HDEL', q.stall_watch, id)
   local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
   if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end

@@ -16,12 +16,9 @@ G.rows = {
     group = 1, concurrency = 2, rate_max = 3, rate_duration = 4, tb_capacity = 5, tb_rate = 6, cost = 7,
   },
   deduplication = { id = 1, ttl = 2, mode = 3, until_started = 4, extend = 5, replace = 6 },
-  parent = { id = 1, queue = 2 },
-  routed_key = { key = 1, id = 2, ordered = 3, deduplication = 4 },
-  keyed_job = { id = 1, state = 2, ordering = 3, deduplication = 4, ttl = 5, retries = 6 },
-  homed_job = { id = 1, ordering_home = 2, unique_home = 3, retries = 4 },
-  group_settings = { name = 1, settings = 2 },
-  dependencies = { policy = 1, refs = 2 },
+  parent = { id = 1, queue = 2, generation = 3 },
+  joined_batch = { member = 1, stem = 2 },
+  dependencies = { policy = 1, refs = 2, generation = 3 },
   added_other = { outcome = 1, id = 2 },
   fair_key = {
     key = 1, backlog = 2, active = 3, weight = 4, concurrency = 5, rate_max = 6, rate_ms = 7, max_backlog = 8,
@@ -31,7 +28,9 @@ G.rows = {
     id = 1, entry = 2, fence = 3, name = 4, data = 5, opts = 6, timestamp = 7, attempts_made = 8, progress = 9,
     stalled_count = 10, priority = 11, stacktrace = 12,
   },
-  earlier_run = { signals = 1, fallback_index = 2, failed_reason = 3, failed_type = 4, suspect_limit = 5 },
+  earlier_run = {
+    signals = 1, fallback_index = 2, failed_reason = 3, failed_type = 4, suspect_limit = 5, own_keys = 6,
+  },
   lease = { id = 1, entry = 2, fence = 3, processed_on = 4 },
   report = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5 },
   completed = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, returnvalue = 6, keep = 7 },
@@ -40,11 +39,13 @@ G.rows = {
     backoff = 10, keep = 11, next_fallback = 12, permanent = 13,
   },
   released = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5 },
-  delayed = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, delay = 6, due = 7, data = 8 },
+  delayed = {
+    kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, delay = 6, due = 7, data = 8, own_keys = 9,
+  },
   group_limited = {
     kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, ms = 6, replace = 7, how = 8, keep = 9,
   },
-  waiting_children = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, keep = 6, data = 7 },
+  waiting_children = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, keep = 6, data = 7, own_keys = 8 },
   suspended = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, reason = 6, timeout = 7, keep = 8 },
   retention = { count = 1, age = 2 },
   limiter = { max = 1, duration = 2 },
@@ -68,9 +69,9 @@ G.rows = {
   event = { id = 1, fields = 2 },
   rate = { max = 1, duration = 2 },
   bucket = { capacity = 1, refill = 2 },
-  child_outcome = { parent = 1, member = 2, how = 3, text = 4, policy = 5 },
+  child_outcome = { parent = 1, member = 2, how = 3, text = 4, policy = 5, generation = 6 },
   outcome = { how = 1, text = 2, policy = 3 },
-  depending = { waiting = 1, ids = 2 },
+  depending = { waiting = 1, ids = 2, generation = 3 },
   dependency_answer = { how = 1, text = 2 },
   child = { member = 1, outcome = 2 },
   waiting_parent = { parent = 1, children = 2 },
@@ -129,12 +130,9 @@ G.rows = {
 
 -- Make a row of named fields: `G.new.refused({ row = i, reason = 'cost' })`.
 G.new = {
-  routed_key = function(r) return { r.key, r.id, r.ordered, r.deduplication } end,
-  keyed_job = function(r) return { r.id, r.state, r.ordering, r.deduplication, r.ttl, r.retries } end,
-  group_settings = function(r) return { r.name, r.settings } end,
   amounts = function(r) return { r.tokens, r.costs, r.total_tokens, r.total_cost } end,
   held = function(r) return { r.jobs, r.suspects, r.limit } end,
-  parent = function(r) return { r.id, r.queue } end,
+  parent = function(r) return { r.id, r.queue, r.generation } end,
   added_other = function(r) return { r.outcome, r.id } end,
   dropped = function(r) return { r.entry, r.id, r.reason } end,
   budget_verdicts = function(r) return { r.verdicts, r.exceeding } end,
@@ -187,17 +185,18 @@ G.fetched_job = function(id, entry, fence, name, data, opts,
 end
 
 -- Append what only a job that has run before can have. The arguments are in the order of the fields.
-G.add_earlier_run = function(job, signals, fallback_index, failed_reason, failed_type, suspect_limit)
+G.add_earlier_run = function(job, signals, fallback_index, failed_reason, failed_type, suspect_limit, own_keys)
   job[13] = signals
   job[14] = fallback_index
   job[15] = failed_reason
   job[16] = failed_type
   job[17] = suspect_limit
+  job[18] = own_keys
 end
 
 -- Positions of the fields of requests of hot calls.
 G.requests = {
-  add = { rows = 1, quiet = 2, layout = 3, known = 4 },
+  add = { rows = 1, quiet = 2, layout = 3 },
   exchange = {
     consumer = 1, want = 2, finished = 3, quiet = 4, no_metrics = 5, held = 6, leasing = 7, channel = 8, idle = 9,
     limiter = 10, tokens = 11, charges = 12, by_name = 13, preferred = 14,

@@ -10,10 +10,31 @@ G.push_stream = function(q, id, name)
   return entry
 end
 
+-- Write the state and the entry of a job; entry: '' = it has none.
+G.set_state = function(q, id, state, entry, now)
+  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
+  G.note_state(q, id, state, now)
+end
+
 -- Push a ready job to the end of the stream. `eid` finds its entry again without a search.
 G.make_waiting = function(q, id, name)
-  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name))
-  G.note_state(q, id, 'waiting')
+  G.set_state(q, id, 'waiting', G.push_stream(q, id, name))
+end
+
+-- Return the start of the range after an entry; '' = from the first on.
+G.after = function(entry) return entry == '' and '-' or '(' .. entry end
+
+-- Return the facts of a stream by name.
+G.stream_facts = function(key)
+  local info, facts = redis.call('XINFO', 'STREAM', key), {}
+  for i = 1, #info, 2 do facts[info[i]] = info[i + 1] end
+  return facts
+end
+
+-- Push a further attempt of one subscription, which is for that subscription only.
+G.push_for = function(q, id, name, group)
+  redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '', 'retryGroup', group)
+  G.ring(q)
 end
 
 -- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). A failing deletion (a foreign
@@ -25,13 +46,13 @@ G.ack_entries = function(q, entries)
   return type(deleted) == 'number' and deleted or 0
 end
 
--- Read new entries for a consumer. A missing group (first use, FLUSHALL, DEL) is created.
-G.read_stream = function(q, consumer, count)
-  local reply = G.pcall('XREADGROUP', 'GROUP', G.GROUP, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
+-- Read new entries for a consumer. A missing group (first use, FLUSHALL, DEL) is created, with the entries after `start`.
+G.read_stream = function(q, group, consumer, count, start, create)
+  local reply = G.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   if reply and reply.err then
-    if not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err) end
-    redis.call('XGROUP', 'CREATE', q.stream, G.GROUP, '0', 'MKSTREAM')
-    reply = redis.call('XREADGROUP', 'GROUP', G.GROUP, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
+    if not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err, 0) end
+    create(q, group, start)
+    reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   end
   local read = reply and G.first(reply)
   return read and read[STREAM_READ.entries] or {}
@@ -48,12 +69,21 @@ end
 
 -- Return the entry of a job among the first `count` of a range, or nil.
 G.entry_between = function(q, id, from, to, count)
-  local found = G.pcall('XRANGE', q.stream, from, to, 'COUNT', count)
-  if found.err then return nil end
-  for _, entry in ipairs(found) do
+  for _, entry in ipairs(G.pcall('XRANGE', q.stream, from, to, 'COUNT', count)) do
     if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
   end
   return nil
+end
+
+-- Return the job of an entry; nil if the stream does not have it.
+G.job_at = function(q, entry)
+  local found = G.first(G.pcall('XRANGE', q.stream, entry, entry))
+  return found and G.entry_job(found[STREAM_ENTRY.fields])
+end
+
+-- group: nil = that of the workers.
+G.is_pending = function(q, entry, group)
+  return #G.pcall('XPENDING', q.stream, group or G.GROUP, entry, entry, 1) > 0
 end
 
 local SAME_MS_MAX = 2000
@@ -76,14 +106,13 @@ G.pending_entries = function(q, group, page)
   local pending_ids, from = {}, G.first(page)[STREAM_ENTRY.id]
   for _ = 1, PENDING_PAGES do
     local pending = G.pcall('XPENDING', q.stream, group, from, page[#page][STREAM_ENTRY.id], PENDING_PAGE)
-    if pending.err then return pending_ids end
     for _, p in ipairs(pending) do pending_ids[p[PENDING_ENTRY.id]] = true end
     if #pending < PENDING_PAGE then return pending_ids end
     from = '(' .. pending[#pending][PENDING_ENTRY.id]
   end
   for _, entry in ipairs(page) do
     local id = entry[STREAM_ENTRY.id]
-    if #redis.call('XPENDING', q.stream, group, id, id, 1) > 0 then pending_ids[id] = true end
+    if G.is_pending(q, id, group) then pending_ids[id] = true end
   end
   return pending_ids
 end

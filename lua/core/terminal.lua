@@ -7,8 +7,8 @@ G.end_failed = function(q, id, now, reason, event, processed_on, attempt)
   if G.failures then history, fields = G.failures.ended(q, id, now, reason, attempt) end
   if G.dead_letter then G.dead_letter(q, id, event, reason, nil, history) end
   redis.call('ZADD', q.failed, now_text, id)
-  redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', reason, 'finishedOn', now_text)
-  if fields then redis.call('HSET', q.J .. id, unpack(fields)) end
+  G.set(q, id, 'state', 'failed', 'failedReason', reason, 'finishedOn', now_text)
+  if fields then G.set(q, id, unpack(fields)) end
   G.note_state(q, id, 'failed', now, attempt and attempt.worker)
   G.results.failed(q, id, now_text)
   if event == 'failed' then
@@ -21,9 +21,9 @@ G.end_failed = function(q, id, now, reason, event, processed_on, attempt)
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
   if scheduler then G.scheduler_job_ended(q, scheduler, id, now) end
-  -- A job revoked before it started has not failed: it is not counted in the metrics.
+  -- A cancelled job has not failed: it is not counted in the metrics.
   if event ~= 'revoked' then
-    local started = tonumber(processed_on or '')
+    local started = tonumber(processed_on)
     G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
   end
   G.flows.child_ended(q, id, G.flows.FAILED, reason, now)

@@ -7,9 +7,14 @@ local MARKERS_KEPT = 64
 -- A call writes at most as many markers as are kept.
 G.wake = function(q, count)
   local written = rawget(q, 'markers') or 0
+  if written == MARKERS_KEPT and rawget(q, 'channels') == false then return end
   for _ = 1, math.min(count or 1, MARKERS_KEPT) do
     if written < MARKERS_KEPT then
-      G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
+      if written == 0 then
+        G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
+      else -- the first one has trimmed the stream
+        G.pcall('XADD', q.wake, '*', 'w', '1')
+      end
       written = written + 1
       rawset(q, 'markers', written)
     end

@@ -7,17 +7,10 @@ local W = G.W
 
 -- ------------------------------------------------------------------ arguments
 
-W.num, W.text, W.score, W.given = G.num, G.text, G.score, G.given
-W.scheduled_score, W.duration = G.scheduled_score, G.duration
 
 -- Bounds of one call of an operator's function, if the protocol names none; the next call continues.
 W.JOBS_A_CALL, W.PAGES_A_CALL = 1000, 5
 
-W.json = function(text)
-  local ok, value = pcall(cjson.decode, text or '')
-  if ok and type(value) == 'table' then return value end
-  return nil
-end
 
 -- ------------------------------------------------------------------ keys
 
@@ -32,9 +25,6 @@ W.job_queue = function(key, id) return W.queue(key, 'job:' .. id) end
 
 -- ------------------------------------------------------------------ jobs
 
-local TERMINAL = G.TERMINAL
-W.TERMINAL = TERMINAL
-W.pick, W.job, W.is_expired = G.pick, G.job_of, G.is_expired
 
 -- Fields of a record that has more than FIELDS_MAX: a parent has one per ended child, which no worker reads.
 local FIELDS_MAX = 500
@@ -67,7 +57,6 @@ end
 
 -- ------------------------------------------------------------------ places
 
-W.push_stream = G.make_waiting
 
 -- Idle workers of glidemq_py block on a stream of markers; it exists if there are such workers.
 W.wake = function(q)
@@ -77,7 +66,7 @@ end
 -- Lists are popped on the right: LIFO jobs are pushed there, due priority jobs on the left.
 W.push_list = function(q, list, id)
   redis.call(list == 'lifo' and 'RPUSH' or 'LPUSH', q[list], id)
-  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
+  G.set(q, id, 'state', 'waiting', 'eid', '')
   W.wake(q)
 end
 
@@ -88,7 +77,7 @@ W.make_ready = function(q, id, h, priority)
   elseif priority > 0 then
     W.push_list(q, 'priority', id)
   else
-    W.push_stream(q, id, h.name)
+    G.make_waiting(q, id, h.name)
   end
 end
 
@@ -104,7 +93,7 @@ end
 -- or the job is active and no other entry is known to have activated it.
 W.is_current = function(h, entry, acked)
   local state = h.state
-  if not state or TERMINAL[state] then return false end
+  if not state or G.TERMINAL[state] then return false end
   if entry ~= '' and acked == 1 and state == 'waiting' then return true end
   if state == 'active' then
     if entry == '' then return h.src ~= 's' end

@@ -11,13 +11,13 @@ local W = G.W
 
 -- Activate the job. Return the fields set in its hash and in the reply.
 W.activate = function(q, id, h, now, entry, broadcast)
-  local now_text = W.text(now)
+  local now_text = G.text(now)
   local set = { state = 'active', processedOn = now_text, lastActive = now_text }
   if h.groupKey then set.slot = '1' end
   if entry and not broadcast then set.eid = entry end
   if entry == '' then
     set.src = 'l'
-    W.track_list_jobs(q, id)
+    G.track_list_ids(q, { id })
   elseif entry and (h.lifo == '1' or G.count_of(h.priority) > 0) then
     set.src = 's'
   end
@@ -26,7 +26,7 @@ W.activate = function(q, id, h, now, entry, broadcast)
   for field, value in pairs(set) do
     flat[#flat + 1], flat[#flat + 2] = field, value
   end
-  redis.call('HSET', q.J .. id, unpack(flat))
+  G.set(q, id, unpack(flat))
   return set
 end
 
@@ -70,7 +70,7 @@ end
 
 G.export('moveToActive', { 'allow-oom' }, function(keys, args)
   local q, id, entry, group, broadcast = arguments(keys, args)
-  local now = W.num(args[1])
+  local now = G.num(args[1])
   if entry == '' then W.untrack_popped(q, id) end
   local h, flat = W.read(keys[1])
   if not h or not h.state or not h.name then

@@ -25,7 +25,7 @@ end
 
 G.export('addJob', {}, function(keys, args)
   local s = spec(keys, 1, args, 1)
-  s.scheduler, s.quiet = W.given(args[20]), args[21] == '1'
+  s.scheduler, s.quiet = G.given(args[20]), args[21] == '1'
   return W.add(W.queue(keys[1], 'id'), s)
 end)
 
@@ -34,7 +34,7 @@ G.export('dedup', {}, function(keys, args)
   s.quiet = args[23] == '1'
   if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
   -- The protocol uses the time to live in one mode only.
-  local ttl = args[3] == 'throttle' and W.num(args[2]) or 0
+  local ttl = args[3] == 'throttle' and G.num(args[2]) or 0
   if G.deduplicate(q, args[1], args[3], ttl, s.timestamp, s.quiet) == 'skipped' then return 'skipped' end
   local id = W.add(q, s)
   if id ~= 'duplicate' and string.sub(id, 1, 4) ~= 'ERR:' then

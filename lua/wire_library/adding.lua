@@ -13,14 +13,14 @@ W.advance_counter = function(id_key, id)
   if not string.find(id, '^%d+$') then return end
   local n = tonumber(id)
   if n > COUNTER_MAX then return end
-  if n > W.num(redis.call('GET', id_key) or '') then redis.call('SET', id_key, G.int(n)) end
+  if n > G.num(redis.call('GET', id_key)) then redis.call('SET', id_key, G.int(n)) end
 end
 
 -- Return the next free id, or nil after TRIES_MAX existing ones. taken: ids issued by this call.
 W.next_id = function(q, taken)
   for _ = 1, TRIES_MAX do
     local id = G.int(G.count_ids(q, 1))
-    if not (taken and taken[id]) and redis.call('EXISTS', q.J .. id) == 0 then return id end
+    if not (taken and taken[id]) and not G.exists(q, id) then return id end
   end
   return nil
 end
@@ -28,10 +28,10 @@ end
 -- Put the job into its place. Return its state and its stream entry ('' if it has none).
 local function place(q, id, s)
   if s.delay > 0 then
-    redis.call('ZADD', q.scheduled, W.scheduled_score(s.priority, s.timestamp + s.delay), id)
+    redis.call('ZADD', q.scheduled, G.scheduled_score(s.priority, s.timestamp + s.delay), id)
     return 'delayed', ''
   elseif s.priority > 0 then
-    redis.call('ZADD', q.scheduled, W.scheduled_score(s.priority, 0), id)
+    redis.call('ZADD', q.scheduled, G.scheduled_score(s.priority, 0), id)
     return 'prioritized', ''
   elseif s.lifo then
     redis.call('RPUSH', q.lifo, id)
@@ -43,23 +43,23 @@ end
 -- Write the job's record. state 'waiting-children': a parent is in no place.
 W.write_job = function(q, id, s, seq, state, entry)
   local fields = { 'id', id, 'name', s.name, 'data', s.data, 'opts', s.opts, 'timestamp', s.timestamp_text,
-    'attemptsMade', '0', 'delay', s.delay_text, 'priority', W.text(s.priority), 'maxAttempts', W.text(s.max_attempts),
+    'attemptsMade', '0', 'delay', s.delay_text, 'priority', G.text(s.priority), 'maxAttempts', G.text(s.max_attempts),
     'state', state }
   local function put(field, value)
     if value then fields[#fields + 1], fields[#fields + 2] = field, value end
   end
-  put('eid', W.given(entry))
+  put('eid', G.given(entry))
   put('lifo', s.lifo and '1' or nil)
   if s.group then
     put('groupKey', s.group)
     put('orderingSeq', G.int(seq))
   end
-  put('cost', s.cost > 0 and W.text(s.cost) or nil)
-  put('expireAt', s.ttl > 0 and W.text(s.timestamp + s.ttl) or nil)
+  put('cost', s.cost > 0 and G.text(s.cost) or nil)
+  put('expireAt', s.ttl > 0 and G.text(s.timestamp + s.ttl) or nil)
   put('parentId', s.parent_id)
   put('parentQueue', s.parent_id and s.parent_queue)
   put('schedulerName', s.scheduler)
-  redis.call('HSET', q.J .. id, unpack(fields))
+  G.set(q, id, unpack(fields))
 end
 
 -- The place is written first, the record second: if the place cannot be written, the call fails before the job exists.
@@ -76,7 +76,7 @@ W.add = function(q, s)
   if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
   local id = s.id
   if id then
-    if redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate' end
+    if G.exists(q, id) then return 'duplicate' end
     W.advance_counter(q.id, id)
   else
     id = W.next_id(q)
@@ -93,14 +93,14 @@ end
 
 -- Build a spec from the arguments of addJob; dedup's are the same from its fourth on, at other positions.
 W.spec = function(a)
-  local timestamp, delay = G.clamped_time(a.timestamp), W.duration(a.delay)
+  local timestamp, delay = G.clamped_time(a.timestamp), G.duration(a.delay)
   return {
     name = a.name or '', data = a.data or '', opts = a.opts or '', timestamp = timestamp,
-    timestamp_text = W.text(timestamp), delay = delay, delay_text = W.text(delay),
-    priority = G.priority_of(a.priority), max_attempts = W.num(a.max_attempts), id = W.given(a.id),
-    parent_id = W.given(a.parent_id), parent_queue = W.given(a.parent_queue), deps_key = a.deps_key,
-    scheduler = W.given(a.scheduler), group = W.given(a.group), concurrency = W.num(a.concurrency),
-    rate_max = W.num(a.rate_max), rate_duration = W.num(a.rate_duration), tb_capacity = W.num(a.tb_capacity),
-    tb_rate = W.num(a.tb_rate), cost = W.num(a.cost), ttl = W.num(a.ttl), lifo = a.lifo == '1', quiet = a.quiet == '1',
+    timestamp_text = G.text(timestamp), delay = delay, delay_text = G.text(delay),
+    priority = G.priority_of(a.priority), max_attempts = G.num(a.max_attempts), id = G.given(a.id),
+    parent_id = G.given(a.parent_id), parent_queue = G.given(a.parent_queue), deps_key = a.deps_key,
+    scheduler = G.given(a.scheduler), group = G.given(a.group), concurrency = G.num(a.concurrency),
+    rate_max = G.num(a.rate_max), rate_duration = G.num(a.rate_duration), tb_capacity = G.num(a.tb_capacity),
+    tb_rate = G.num(a.tb_rate), cost = G.num(a.cost), ttl = G.num(a.ttl), lifo = a.lifo == '1', quiet = a.quiet == '1',
   }
 end

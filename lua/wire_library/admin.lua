@@ -25,16 +25,16 @@ G.export('resume', { 'allow-oom' }, function(keys)
 end)
 
 G.export('rateLimit', { 'allow-oom' }, function(keys, args)
-  local max, window, now = W.num(args[1]), W.duration(args[2]), W.num(args[3])
+  local max, window, now = G.num(args[1]), G.duration(args[2]), G.num(args[3])
   if max <= 0 then
     local set = redis.call('HMGET', keys[2], 'rateLimitMax', 'rateLimitDuration')
-    max, window = W.num(set[1]), W.duration(set[2])
+    max, window = G.num(set[1]), G.duration(set[2])
     if max <= 0 then return 0 end
   end
   local state = redis.call('HMGET', keys[1], 'windowStart', 'count')
-  local start, count = W.num(state[1] or ''), W.num(state[2] or '')
+  local start, count = G.num(state[1]), G.num(state[2])
   if G.window_is_over(start, window, now) then
-    redis.call('HSET', keys[1], 'windowStart', W.text(now), 'count', '1')
+    redis.call('HSET', keys[1], 'windowStart', G.text(now), 'count', '1')
     return 0
   end
   if count >= max then return window - (now - start) end
@@ -76,5 +76,5 @@ local SEARCH = { zset = search_zset, stream = search_stream }
 G.export('searchByName', { 'no-writes' }, function(keys, args)
   local search = SEARCH[args[1]]
   if not search then return {} end
-  return search(keys[1], args[2], W.num(args[3], 100), (args[4] or '') .. 'job:')
+  return search(keys[1], args[2], G.num(args[3], 100), (args[4] or '') .. 'job:')
 end)

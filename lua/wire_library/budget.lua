@@ -3,7 +3,7 @@
 --   ARGV 1 tokens JSON, 2 costs JSON, 3 weighted tokens, 4 total cost, 5 max tokens JSON, 6 max costs JSON   -> 'ok' |
 --   'exceeded' (by this call) | 'no_budget'
 --   Invalid JSON counts as none. Exceeded means above the limit; a limit of 0 is no limit.
-local W, B = G.W, G.budgets
+local B = G.budgets
 
 G.export('checkBudget', { 'no-writes' }, function(keys)
   local exceeded = redis.call('HGET', keys[1], 'exceeded')
@@ -13,7 +13,7 @@ end)
 
 G.export('recordUsageAndCheckBudget', { 'allow-oom' }, function(keys, args)
   local usage = G.new.amounts({
-    tokens = B.json(args[1]), costs = B.json(args[2]), total_tokens = W.num(args[3]), total_cost = W.num(args[4]),
+    tokens = G.json(args[1]), costs = G.json(args[2]), total_tokens = G.num(args[3]), total_cost = G.num(args[4]),
   })
-  return B.record(keys[1], usage, B.json(args[5]), B.json(args[6]))
+  return B.record(keys[1], usage, G.json(args[5]), G.json(args[6]))
 end)

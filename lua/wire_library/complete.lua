@@ -6,46 +6,48 @@
 -- A call that is not for the job's current attempt (a repeated or late one, or one for a deleted job) acknowledges its
 -- entry and changes nothing else. Bound: constant, plus the jobs deleted by retention (at most 1,000).
 local W = G.W
+local F = G.flows
 
 local function parents(q, keys, c)
   if c.member and c.parent_id and #keys >= 9 then
-    W.notify_parent(keys[8], c.parent_id, c.member, c.value, c.now)
+    local generation = redis.call('HGET', q.J .. c.id, F.link(string.sub(keys[8], 1, -#'stream' - 1) .. c.parent_id))
+    W.notify_parent(keys[8], c.parent_id, c.member, c.value, c.now, generation)
   end
   W.notify_dag(q, c.id, c.value, c.now)
 end
 
 -- A rejected list job was counted when it was popped; a deleted or finished one was already removed from the count.
-local function uncount_rejected(q, h, c)
-  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.untrack_list_job(q, c.id) end
+W.uncount_rejected = function(q, h, c)
+  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then G.untrack_list_job(q, c.id) end
 end
 
 -- c: id, entry, value, now, group, retention, member, parent_id, broadcast, started (processedOn that the worker
 -- received, or nil), quiet, no_metrics. Also the first half of completeAndFetchNext.
 W.complete = function(q, keys, c)
   local acked = W.ack(q, c.group, c.entry, c.broadcast)
-  local key, h = q.J .. c.id, W.job(q, c.id)
+  local key, h = q.J .. c.id, G.job_of(q, c.id)
   local stale = c.started and h.processedOn and tonumber(h.processedOn) ~= c.started
   if not h.state or (not c.broadcast and (stale or not W.is_current(h, c.entry, acked))) then
-    return uncount_rejected(q, h, c)
+    return W.uncount_rejected(q, h, c)
   end
-  local now_text = W.text(c.now)
+  local now_text = G.text(c.now)
   redis.call('ZADD', q.completed, now_text, c.id)
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', c.value, 'finishedOn', now_text)
   W.leave_group(q, c.id, h, c.now)
   if not c.quiet then G.emit(q.events, 'completed', c.id, 'returnvalue', c.value) end
   if not c.no_metrics then
-    local started = tonumber(h.processedOn or '')
+    local started = tonumber(h.processedOn)
     G.metric(q.metrics_completed, c.now, 1, started and math.max(0, c.now - started) or 0)
   end
-  if c.entry == '' then W.untrack_list_job(q, c.id) end
+  if c.entry == '' then G.untrack_list_job(q, c.id) end
   parents(q, keys, c)
   if not c.broadcast then W.retain(q, q.completed, c.id, c.retention, c.now) end
 end
 
 G.export('complete', { 'allow-oom' }, function(keys, args)
   W.complete(W.job_queue(keys[4], args[1]), keys, {
-    id = args[1], entry = args[2], value = args[3], now = W.num(args[4]), group = args[5],
-    retention = W.retention(args[6], args[7], args[8]), member = W.given(args[9]), parent_id = W.given(args[10]),
+    id = args[1], entry = args[2], value = args[3], now = G.num(args[4]), group = args[5],
+    retention = W.retention(args[6], args[7], args[8]), member = G.given(args[9]), parent_id = G.given(args[10]),
     broadcast = args[11] == '1',
   })
   return 1

@@ -18,50 +18,50 @@ local function count_attempt(q, c)
 end
 
 local function retry(q, h, c, attempts)
-  local key, now_text = q.J .. c.id, W.text(c.now)
+  local key, now_text = q.J .. c.id, G.text(c.now)
   if string.find(h.opts or '', '"fallbacks"', 1, true) then G.bump(key, 'fallbackIndex') end
   local member = c.broadcast and c.id .. '||' .. c.group or c.id
-  redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, c.now + c.backoff), member)
+  redis.call('ZADD', q.scheduled, G.scheduled_score(h.priority, c.now + c.backoff), member)
   redis.call('HSET', key, 'state', 'delayed', 'failedReason', c.reason, 'processedOn', now_text)
   -- Stalls are counted per attempt, not over all attempts.
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   W.free_slot_unless_ordered(q, c.id, h, c.now)
-  G.emit(q.events, 'retrying', c.id, 'failedReason', c.reason, 'attemptsMade', attempts, 'delay', W.text(c.backoff))
+  G.emit(q.events, 'retrying', c.id, 'failedReason', c.reason, 'attemptsMade', attempts, 'delay', G.text(c.backoff))
   W.wake(q)
   return 'retrying'
 end
 
 local function fail(q, h, c)
-  local now_text = W.text(c.now)
+  local now_text = G.text(c.now)
   redis.call('ZADD', q.failed, now_text, c.id)
-  redis.call('HSET', q.J .. c.id, 'state', 'failed', 'failedReason', c.reason, 'finishedOn', now_text,
+  G.set(q, c.id, 'state', 'failed', 'failedReason', c.reason, 'finishedOn', now_text,
     'processedOn', now_text)
   G.flows.child_ended(q, c.id, G.flows.FAILED, c.reason, c.now)
   W.leave_group(q, c.id, h, c.now)
   G.emit(q.events, 'failed', c.id, 'failedReason', c.reason)
-  local started = tonumber(h.processedOn or '')
+  local started = tonumber(h.processedOn)
   G.metric(q.metrics_failed, c.now, 1, started and math.max(0, c.now - started) or 0)
   if not c.broadcast then W.retain(q, q.failed, c.id, c.retention, c.now) end
   return 'failed'
 end
 
 local function rejected(q, h, c)
-  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.untrack_list_job(q, c.id) end
+  W.uncount_rejected(q, h, c)
   return (not h.state or h.state == 'failed') and 'failed' or 'retrying'
 end
 
 G.export('fail', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[5], args[1])
   local c = {
-    id = args[1], entry = args[2], reason = args[3], now = W.num(args[4]), limit = W.num(args[5]),
-    backoff = W.duration(args[6]), group = args[7], retention = W.retention(args[8], args[9], args[10]),
+    id = args[1], entry = args[2], reason = args[3], now = G.num(args[4]), limit = G.num(args[5]),
+    backoff = G.duration(args[6]), group = args[7], retention = W.retention(args[8], args[9], args[10]),
     broadcast = args[11] == '1',
   }
   local acked = W.ack(q, c.group, c.entry, c.broadcast)
-  local h = W.job(q, c.id)
+  local h = G.job_of(q, c.id)
   if not h.state or (not c.broadcast and not W.is_current(h, c.entry, acked)) then return rejected(q, h, c) end
   local attempts = count_attempt(q, c)
-  if c.entry == '' then W.untrack_list_job(q, c.id) end
+  if c.entry == '' then G.untrack_list_job(q, c.id) end
   if c.limit > 0 and attempts < c.limit then return retry(q, h, c, attempts) end
   return fail(q, h, c)
 end)

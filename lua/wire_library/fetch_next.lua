@@ -23,7 +23,7 @@ local function from_list(q, list, c)
       if not c.quiet then G.emit(q.events, 'active', id) end
       return W.reply_of({ 'NEXT_HASH', c.id, id, '' }, flat, set)
     end
-    if rejection == 'REVOKED' and not W.TERMINAL[h.state] then W.end_revoked(q, id, h, c.now) end
+    if rejection == 'REVOKED' and not G.TERMINAL[h.state] then W.end_revoked(q, id, h, c.now) end
   end
   return nil
 end
@@ -55,9 +55,9 @@ end
 G.export('completeAndFetchNext', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[4], args[1])
   local c = {
-    id = args[1], entry = args[2], value = args[3], now = W.num(args[4]), group = args[5], consumer = args[6],
-    retention = W.retention(args[7], args[8], args[9]), member = W.given(args[10]), parent_id = W.given(args[11]),
-    broadcast = args[15] == '1', started = tonumber(args[16] or ''), quiet = args[18] == '1',
+    id = args[1], entry = args[2], value = args[3], now = G.num(args[4]), group = args[5], consumer = args[6],
+    retention = W.retention(args[7], args[8], args[9]), member = G.given(args[10]), parent_id = G.given(args[11]),
+    broadcast = args[15] == '1', started = tonumber(args[16]), quiet = args[18] == '1',
     no_metrics = args[19] == '1',
   }
   W.complete(q, keys, c)

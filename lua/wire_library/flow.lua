@@ -16,11 +16,11 @@ local function milli(n) return math.floor(number(n) * 1000) end
 
 -- Group, cost, ttl and lifo are part of the options here.
 local function read_options(s, opts)
-  local o = W.json(opts) or {}
+  local o = G.json(opts)
   local ordering = type(o.ordering) == 'table' and o.ordering or {}
   local rate = type(ordering.rateLimit) == 'table' and ordering.rateLimit or {}
   local bucket = type(ordering.tokenBucket) == 'table' and ordering.tokenBucket or {}
-  s.group = type(ordering.key) == 'string' and W.given(ordering.key) or nil
+  s.group = type(ordering.key) == 'string' and G.given(ordering.key) or nil
   s.concurrency = number(ordering.concurrency)
   s.rate_max, s.rate_duration = number(rate.max), number(rate.duration)
   s.tb_capacity, s.tb_rate = milli(bucket.capacity), milli(bucket.refillRate)
@@ -79,7 +79,7 @@ end
 -- A parent sets the concurrency of its group; a child sets it only if it is not set.
 local function join_group(q, s, is_parent)
   if not s.group then return 0 end
-  local key, width = q.P .. 'group:' .. s.group, W.text(s.concurrency > 0 and s.concurrency or 1)
+  local key, width = q.P .. 'group:' .. s.group, G.text(s.concurrency > 0 and s.concurrency or 1)
   if is_parent then
     redis.call('HSET', key, 'maxConcurrency', width)
     redis.call('HSETNX', key, 'active', '0')
@@ -87,8 +87,8 @@ local function join_group(q, s, is_parent)
     redis.call('HSETNX', key, 'maxConcurrency', width)
   end
   redis.call('HSETNX', key, 'nextSeq', '1')
-  if s.rate_max > 0 then W.set_rate(key, s) end
-  if s.tb_capacity > 0 then W.set_bucket(key, s) end
+  if s.rate_max > 0 then W.set_rate(key, s.rate_max, s.rate_duration) end
+  if s.tb_capacity > 0 then W.set_bucket(key, s.tb_capacity, s.tb_rate, s.timestamp) end
   return W.next_seq(q, s.group)
 end
 
@@ -117,13 +117,13 @@ local function write(jobs, members)
 end
 
 G.export('addFlow', {}, function(keys, args)
-  local children = math.min(W.num(args[8]), math.floor(#keys / 4) - 1)
+  local children = math.min(G.num(args[8]), math.floor(#keys / 4) - 1)
   local jobs, taken = { { q = W.queue(keys[1], 'id'), s = parent_spec(args) } }, issued_ids()
   for i = 1, children do
     jobs[i + 1] = { q = W.queue(keys[4 * i + 1], 'id'), s = child_spec(args, i) }
   end
   local members, last = {}, PARENT_ARGS + CHILD_ARGS * children + 1
-  for i = 1, math.min(W.num(args[last]), #args - last) do members[i] = args[last + i] end
+  for i = 1, math.min(G.num(args[last]), #args - last) do members[i] = args[last + i] end
   if not costs_fit(jobs) then return 'ERR:COST_EXCEEDS_CAPACITY' end
   if not custom_ids_free(jobs, taken) then return '["duplicate"]' end
   if not issue_ids(jobs, taken) then return '["ERR:ID_EXHAUSTED"]' end

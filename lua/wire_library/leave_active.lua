@@ -12,28 +12,28 @@ local W = G.W
 
 -- Return the job, its entry acknowledged, if the call is for its current attempt; else nil and the reply.
 W.leave_active = function(q, id, entry, group, broadcast)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state then return nil, 'error:not_found' end
   if h.state ~= 'active' then return nil, 'error:not_active' end
   local acked = W.ack(q, group, entry, broadcast)
   if not broadcast and not W.is_current(h, entry, acked) then return nil, 'error:not_active' end
-  if entry == '' then W.untrack_list_job(q, id) end
+  if entry == '' then G.untrack_list_job(q, id) end
   redis.call('HDEL', q.J .. id, 'stalledCount', 'suspectLimit')
   return h
 end
 
 G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
-  local id, entry, now, group, broadcast = args[1], args[2], W.num(args[3]), args[5], args[7] == '1'
+  local id, entry, now, group, broadcast = args[1], args[2], G.num(args[3]), args[5], args[7] == '1'
   local q = W.job_queue(keys[1], id)
   local h, rejection = W.leave_active(q, id, entry, group, broadcast)
   if not h then return rejection end
   local due = math.max(now, G.clamped_time(args[4]))
-  local delay = W.text(due - now)
+  local delay = G.text(due - now)
   -- A subscription's delay is its own: the job must not be delivered to the others again.
   local member = broadcast and id .. '||' .. group or id
-  redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, due), member)
+  redis.call('ZADD', q.scheduled, G.scheduled_score(h.priority, due), member)
   redis.call('HSET', keys[1], 'state', 'delayed', 'delay', delay)
-  if W.given(args[6]) then redis.call('HSET', keys[1], 'data', args[6]) end
+  if G.given(args[6]) then redis.call('HSET', keys[1], 'data', args[6]) end
   W.free_slot_unless_ordered(q, id, h, now)
   G.emit(q.events, 'delay-changed', id, 'delay', delay)
   W.wake(q)
@@ -46,7 +46,7 @@ G.export('moveToWaitingChildren', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[1], id)
   local h, rejection = W.leave_active(q, id, entry, args[3], args[5] == '1')
   if not h then return rejection end
-  local now = W.num(args[4])
+  local now = G.num(args[4])
   redis.call('HSET', keys[1], 'state', 'waiting-children')
   G.flows.wait(q, id, now)
   W.free_slot_unless_ordered(q, id, h, now)
@@ -64,11 +64,11 @@ G.export('deferActive', { 'allow-oom' }, function(keys, args)
   W.ack(q, args[3], entry, args[4] == '1')
   if entry == '' then
     W.untrack_popped(q, id)
-    W.untrack_list_job(q, id)
+    G.untrack_list_job(q, id)
   end
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state then return 0 end
-  if W.TERMINAL[h.state] and args[4] ~= '1' then return 0 end
-  W.push_stream(q, id, h.name)
+  if G.TERMINAL[h.state] and args[4] ~= '1' then return 0 end
+  G.make_waiting(q, id, h.name)
   return 1
 end)

@@ -1,7 +1,6 @@
--- Track jobs fetched from a list: they have no pending stream entry. The protocol only counts them (`list-active`). Two
--- sets of ours hold their ids, so that recovery needs no scan:
---   P:list-popped  zset: popped and not yet activated, score = server time of the pop
---   P:list-taken   set: activated from a list and not yet finished
+-- Track jobs fetched from a list: they have no pending stream entry. The protocol only counts them (`list-active`). So
+-- that recovery needs no scan, the set `list-active-ids` (core/active_list_jobs.lua) holds the active ones, and
+--   P:list-popped  zset: those popped and not yet activated, score = server time of the pop
 local W = G.W
 
 W.track_popped = function(q, ids)
@@ -11,22 +10,13 @@ W.track_popped = function(q, ids)
     add[2 * i - 1] = now
     add[2 * i] = ids[i]
   end
-  redis.call('ZADD', q.P .. 'list-popped', unpack(add))
+  redis.call('ZADD', q.list_popped, unpack(add))
 end
 
 W.untrack_popped = function(q, id)
-  redis.call('ZREM', q.P .. 'list-popped', id)
+  redis.call('ZREM', q.list_popped, id)
 end
 
-W.track_list_jobs = function(q, id)
-  redis.call('SADD', q.P .. 'list-taken', id)
-end
-
--- The counter never goes below zero.
-W.untrack_list_job = function(q, id)
-  redis.call('SREM', q.P .. 'list-taken', id)
-  G.untrack_list_job(q, id)
-end
 
 -- Return whether an active job is counted in `list-active`. `src` shows it if this library activated the job; otherwise
 -- the protocol's rule applies: active jobs that are LIFO or have a priority.

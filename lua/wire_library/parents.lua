@@ -10,25 +10,25 @@ local W = G.W
 local F = G.flows
 
 -- Report a completed child, counted once per child. A deleted parent is not recreated as a ghost.
-W.notify_parent = function(stream, id, member, value, now)
+W.notify_parent = function(stream, id, member, value, now, generation)
   local q = W.queue(stream, 'stream')
-  F.record_child_end(q, id, member, F.COMPLETED, value, nil, now or G.now(q))
+  F.record_child_end(q, { id = id, generation = generation }, member, F.COMPLETED, value, nil, now or G.now(q))
 end
 
 -- Notify a parent in another queue: directly if this server holds both queues. In a cluster a worker of glidemq_py
 -- delivers it, if the child's queue has one; else a worker of the parent's queue
 -- (features/flows/functions/remote_parents.lua).
-F.notify_other_queue = function(q, P, parent, member, how, text, policy, now)
-  local here = type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number'
-  if here and not G.unknown_feature({ P .. 'meta' }) then
+F.notify_other_queue = function(q, parent, member, how, text, policy, now)
+  local here = type(redis.pcall('EXISTS', parent.P .. 'job:' .. parent.id)) == 'number'
+  if here and not G.unknown_feature({ parent.P .. 'meta' }) then
     if F.may_notify(q) then
-      F.record_child_end(F.reached(q, P), parent, member, how, text, policy, now, true)
+      F.record_child_end(F.reached(q, parent.P), parent, member, how, text, policy, now, true)
     else
-      F.notify_one_later(q, string.sub(member, #q.P + 1), P, parent, how, text, policy)
+      F.notify_one_later(q, string.sub(member, #q.P + 1), parent, how, text, policy)
     end
     return true
   end
-  return redis.call('EXISTS', q.workers) == 1 and F.notify_by_outbox(q, P, parent, member, how, text, policy)
+  return redis.call('EXISTS', q.workers) == 1 and F.notify_by_outbox(q, parent, member, how, text, policy)
 end
 
 -- Notify all parents of a child with several.

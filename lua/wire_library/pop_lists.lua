@@ -20,7 +20,7 @@ end
 G.export('checkConcurrency', { 'no-writes' }, function(keys, args) return free_slots(keys, args[1]) end)
 
 G.export('rpopAndReserve', { 'allow-oom' }, function(keys, args)
-  local count, free = math.min(math.floor(W.num(args[2], 1)), POP_MAX), free_slots(keys, args[1])
+  local count, free = math.min(math.floor(G.num(args[2], 1)), POP_MAX), free_slots(keys, args[1])
   if free >= 0 then count = math.min(count, free) end
   if count <= 0 then return {} end
   local ids = W.pop(W.queue(keys[1], 'meta'), keys[4], count)
@@ -29,7 +29,7 @@ G.export('rpopAndReserve', { 'allow-oom' }, function(keys, args)
 end)
 
 G.export('popLists', { 'allow-oom' }, function(keys, args)
-  local q, count = W.queue(keys[1], 'priority'), math.min(math.floor(W.num(args[1], 1)), POP_MAX)
+  local q, count = W.queue(keys[1], 'priority'), math.min(math.floor(G.num(args[1], 1)), POP_MAX)
   if count <= 0 then return {} end
   local ids = W.pop(q, keys[1], count)
   if #ids > 0 then return ids end

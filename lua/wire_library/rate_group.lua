@@ -11,9 +11,9 @@ local W = G.W
 
 local function limit(ratelimited, name, now, duration, keep_later)
   local resume_at = G.clamped_time(now + duration)
-  local before = keep_later and W.num(redis.call('ZSCORE', ratelimited, name) or '') or 0
+  local before = keep_later and G.num(redis.call('ZSCORE', ratelimited, name)) or 0
   if before <= G.TIME_MAX then resume_at = math.max(resume_at, before) end
-  redis.call('ZADD', ratelimited, W.score(resume_at), name)
+  redis.call('ZADD', ratelimited, G.score(resume_at), name)
   return resume_at
 end
 
@@ -28,15 +28,15 @@ local function place(q, g, id, h, at_back)
       score = G.count_of(id)
     end
   end
-  redis.call('ZADD', g.queue, W.score(score), id)
-  redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
+  redis.call('ZADD', g.queue, G.score(score), id)
+  G.set(q, id, 'state', 'group-waiting', 'eid', '')
 end
 
 G.export('rateLimitGroup', { 'allow-oom' }, function(keys, args)
-  local id, entry, now, duration = args[1], args[2], W.num(args[5]), W.duration(args[4])
+  local id, entry, now, duration = args[1], args[2], G.num(args[5]), G.duration(args[4])
   local q = W.job_queue(keys[1], id)
-  local before = W.pick(keys[1], 'state', 'groupKey')
-  if before.state == 'active' and not W.given(before.groupKey) then return 'error:no_group' end
+  local before = G.pick(keys[1], 'state', 'groupKey')
+  if before.state == 'active' and not G.given(before.groupKey) then return 'error:no_group' end
   local h = W.leave_active(q, id, entry, args[3], args[6] == '1')
   if not h then return 'error:not_active' end
   local g = W.group(q, h.groupKey)
@@ -46,15 +46,15 @@ G.export('rateLimitGroup', { 'allow-oom' }, function(keys, args)
   else
     G.end_failed(q, id, now, 'group rate limited', 'failed', h.processedOn)
   end
-  local resume_at = W.text(limit(q.P .. 'ratelimited', h.groupKey, now, duration, args[9] == 'max'))
-  G.emit(q.events, 'group-rate-limited', id, 'groupKey', h.groupKey, 'duration', W.text(duration), 'resumeAt', resume_at)
+  local resume_at = G.text(limit(q.ratelimited, h.groupKey, now, duration, args[9] == 'max'))
+  G.emit(q.events, 'group-rate-limited', id, 'groupKey', h.groupKey, 'duration', G.text(duration), 'resumeAt', resume_at)
   return resume_at
 end)
 
 G.export('rateLimitGroupExternal', { 'allow-oom' }, function(keys, args)
-  local duration = W.duration(args[2])
-  local resume_at = limit(keys[1], args[1], W.num(args[3]), duration, args[4] == 'max')
-  G.emit(keys[2], 'group-rate-limited', '', 'groupKey', args[1], 'duration', W.text(duration), 'resumeAt',
-    W.text(resume_at))
+  local duration = G.duration(args[2])
+  local resume_at = limit(keys[1], args[1], G.num(args[3]), duration, args[4] == 'max')
+  G.emit(keys[2], 'group-rate-limited', '', 'groupKey', args[1], 'duration', G.text(duration), 'resumeAt',
+    G.text(resume_at))
   return resume_at
 end)

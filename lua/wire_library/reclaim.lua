@@ -10,13 +10,12 @@ local HANDLED_MAX = 300
 local function redeliver(q, r, entry, id, h)
   if r.broadcast then
     redis.call('XACK', q.stream, r.group, entry)
-    redis.call('XADD', q.stream, '*', 'jobId', id, 'name', h.name or '', 'retryGroup', r.group)
-    G.ring(q)
-    redis.call('HSET', q.J .. id, 'state', 'active')
+    G.push_for(q, id, h.name, r.group)
+    G.set(q, id, 'state', 'active')
   else
     W.ack(q, r.group, entry)
     W.reset_stalled(q, id, h)
-    W.push_stream(q, id, h.name)
+    G.make_waiting(q, id, h.name)
   end
 end
 
@@ -26,7 +25,7 @@ local function is_live(h, broadcast)
 end
 
 local function handle(q, r, entry, id)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state or not h.name or not is_live(h, r.broadcast) then
     W.ack(q, r.group, entry, r.broadcast)
   elseif W.expired_now(q, id, h, r.now) then
@@ -44,8 +43,7 @@ end
 
 -- Return 1 if the entry has a job.
 local function check_entry(q, r, entry)
-  local found = redis.call('XRANGE', q.stream, entry, entry)[1]
-  local id = found and G.entry_job(found[2])
+  local id = G.job_at(q, entry)
   if not id then
     W.ack(q, r.group, entry, r.broadcast)
     return 0
@@ -57,12 +55,12 @@ end
 G.export('reclaimStalled', { 'allow-oom' }, function(keys, args)
   local q = W.queue(keys[1], 'stream')
   local r = {
-    group = args[1], min_idle = W.num(args[3]), max_stalled = W.num(args[4], 1), now = W.num(args[5]),
-    broadcast = args[7] == '1', lock = W.num(args[8]),
+    group = args[1], min_idle = G.num(args[3]), max_stalled = G.num(args[4], 1), now = G.num(args[5]),
+    broadcast = args[7] == '1', lock = G.num(args[8]),
   }
   local field, handled = 'pending:' .. r.group, 0
   local after = W.cursor(q, field)
-  local from = string.match(after or '', '^%d+%-%d+$') and '(' .. after or '-'
+  local from = G.match(after, '^%d+%-%d+$') and '(' .. after or '-'
   local last = G.each_idle(q, r.group, r.min_idle, from, HANDLED_MAX, function(p)
     handled = handled + check_entry(q, r, p[1])
   end)

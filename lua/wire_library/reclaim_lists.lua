@@ -4,11 +4,11 @@
 -- subtracted
 -- glidemq_getActiveListJobIds: return active list jobs.
 --   KEYS 1 id   ARGV 1 start, 2 end (inclusive; absent or < 0 = all)   -> ids
--- Jobs activated by this library are found in a set of ours. Only if the counter shows more, the keyspace is searched:
+-- Jobs activated by this library are found in `list-active-ids`. Only if the counter shows more, the keyspace is searched:
 -- hashes only, with the queue's name matched literally.
 -- Bound: about JOBS_A_CALL jobs and KEYS_A_STEP * STEPS_A_CALL keys. The next call of the function continues: its
 -- position is in `search-cursors`. getActiveListJobIds always starts at the beginning, and returns about LISTED ids of
--- each set.
+-- the set.
 local W = G.W
 
 local JOBS_A_CALL, JOBS_A_PAGE, KEYS_A_STEP, STEPS_A_CALL, LISTED = 200, 100, 500, 20, 1000
@@ -29,17 +29,10 @@ W.set_cursor = function(q, field, value, before)
   end
 end
 
--- Return how many of the jobs that `list-active` counts are in a set. A job may be in two of them for a while.
-local function in_sets(q)
-  return redis.call('SCARD', q.list_taken) + redis.call('ZCARD', q.list_active_ids)
-    + redis.call('ZCARD', q.list_popped)
-end
+-- Return how many of the jobs that `list-active` counts are in a set. A job may be in both for a while.
+local function in_sets(q) return G.count_list_ids(q) + redis.call('ZCARD', q.list_popped) end
 
 local function counted(q) return G.count_of(redis.call('GET', q.list_active)) end
-
-local function is_known(q, id)
-  return redis.call('SISMEMBER', q.list_taken, id) == 1 or redis.call('ZSCORE', q.list_active_ids, id)
-end
 
 -- Read one step of the keyspace. Call found(id, h) for each active job of a list that is in no set. Return the cursor
 -- and the number of active jobs read.
@@ -48,9 +41,9 @@ local function search_keys(q, pattern, cursor, found)
   for _, key in ipairs(page[2]) do
     if redis.call('HGET', key, 'state') == 'active' then
       local id = string.sub(key, #q.J + 1)
-      local h = W.job(q, id)
+      local h = G.job_of(q, id)
       read = read + 1
-      if W.from_list(h) and not is_known(q, id) then found(id, h) end
+      if W.from_list(h) and not G.is_list_job(q, id) then found(id, h) end
     end
   end
   return page[1], read
@@ -60,34 +53,28 @@ end
 local SEARCH = {}
 
 -- A member that is not active has ended under a peer's own library.
-local function search_set(scan, remove, name, step)
-  return function(q, s, cursor)
-    local key = q.P .. name
-    for _ = 1, JOBS_A_CALL do
-      local page = redis.call(scan, key, cursor, 'COUNT', JOBS_A_PAGE)
-      cursor = page[1]
-      for i = 1, #page[2], step do
-        local id = page[2][i]
-        local h = W.job(q, id)
-        if h.state == 'active' then s.found(id, h) else redis.call(remove, key, id) end
-        s.room = s.room - 1
-      end
-      if cursor == '0' then return nil end
-      if s.room <= 0 then return cursor end
+SEARCH[1] = function(q, s, cursor)
+  local key = q.list_active_ids
+  for _ = 1, JOBS_A_CALL do
+    local page = redis.call('SSCAN', key, cursor, 'COUNT', JOBS_A_PAGE)
+    cursor = page[1]
+    for _, id in ipairs(page[2]) do
+      local h = G.job_of(q, id)
+      if h.state == 'active' then s.found(id, h) else redis.call('SREM', key, id) end
+      s.room = s.room - 1
     end
-    return cursor
+    if cursor == '0' then return nil end
+    if s.room <= 0 then return cursor end
   end
+  return cursor
 end
 
-SEARCH[1] = search_set('SSCAN', 'SREM', 'list-taken', 1)
-SEARCH[2] = search_set('ZSCAN', 'ZREM', 'list-active-ids', 2)
-
--- Found jobs are added to the set of this library.
-SEARCH[3] = function(q, s, cursor)
+-- Found jobs are added to the set.
+SEARCH[2] = function(q, s, cursor)
   if counted(q) <= in_sets(q) then return nil end
   local pattern = escaped(q.J) .. '*'
   local function found(id, h)
-    W.track_list_jobs(q, id)
+    redis.call('SADD', q.list_active_ids, id)
     s.found(id, h)
   end
   for _ = 1, STEPS_A_CALL do
@@ -102,17 +89,18 @@ end
 
 -- Call found(id, h) for active list jobs, from the position of `name` on. Return whether the search is complete.
 local function search(q, name, found)
+  G.claim_list_ids(q)
   local stored, s = W.cursor(q, name), { room = JOBS_A_CALL, found = found }
-  local first, cursor = string.match(stored or '', '^([123])|(%d+)$')
+  local first, cursor = G.match(stored, '^([12]):(%d+)$')
   first = tonumber(first) or 1
   for number = first, #SEARCH do
     if s.room <= 0 then
-      W.set_cursor(q, name, number .. '|0')
+      W.set_cursor(q, name, number .. ':0')
       return false
     end
     local continue = SEARCH[number](q, s, number == first and cursor or '0')
     if continue then
-      W.set_cursor(q, name, number .. '|' .. continue)
+      W.set_cursor(q, name, number .. ':' .. continue)
       return false
     end
   end
@@ -128,12 +116,12 @@ end
 local function handle(q, r, id, h)
   local beat = G.past_time(h.lastActive, r.now) or 0
   if r.now - beat < W.stall_threshold(h, r.lock, r.min_idle) then return end
-  redis.call('HSET', q.J .. id, 'lastActive', W.text(r.now))
+  G.set(q, id, 'lastActive', G.text(r.now))
   r.handled = r.handled + 1
   if not W.expired_now(q, id, h, r.now) and not W.stall(q, id, h, r.max_stalled, r.now) then
     back_to_list(q, id, h)
   end
-  W.untrack_list_job(q, id)
+  G.untrack_list_job(q, id)
 end
 
 -- Return jobs popped by a worker that never activated them to the head of their list.
@@ -143,10 +131,10 @@ local function return_popped(q, r)
   G.repair_times(key, G.now(q), limit)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', G.int(limit), 'LIMIT', 0, 100)) do
     redis.call('ZREM', key, id)
-    local h = W.job(q, id)
+    local h = G.job_of(q, id)
     if h.state == 'waiting' and h.name and not W.expired_now(q, id, h, r.now) then
       redis.call('RPUSH', h.lifo == '1' and q.lifo or q.priority, id)
-      W.untrack_list_job(q, id)
+      G.untrack_list_job(q, id)
       r.handled = r.handled + 1
     end
   end
@@ -154,7 +142,7 @@ end
 
 G.export('reclaimStalledListJobs', { 'allow-oom' }, function(keys, args)
   local q = W.queue(keys[1], 'stream')
-  local r = { min_idle = W.num(args[1]), max_stalled = W.num(args[2], 1), now = W.num(args[3]), lock = W.num(args[5]),
+  local r = { min_idle = G.num(args[1]), max_stalled = G.num(args[2], 1), now = G.num(args[3]), lock = G.num(args[5]),
     handled = 0 }
   return_popped(q, r)
   if counted(q) > 0 then search(q, 'reclaim', function(id, h) handle(q, r, id, h) end) end
@@ -165,7 +153,7 @@ end)
 -- subtracted.
 G.export('healListActive', { 'allow-oom' }, function(keys)
   local q = W.queue(keys[1], 'id')
-  local counter = W.num(redis.call('GET', q.list_active) or '')
+  local counter = G.num(redis.call('GET', q.list_active))
   if counter < 0 then redis.call('SET', q.list_active, '0') end
   if counter <= 0 then return 0 end
   if not search(q, 'heal', function() end) then return 0 end
@@ -185,11 +173,10 @@ local function listed(q)
   end
   local function add_active(members)
     for _, id in ipairs(members) do
-      if G.pcall('HGET', q.J .. id, 'state') == 'active' then add(id) end
+      if G.state_of(q, id) == 'active' then add(id) end
     end
   end
-  add_active(redis.call('SSCAN', q.list_taken, '0', 'COUNT', LISTED)[2])
-  add_active(redis.call('ZRANGE', q.list_active_ids, 0, LISTED - 1))
+  add_active(G.pcall('SSCAN', q.list_active_ids, '0', 'COUNT', LISTED)[2] or {})
   local pattern, cursor, room = escaped(q.J) .. '*', '0', JOBS_A_CALL
   if math.max(1, counted(q)) <= in_sets(q) then return ids end
   for _ = 1, STEPS_A_CALL do
@@ -203,7 +190,7 @@ end
 
 G.export('getActiveListJobIds', { 'no-writes' }, function(keys, args)
   local ids, slice = listed(W.queue(keys[1], 'id')), {}
-  local first, last = math.max(0, W.num(args[1])), W.num(args[2], -1)
+  local first, last = math.max(0, G.num(args[1])), G.num(args[2], -1)
   if last < 0 then last = #ids - 1 end
   for i = first + 1, math.min(last + 1, #ids) do slice[#slice + 1] = ids[i] end
   return slice

@@ -9,16 +9,16 @@
 --   continues.
 local W = G.W
 
-local PAGE, PAGES_MAX = 1000, 20
+local PAGES_MAX = 20
 local WORK_MAX, WORK_PAGE, COSTLY = 2000, 250, 4 -- units: one per plain job, COSTLY for one with parents or a group
 
 -- Remove the job from its place: the entry named by its record, or the lists.
 local function leave_place(q, id, h)
-  if W.given(h.eid) and G.find_entry(q, id, h.eid) then
+  if G.given(h.eid) and G.find_entry(q, id, h.eid) then
     G.pcall('XACK', q.stream, G.GROUP, h.eid)
     redis.call('XDEL', q.stream, h.eid)
   elseif h.state == 'active' then
-    if W.from_list(h) then W.untrack_list_job(q, id) end
+    if W.from_list(h) then G.untrack_list_job(q, id) end
   elseif h.state == 'waiting' then
     local place = G.waiting_place(q, id, { eid = '', lifo = '1' })
     if place then G.leave_waiting(q, id, place) end
@@ -28,15 +28,15 @@ end
 G.export('removeJob', { 'allow-oom' }, G.for_operators(function(keys, args)
   local id = args[1]
   local q = W.job_queue(keys[1], id)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if redis.call('EXISTS', keys[1]) == 0 then return 0 end
   leave_place(q, id, h)
   if h.groupKey then redis.call('ZREM', q.P .. 'groupq:' .. h.groupKey, id) end
-  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.waiting_children, q.P .. 'list-popped',
+  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.waiting_children, q.list_popped,
     q.suspects }) do
     redis.call('ZREM', key, id)
   end
-  if not W.TERMINAL[h.state] then
+  if not G.TERMINAL[h.state] then
     W.leave_group(q, id, h, 0, true)
     G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q))
   end
@@ -46,11 +46,11 @@ G.export('removeJob', { 'allow-oom' }, G.for_operators(function(keys, args)
 end))
 
 G.export('clean', { 'allow-oom' }, G.for_operators(function(keys, args)
-  local q, limit = W.queue(keys[3], 'id'), math.min(math.floor(W.num(args[2])), W.JOBS_A_CALL)
+  local q, limit = W.queue(keys[3], 'id'), math.min(math.floor(G.num(args[2])), W.JOBS_A_CALL)
   if limit <= 0 then return {} end
-  local ids = redis.call('ZRANGEBYSCORE', keys[1], '-inf', W.score(W.num(args[1])), 'LIMIT', 0, G.int(limit))
+  local ids = redis.call('ZRANGEBYSCORE', keys[1], '-inf', G.score(G.num(args[1])), 'LIMIT', 0, G.int(limit))
   G.purge(q, ids)
-  for i = 1, #ids, PAGE do redis.call('ZREM', keys[1], unpack(ids, i, math.min(i + PAGE - 1, #ids))) end
+  G.in_parts('ZREM', keys[1], ids)
   if #ids > 0 then G.emit(keys[2], 'cleaned', G.int(#ids)) end
   return ids
 end))
@@ -61,8 +61,8 @@ end))
 local function delete(q, d, id)
   local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId', 'parentQueue', 'parentIds', 'opts')
   d.work = d.work + ((h.parentId or h.parentIds or h.groupKey) and COSTLY or 1)
-  if h.state == 'active' or W.TERMINAL[h.state] then return end
-  local name = W.given(h.groupKey)
+  if h.state == 'active' or G.TERMINAL[h.state] then return end
+  local name = G.given(h.groupKey)
   if name then
     d.groups[name] = d.groups[name] or W.group(q, name)
     local g = d.groups[name]
@@ -102,14 +102,14 @@ local function delete_each(q, d, members, id_of)
   for number, member in ipairs(members) do
     if room(d) <= 0 then return number - 1 end
     local id = id_of(member)
-    if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) else d.work = d.work + 1 end
+    if G.exists(q, id) then delete(q, d, id) else d.work = d.work + 1 end
   end
   return #members
 end
 
 local function drain_scheduled(q, d)
   local page = room(d) > 0 and redis.call('ZRANGE', q.scheduled, 0, room(d) - 1) or {}
-  local examined = delete_each(q, d, page, function(member) return string.match(member, '^(.-)||') or member end)
+  local examined = delete_each(q, d, page, function(member) return (G.scheduled_job(q, member)) end)
   if examined > 0 then redis.call('ZREM', q.scheduled, unpack(page, 1, examined)) end
 end
 

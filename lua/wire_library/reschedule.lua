@@ -29,33 +29,31 @@ end
 -- Remove a waiting job's entry from the stream, unless a worker has read it.
 local function leave_stream(q, id, h, group)
   local entry = W.find_entry(q, id, h.eid, h.timestamp)
-  if not entry then return false end
-  local pending = G.pcall('XPENDING', q.stream, group or '', entry, entry, 1)
-  if not pending.err and #pending > 0 then return false end
+  if not entry or G.is_pending(q, entry, group or '') then return false end
   redis.call('XDEL', q.stream, entry)
   return true
 end
 
 local function set(q, id, score, ...)
   redis.call('ZADD', q.scheduled, score, id)
-  redis.call('HSET', q.J .. id, 'eid', '', ...)
+  G.set(q, id, 'eid', '', ...)
   W.wake(q)
 end
 
 local function to_stream(q, id, h)
   redis.call('ZREM', q.scheduled, id)
-  W.push_stream(q, id, h.name)
+  G.make_waiting(q, id, h.name)
 end
 
 G.export('promoteJob', { 'allow-oom' }, G.for_operators(function(keys, args)
   local id = args[1]
   local q = W.job_queue(keys[1], id)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state then return 'error:not_found' end
   if h.state ~= 'delayed' then return 'error:not_delayed' end
   redis.call('ZREM', q.scheduled, id)
   W.make_ready(q, id, h, G.count_of(h.priority))
-  redis.call('HSET', q.J .. id, 'delay', '0')
+  G.set(q, id, 'delay', '0')
   G.emit(q.events, 'promoted', id)
   return 'ok'
 end))
@@ -66,12 +64,12 @@ DELAY.delayed = function(q, id, h, c)
   local band = G.band_of(redis.call('ZSCORE', q.scheduled, id))
   if not band then return 'error:not_in_scheduled' end
   if c.delay > 0 then
-    set(q, id, W.scheduled_score(band, c.now + c.delay), 'delay', W.text(c.delay))
+    set(q, id, G.scheduled_score(band, c.now + c.delay), 'state', 'delayed', 'delay', G.text(c.delay))
   elseif band > 0 then
-    set(q, id, W.scheduled_score(band, 0), 'state', 'prioritized', 'delay', '0')
+    set(q, id, G.scheduled_score(band, 0), 'state', 'prioritized', 'delay', '0')
   else
     to_stream(q, id, h)
-    redis.call('HSET', q.J .. id, 'delay', '0')
+    G.set(q, id, 'delay', '0')
   end
   return 'ok'
 end
@@ -79,31 +77,25 @@ end
 DELAY.waiting = function(q, id, h, c)
   if c.delay == 0 then return 'no_op' end
   if not leave_stream(q, id, h, c.group) then return 'error:not_in_stream' end
-  set(q, id, W.scheduled_score(h.priority, c.now + c.delay), 'state', 'delayed', 'delay', W.text(c.delay))
+  set(q, id, G.scheduled_score(h.priority, c.now + c.delay), 'state', 'delayed', 'delay', G.text(c.delay))
   return 'ok'
 end
 
-DELAY.prioritized = function(q, id, _, c)
-  if c.delay == 0 then return 'no_op' end
-  local band = G.band_of(redis.call('ZSCORE', q.scheduled, id))
-  if not band then return 'error:not_in_scheduled' end
-  set(q, id, W.scheduled_score(band, c.now + c.delay), 'state', 'delayed', 'delay', W.text(c.delay))
-  return 'ok'
-end
+DELAY.prioritized = function(q, id, h, c) return c.delay == 0 and 'no_op' or DELAY.delayed(q, id, h, c) end
 
 local PRIORITY = {}
 
 PRIORITY.waiting = function(q, id, h, c)
   if c.priority == 0 then return 'no_op' end
   if not leave_stream(q, id, h, c.group) then return 'error:not_in_stream' end
-  set(q, id, W.scheduled_score(c.priority, 0), 'state', 'prioritized', 'priority', W.text(c.priority))
+  set(q, id, G.scheduled_score(c.priority, 0), 'state', 'prioritized', 'priority', G.text(c.priority))
   return 'ok'
 end
 
 local function rescore(q, id, c)
   local band, at = G.band_of(redis.call('ZSCORE', q.scheduled, id))
   if not band then return 'error:not_in_scheduled' end
-  set(q, id, W.scheduled_score(c.priority, at), 'priority', W.text(c.priority))
+  set(q, id, G.scheduled_score(c.priority, at), 'priority', G.text(c.priority))
   return 'ok'
 end
 
@@ -111,7 +103,7 @@ PRIORITY.prioritized = function(q, id, h, c)
   if c.priority > 0 then return rescore(q, id, c) end
   if not redis.call('ZSCORE', q.scheduled, id) then return 'error:not_in_scheduled' end
   to_stream(q, id, h)
-  redis.call('HSET', q.J .. id, 'priority', '0')
+  G.set(q, id, 'priority', '0')
   return 'ok'
 end
 
@@ -119,24 +111,24 @@ PRIORITY.delayed = function(q, id, _, c) return rescore(q, id, c) end
 
 local function change(keys, id, rules, c, event, value)
   local q = W.job_queue(keys[1], id)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state then return 'error:not_found' end
   local rule = rules[h.state]
   if not rule then return 'error:invalid_state' end
   local outcome = rule(q, id, h, c)
-  if outcome == 'ok' then G.emit(q.events, event, id, event == 'delay-changed' and 'delay' or 'priority', W.text(value)) end
+  if outcome == 'ok' then G.emit(q.events, event, id, event == 'delay-changed' and 'delay' or 'priority', G.text(value)) end
   return outcome
 end
 
 G.export('changeDelay', { 'allow-oom' }, G.for_operators(function(keys, args)
-  local delay = tonumber(args[2] or '')
+  local delay = tonumber(args[2])
   if not delay or delay ~= delay or delay < 0 then return 'error:invalid_delay' end
-  local c = { delay = W.duration(delay), now = W.num(args[3]), group = args[4] }
+  local c = { delay = G.duration(delay), now = G.num(args[3]), group = args[4] }
   return change(keys, args[1], DELAY, c, 'delay-changed', delay)
 end))
 
 G.export('changePriority', { 'allow-oom' }, G.for_operators(function(keys, args)
-  local priority = tonumber(args[2] or '')
+  local priority = tonumber(args[2])
   if not priority or priority ~= priority or priority < 0 then return 'error:invalid_priority' end
   local c = { priority = G.priority_of(priority), group = args[3] }
   return change(keys, args[1], PRIORITY, c, 'priority-changed', priority)

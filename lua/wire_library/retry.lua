@@ -11,10 +11,10 @@ local PAGE = 1000
 
 -- Requeue the job like a new one: without a slot in its group and without the field of a revocation.
 local function retry(q, id, now)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state then return false end
   local key = q.J .. id
-  redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, now), id)
+  redis.call('ZADD', q.scheduled, G.scheduled_score(h.priority, now), id)
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit')
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '', 'eid', '')
   if h.groupKey then redis.call('HSET', key, 'slot', '0') end
@@ -22,7 +22,7 @@ local function retry(q, id, now)
 end
 
 G.export('retryJobs', { 'allow-oom' }, G.for_operators(function(keys, args)
-  local q, now, left, retried = W.queue(keys[4], 'id'), tonumber(args[2] or ''), W.num(args[1]), 0
+  local q, now, left, retried = W.queue(keys[4], 'id'), tonumber(args[2]), G.num(args[1]), 0
   if not now or now ~= now then return redis.error_reply('ERR invalid timestamp') end
   left = left <= 0 and W.JOBS_A_CALL or math.min(math.ceil(left), W.JOBS_A_CALL)
   for _ = 1, W.JOBS_A_CALL / PAGE do
@@ -54,9 +54,9 @@ end
 local STOPPABLE = { waiting = true, delayed = true, prioritized = true }
 
 G.export('revoke', { 'allow-oom' }, G.for_operators(function(keys, args)
-  local id, now = args[1], W.num(args[2])
+  local id, now = args[1], G.num(args[2])
   local q = W.job_queue(keys[1], id)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if not h.state then return 'not_found' end
   redis.call('HSET', keys[1], 'revoked', '1')
   local stopped = STOPPABLE[h.state] or h.state == 'group-waiting'

@@ -14,16 +14,16 @@ local SWEEP_MAX = 100
 local function resume(q, id, h, signal)
   S.deliver(q, id)
   redis.call('ZREM', q.suspended, id)
-  W.push_stream(q, id, h.name)
+  G.make_waiting(q, id, h.name)
   G.emit(q.events, 'resumed', id, 'signal', signal)
 end
 
 G.export('suspend', { 'allow-oom' }, function(keys, args)
-  local id, now = args[1], W.num(args[4])
+  local id, now = args[1], G.num(args[4])
   local q = W.job_queue(keys[1], id)
   local h, rejection = W.leave_active(q, id, args[2], args[3], args[7] == '1')
   if not h then return rejection end
-  S.enter(q, id, now, args[5], W.duration(args[6]))
+  S.enter(q, id, now, args[5], G.duration(args[6]))
   W.free_slot_unless_ordered(q, id, h, now)
   G.emit(q.events, 'suspended', id)
   local early = S.undelivered(q, id)
@@ -34,14 +34,14 @@ end)
 G.export('signal', { 'allow-oom' }, function(keys, args)
   local id = args[1]
   local q = W.job_queue(keys[1], id)
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   if h.state ~= 'suspended' then return 'not_suspended' end
-  S.push(q, id, args[2], args[3], W.num(args[4]))
+  S.push(q, id, args[2], args[3], G.num(args[4]))
   resume(q, id, h, args[2])
   return 'ok'
 end)
 
 G.export('sweepSuspended', { 'allow-oom' }, function(_, args)
   local q = G.queue(args[2] .. 'meta')
-  return #(S.sweep(q, W.num(args[1]), SWEEP_MAX))
+  return #(S.sweep(q, G.num(args[1]), SWEEP_MAX))
 end)

@@ -3,22 +3,22 @@ local W = G.W
 
 -- Expire a job. The slot that an ordered job kept while it was not active is freed too.
 W.expire = function(q, id, h, now)
-  if W.TERMINAL[h.state] then return end
+  if G.TERMINAL[h.state] then return end
   G.end_failed(q, id, now, 'expired', 'expired', h.processedOn)
   W.leave_group(q, id, h, now)
 end
 
 -- Expire the job if its time has passed. Return whether it did.
 W.expired_now = function(q, id, h, now)
-  if not W.is_expired(h, now) then return false end
+  if not G.is_expired(q, h.expireAt, h.timestamp, now) then return false end
   W.expire(q, id, h, now)
   return true
 end
 
 -- Fail a job that was revoked before it could run. No metric is written, since no attempt has failed.
 W.end_revoked = function(q, id, h, now)
-  redis.call('ZADD', q.failed, W.text(now), id)
-  redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', 'revoked', 'finishedOn', W.text(now))
+  redis.call('ZADD', q.failed, G.text(now), id)
+  G.set(q, id, 'state', 'failed', 'failedReason', 'revoked', 'finishedOn', G.text(now))
   G.flows.child_ended(q, id, G.flows.FAILED, 'revoked', now)
   W.leave_group(q, id, h, now)
 end
@@ -39,14 +39,13 @@ end
 -- the fields behind the rule are deleted.
 W.reset_stalled = function(q, id, h)
   redis.call('HDEL', q.J .. id, 'processedOn', 'lastActive')
-  if h.groupKey and not h.slot and h.state == 'active' then redis.call('HSET', q.J .. id, 'slot', '1') end
+  if h.groupKey and not h.slot and h.state == 'active' then G.set(q, id, 'slot', '1') end
 end
 
 -- Return the job's own lock duration in ms, or 0.
 W.lock_ms = function(opts)
   if not opts or not string.find(opts, '"lockDuration"', 1, true) then return 0 end
-  local parsed = W.json(opts)
-  local own = parsed and tonumber(parsed.lockDuration) or 0
+  local own = tonumber(G.json(opts).lockDuration) or 0
   return own >= 1000 and own <= 86400000 and own or 0
 end
 
@@ -71,5 +70,5 @@ W.retain = function(q, zset, id, rule, now)
 end
 
 W.retention = function(mode, count, age)
-  return { mode = mode or '0', count = math.max(0, math.floor(W.num(count))), age = math.max(0, W.num(age)) }
+  return { mode = mode or '0', count = math.max(0, math.floor(G.num(count))), age = math.max(0, G.num(age)) }
 end

@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(text: str) -> None:
+def _say(text: str):
     print(text, file=sys.stderr, flush=True)
 
 

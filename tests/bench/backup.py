@@ -70,7 +70,7 @@ async def others(queue: Queue, port: int, folder: str) -> tuple[float, float]:
     return await asyncio.to_thread(p99_of, probe), info.jobs / taken
 
 
-async def main(scale: float = 1.0) -> None:
+async def main(scale: float = 1.0):
     """Measure both."""
     with (
         ServerProcess(server_binary("valkey-9.1")) as server,

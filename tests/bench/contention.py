@@ -28,7 +28,7 @@ class Alone:
         kept: the largest share of a core that others used in a kept measurement.
     """
 
-    def __init__(self, allowed: float) -> None:
+    def __init__(self, allowed: float):
         self._allowed = allowed
         self.disturbed = 0
         self.kept = 0.0

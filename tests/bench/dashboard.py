@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvents, Worker
-from glidemq_py._core.keys import QueueKeys
 from glidemq_py.dashboard import Dashboard
 from tests.bench.server import BenchServer, running_server
+from tests.inside import QueueKeys
 
 LARGE: Final = "large"
 PAGE_BAR_MS: Final = 100.0
@@ -93,15 +93,15 @@ class Row(NamedTuple):
 # -- filling -----------------------------------------------------------------------------------------------
 
 
-async def fill_queues(url: str, queues: int) -> None:
+async def fill_queues(url: str, queues: int):
     """Add jobs to so many queues, a few of them failed."""
     for start in range(0, queues, 50):
         names = [f"q{number:04}" for number in range(start, min(start + 50, queues))]
         await asyncio.gather(*(_fill_queue(url, name, int(name[1:])) for name in names))
 
 
-async def _fill_queue(url: str, name: str, number: int) -> None:
-    async with Queue[Any, Any](name, url) as queue:
+async def _fill_queue(url: str, name: str, number: int):
+    async with Queue(name, url) as queue:
         await queue.add_bulk([("mail", {"n": n}) for n in range(5)])
         await queue.add_bulk([("late", {"n": n}, {"delay": _DAY_MS}) for n in range(3)])
         if number % 10 == 0:
@@ -112,17 +112,17 @@ async def _fill_queue(url: str, name: str, number: int) -> None:
 async def fill_large(url: str, server: BenchServer, jobs: int) -> dict[str, int]:
     """Fill the large queue with so many jobs in each state; return the counts that the library reads."""
 
-    async def handler(job: Job) -> None:
+    async def handler(job: Job):
         await job.wait_for_signal("approval", timeout=_DAY_MS)
 
     data, child = {"customer": 7, "to": "ada@example.org"}, {"name": "part", "queue": "parts", "data": {}}
     base, delay = f"{QueueKeys('glide', LARGE).base}:", {"delay": _DAY_MS}
-    async with Queue[Any, Any](LARGE, url) as queue, FlowProducer(url) as flows:
+    async with Queue(LARGE, url) as queue, FlowProducer(url) as flows:
 
         async def add(**options: Any) -> str:
             return (await queue.add("mail", data, **options)).id
 
-        def copy(job_id: str, key: str, kind: str = "zset") -> None:
+        def copy(job_id: str, key: str, kind: str = "zset"):
             for first in range(1, jobs, _COPIES):
                 number = str(min(_COPIES, jobs - first))
                 server.call(
@@ -220,7 +220,7 @@ async def measure_open(server: BenchServer, address: str, paths: Sequence[str], 
     """Keep pages open; return the share of a core that the server uses, in percent."""
     opened = asyncio.Semaphore(0)
 
-    async def hold(client: httpx.AsyncClient, path: str) -> None:
+    async def hold(client: httpx.AsyncClient, path: str):
         async with client.stream("GET", path) as response:
             assert response.status_code == 200, path
             is_first = True
@@ -282,7 +282,7 @@ OPEN: Final = {
 }  # fmt: skip
 
 
-async def fill(server: BenchServer, queues: int, jobs: int) -> None:
+async def fill(server: BenchServer, queues: int, jobs: int):
     """Fill the server, and check that it has what it should have."""
     url = url_of(server)
     await fill_queues(url, queues)

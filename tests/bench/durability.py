@@ -20,9 +20,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 from glidemq_py import Queue
-from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import add
 from glidemq_py.testing import ServerProcess, server_binary
+from tests.inside import add, connected
+from tests.inside import transport_Transport as Transport
 
 DATA = {"payload": "x" * 180}
 SECONDS = 2.0
@@ -32,7 +32,7 @@ ROUNDS = 5
 async def _adds(queue: Queue, depth: int, is_durable: bool) -> float:
     count, until = 0, time.perf_counter() + SECONDS
 
-    async def producer() -> None:
+    async def producer():
         nonlocal count
         while time.perf_counter() < until:
             await queue.add("bench", DATA, durable=is_durable)
@@ -55,12 +55,12 @@ async def plain(queue: Queue, depth: int) -> float:
 
 async def _bare(queue: Queue, connections: int, jobs: int) -> float:
     """Return adds per second in calls of ``jobs`` jobs on each of the connections, with WAITAOF behind each call."""
-    link = await queue._connected()
+    link = await connected(queue)
     transports = await asyncio.gather(*(link.transport.dedicated() for _ in range(connections)))
     rows: list[list[object]] = [["bench", '{"payload":"' + "x" * 180 + '"}', "{}"] for _ in range(jobs)]
     count, until = 0, time.perf_counter() + SECONDS
 
-    async def producer(transport: Transport) -> None:
+    async def producer(transport: Transport):
         nonlocal count
         while time.perf_counter() < until:
             await transport.call_before(add(link.keys.meta, rows, False), [["WAITAOF", "1", "0", "5000"]], 5_000)
@@ -81,13 +81,13 @@ async def connections(queue: Queue, depth: int) -> float:
 
 async def shared(queue: Queue, depth: int) -> float:
     """Return adds per second of ``depth`` tasks that share one connection and each wait."""
-    link = await queue._connected()
+    link = await connected(queue)
     transport = await link.transport.dedicated()
     waiting: list[tuple[list[object], asyncio.Future[None]]] = []
     senders = set[asyncio.Task[None]]()
     count, until = 0, time.perf_counter() + SECONDS
 
-    async def send() -> None:
+    async def send():
         while waiting:
             group = waiting.copy()
             waiting.clear()
@@ -98,7 +98,7 @@ async def shared(queue: Queue, depth: int) -> float:
             await asyncio.sleep(0)  # the tasks add their next jobs
         senders.clear()
 
-    async def producer() -> None:
+    async def producer():
         nonlocal count
         loop = asyncio.get_running_loop()
         while time.perf_counter() < until:
@@ -121,7 +121,7 @@ async def group(queue: Queue, depth: int) -> float:
     return await _bare(queue, 1, depth)
 
 
-async def compare(fsync: str, depth: int) -> None:
+async def compare(fsync: str, depth: int):
     """Print the rates, and the ratio of durable adds to each: medians of alternating rounds."""
     with ServerProcess(server_binary("valkey-9.1"), config={"appendonly": "yes", "appendfsync": fsync}) as server:
         async with Queue("bench", server.url) as queue:
@@ -136,7 +136,7 @@ async def compare(fsync: str, depth: int) -> None:
     print(" ".join(parts), flush=True)
 
 
-async def main() -> None:
+async def main():
     """Compare at three depths, with both settings of appendfsync."""
     for fsync in ("always", "everysec"):
         for depth in (1, 10, 100):

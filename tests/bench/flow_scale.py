@@ -25,7 +25,7 @@ Turn = dict[str, tuple[float, float, str]]
 """Seconds, longest call in ms, and the function of that call, by step."""
 
 
-async def _work(job: Job[Any, Any]) -> Any:
+async def _work(job: Job) -> Any:
     if job.name == "root":
         return len(await job.get_children_values())
     return {"n": job.data}
@@ -37,16 +37,16 @@ async def _turn(server: BenchServer, gauge: Gauge, queues: tuple[str, ...]) -> T
     found: Turn = {}
     began = 0.0
 
-    def begin() -> None:
+    def begin():
         nonlocal began
         gauge.start()
         began = time.perf_counter()
 
-    def ended(phase: str) -> None:
+    def ended(phase: str):
         found[phase] = (time.perf_counter() - began, *gauge.longest())
 
     flow = FlowJob("root", queues[0], 1, None, [FlowJob("leaf", queues[-1], number) for number in range(CHILDREN)])
-    async with FlowProducer(url) as producer, Queue[Any, Any](queues[0], url) as queue:
+    async with FlowProducer(url) as producer, Queue(queues[0], url) as queue:
         await queue.get_job_counts()  # loads the library before the first measurement
         begin()
         node = await producer.add(flow)

@@ -167,12 +167,12 @@ def _peers_python() -> str:
     return str(python)
 
 
-def _install(command: list[str], folder: Path) -> None:
+def _install(command: list[str], folder: Path):
     _run(command, folder)
     (folder / "complete").touch()
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run(command: list[str], folder: Path):
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_INSTALL_S)
     except subprocess.TimeoutExpired:

@@ -23,10 +23,10 @@ BARS = {"batches of 50": 0.9, "single, fetch_next": 0.9, "single, two calls": 0.
 Form = Callable[[Queue, str, int], Awaitable[None]]
 
 
-async def batches(queue: Queue, _: str, jobs: int) -> None:
+async def batches(queue: Queue, _: str, jobs: int):
     """Complete the jobs in two loops."""
 
-    async def loop() -> None:
+    async def loop():
         leases = await queue.fetch(BATCH)
         while leases:
             leases = (await queue.complete_leases([(lease, None) for lease in leases], fetch_next=BATCH)).leases
@@ -34,14 +34,14 @@ async def batches(queue: Queue, _: str, jobs: int) -> None:
     await asyncio.gather(loop(), loop())
 
 
-async def chained(queue: Queue, _: str, jobs: int) -> None:
+async def chained(queue: Queue, _: str, jobs: int):
     """Report each lease and fetch the next one in one call."""
     leases = await queue.fetch(1)
     while leases:
         leases = await leases[0].complete(fetch_next=1)
 
 
-async def separate(queue: Queue, _: str, jobs: int) -> None:
+async def separate(queue: Queue, _: str, jobs: int):
     """Fetch and report with a call each."""
     while leases := await queue.fetch(1):
         await leases[0].complete()
@@ -50,10 +50,10 @@ async def separate(queue: Queue, _: str, jobs: int) -> None:
 def worker(concurrency: int) -> Form:
     """Return the drain by a worker."""
 
-    async def drain(queue: Queue, url: str, jobs: int) -> None:
+    async def drain(queue: Queue, url: str, jobs: int):
         count, done = 0, asyncio.Event()
 
-        async def handle(_: Job) -> None:
+        async def handle(_: Job):
             nonlocal count
             count += 1
             if count == jobs:
@@ -87,7 +87,7 @@ async def compare(url: str, name: str, ours: Form, theirs: Form, jobs: int, roun
     return ratio
 
 
-async def main(scale: float = 1.0, rounds: int = 5) -> None:
+async def main(scale: float = 1.0, rounds: int = 5):
     """Compare all forms."""
     with ServerProcess(server_binary("valkey-9.1")) as server:
         many, few = int(30_000 * scale), int(4_000 * scale)

@@ -50,7 +50,7 @@ async def measure(
     """Measure a worker of so many queues, or with ``separate`` so many workers of one queue each."""
     started: asyncio.Queue[float] = asyncio.Queue()
 
-    async def handle(_: Job) -> None:
+    async def handle(_: Job):
         started.put_nowait(time.perf_counter())
 
     names = [f"q{number}" for number in range(queues)]
@@ -116,7 +116,7 @@ async def drain(server: ServerProcess, queues: list[str] | dict[str, int], jobs:
     total = sum(WEIGHTS.values())
     seen, furthest, done = dict.fromkeys(WEIGHTS, 0), 0.0, asyncio.Event()
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         nonlocal furthest
         name = job.queue_name
         seen[name] += 1

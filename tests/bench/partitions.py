@@ -50,7 +50,7 @@ async def measure(
     """Add and drain so many jobs, which take 0.5 to 1.5 times ``job_ms``."""
     left, done, chance = jobs, asyncio.Event(), random.Random(1)
 
-    async def handle(_: Job) -> None:
+    async def handle(_: Job):
         nonlocal left
         if job_ms:
             await asyncio.sleep(job_ms * chance.uniform(0.5, 1.5) / 1000)
@@ -62,7 +62,7 @@ async def measure(
         resp.execute("FLUSHALL")
         async with Queue("q", server.url, partitions=partitions) as queue:
 
-            async def add() -> None:
+            async def add():
                 for _ in range(jobs // tasks):
                     await queue.add("n", {"payload": "x" * 180})
 
@@ -81,7 +81,7 @@ async def measure(
     return Figures(jobs / add_time, add_cpu / jobs, jobs / drain_time, drain_cpu / jobs, balance)
 
 
-async def durations(server: ServerProcess, rounds: int) -> None:
+async def durations(server: ServerProcess, rounds: int):
     """Compare the drains of jobs that take some time; print the median ratios."""
     for job_ms in (5.0, 20.0, 50.0):
         drains, cpus, jobs = list[float](), list[float](), int(20_000 / job_ms**0.5) // 100 * 100

@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from glidemq_py import Queue
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.adding import Row, add, row
 from tests.bench.flow_scale import flows
 from tests.bench.server import BenchServer, running_server
 from tests.bench.server_time import DATA, JOBS, Gauge
+from tests.inside import Row, add, row, working
 
 TURNS = 8
 OPERATIONS = 3
@@ -70,7 +69,7 @@ class Point:
 class Site:
     """A queue on a server, with the calls of a producer and a worker."""
 
-    def __init__(self, server: BenchServer, queue: Queue[Any, Any], transport: Any, cpu: bool) -> None:
+    def __init__(self, server: BenchServer, queue: Queue, transport: Any, cpu: bool):
         self.gauge = Gauge(server, cpu)
         self.queue = queue
         self.server = server
@@ -78,11 +77,11 @@ class Site:
         self._meta = queue._keys.meta
         self.leasing: working.Leasing | None = None
 
-    async def add(self, rows: list[Row]) -> None:
+    async def add(self, rows: list[Row]):
         for start in range(0, len(rows), CHUNK):
             await self._transport.call(add(self._meta, rows[start : start + CHUNK], False))
 
-    async def work(self, jobs: int, *, fail: bool = False) -> None:
+    async def work(self, jobs: int, *, fail: bool = False):
         """Fetch and complete this many jobs, as a worker does."""
         finished: list[working.Finished] = []
         left = jobs
@@ -135,7 +134,7 @@ def grouped(number: int, groups: int) -> Row:
 @asynccontextmanager
 async def _site(server: BenchServer, cpu: bool = False) -> AsyncGenerator[Site]:
     server.empty()
-    async with Queue[Any, Any]("scale", server.url.replace("redis://", "valkey://", 1)) as queue:
+    async with Queue("scale", server.url.replace("redis://", "valkey://", 1)) as queue:
         await queue.add("first")
         await queue.obliterate(force=True)
         link = queue._link
@@ -164,7 +163,7 @@ async def _measured(site: Site, size: int, row: Callable[[int], Row]) -> Point:
     return Point(size, min(adds), min(works), min(controls), typical, *max(longest))
 
 
-async def _filled(site: Site, size: int, row: Callable[[int], Row]) -> None:
+async def _filled(site: Site, size: int, row: Callable[[int], Row]):
     for start in range(0, size, 10_000):
         await site.add([row(number) for number in range(start, min(size, start + 10_000))])
 
@@ -260,7 +259,7 @@ async def operators(site: Site, size: int) -> list[Operation]:
     await _filled(site, part, lambda _: plain("{}"))
     queue = site.queue
 
-    async def some(state: str) -> None:
+    async def some(state: str):
         seen = 0
         async for _ in queue.iter_jobs(state):
             seen += 1
@@ -390,7 +389,7 @@ took longer than that.
 """
 
 
-def main() -> None:
+def main():
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scale", description="Cost by size.")
     parser.add_argument("--most", type=int, default=1_000_000, help="jobs at the largest size (default 1000000)")

@@ -36,7 +36,7 @@ def server_binary() -> str:
 class BenchServer:
     """A running server and one connection to it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int):
         self.process = process
         self.url = f"redis://127.0.0.1:{port}"
         self._socket = _connect(port, process)
@@ -100,19 +100,19 @@ class BenchServer:
         finally:
             self._place(allowed)
 
-    def _place(self, cpus: set[int]) -> None:
+    def _place(self, cpus: set[int]):
         os.sched_setaffinity(0, cpus)
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), cpus)
 
-    def empty(self) -> None:
+    def empty(self):
         """Drop all data, at once and in the foreground."""
         self.call("FLUSHALL", "SYNC")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object):
         self._socket.close()
 
 

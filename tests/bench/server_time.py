@@ -45,14 +45,14 @@ class Gauge:
             inside functions. Other processes on the machine interrupt the latter, not the former.
     """
 
-    def __init__(self, server: BenchServer, cpu: bool = False) -> None:
+    def __init__(self, server: BenchServer, cpu: bool = False):
         self._server = server
         self._cpu = cpu
         self._began = 0.0
         server.call("CONFIG", "SET", "slowlog-log-slower-than", "500", "slowlog-max-len", "100000")
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         """Count from now."""
         self._server.call("SLOWLOG", "RESET")
         # Release freed memory now, so that the first measured call does not.

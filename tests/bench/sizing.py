@@ -110,7 +110,7 @@ async def measure(server: ServerProcess, jobs: int) -> Cost:
     """Add and drain so many jobs."""
     left, done = jobs, asyncio.Event()
 
-    async def handle(_: Job) -> None:
+    async def handle(_: Job):
         nonlocal left
         left -= 1
         if not left:
@@ -269,7 +269,7 @@ def table_on_page(name: str) -> str:
     return found[2]
 
 
-def write(costs: str) -> None:
+def write(costs: str):
     """Replace the tables of the page, and the plot, by those for a table of costs."""
     text, cost = PAGE.read_text(encoding="utf-8"), planned(costs)
     for name, table in (("costs", costs), ("needs", need_table(cost))):

@@ -31,16 +31,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls.adding import add
-from glidemq_py._features.partitions.layout import Layout, partition_names
+from glidemq_py._partitions.layout import Layout
 from glidemq_py.spark.options import BATCH_ROWS
 from glidemq_py.sync import Queue
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
 from tests.bench import spark_times
 from tests.bench.contention import Alone
+from tests.inside import BlockingTransport, partition_names
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200
@@ -85,7 +83,7 @@ def frame_of(spark: Any, rows: int) -> Any:
 class Bench:
     """A server, a session, and the measurements on them."""
 
-    def __init__(self, rows: int, rounds: int, others: float, pinned: bool) -> None:
+    def __init__(self, rows: int, rounds: int, others: float, pinned: bool):
         self.rows, self.rounds = rows, rounds
         self.alone = Alone(others)
         self._seconds = 0.0
@@ -106,16 +104,16 @@ class Bench:
         self.frame = frame_of(self.spark, rows)
         self.resp = RespClient.from_url(self.place.url, timeout=120)
 
-    def close(self) -> None:
+    def close(self):
         self.resp.close()
         self.spark.stop()
         self.place.close()
 
-    def save(self, frame: Any, queue: str, name: str = "glidemq", **options: Any) -> None:
+    def save(self, frame: Any, queue: str, name: str = "glidemq", **options: Any):
         writer = frame.write.format(name).mode("append").options(url=self.place.url, queue=queue, **options)
         writer.save()
 
-    def timed(self, frame: Any, **options: Any) -> None:
+    def timed(self, frame: Any, **options: Any):
         """Save a frame; the time is that of tasks and commit, without start-up."""
         began, used = time.perf_counter(), self.server_seconds()
         self.save(frame, "q", "glidemq_timed", **options)
@@ -127,10 +125,10 @@ class Bench:
             "CPU of Python": found["cpu"], "CPU of the server": self.server_seconds() - used,
         }  # fmt: skip
 
-    def empty(self) -> None:
+    def empty(self):
         self.resp.execute("FLUSHDB", "SYNC")  # so that it does not affect the next measurement
 
-    def bar(self, what: str, found: float, limit: float, *, least: bool = True) -> None:
+    def bar(self, what: str, found: float, limit: float, *, least: bool = True):
         """Print a bar, and remember it for the end."""
         met = found >= limit if least else found <= limit
         text = f"{what}: {found:.2f} ({'at least' if least else 'at most'} {limit:g}): {'met' if met else 'MISSED'}"
@@ -139,7 +137,7 @@ class Bench:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def raw(self, rows: int) -> None:
+    def raw(self, rows: int):
         """One plain process, data ready: the same calls."""
         code = f"from tests.bench.spark import raw_adds; raw_adds({self.place.url!r}, {rows})"
         used = self.server_seconds()
@@ -147,11 +145,11 @@ class Bench:
         self._seconds, cpu = map(float, done.stdout.split())
         self._beside = {"CPU of Python": cpu, "CPU of the server": self.server_seconds() - used}
 
-    def foreach(self) -> None:
+    def foreach(self):
         """foreachPartition and a pipeline of redis-py: a hash and a stream entry a row, no ids, no events."""
         host, port = self.place.url.removeprefix("valkey://").split(":")
 
-        def write(rows: Any) -> None:
+        def write(rows: Any):
             import redis
 
             client, batch = redis.Redis(host, int(port)), None
@@ -174,7 +172,7 @@ class Bench:
 
         self.frame.foreachPartition(write)
 
-    def write(self) -> None:
+    def write(self):
         """Rates of `append` and `atomic` against a plain process, from small frames on."""
         for rows in (*(size for size in SIZES if size < self.rows), self.rows):
             frame = self.frame if rows == self.rows else frame_of(self.spark, rows)
@@ -189,16 +187,15 @@ class Bench:
             self.ratio(rates, "atomic", "append", 0.85, f"{rows:,} rows")
             self.ratio(rates, f"atomic{WITH_START_UP}", f"append{WITH_START_UP}", None, "")
 
-    def peer(self) -> None:
-        """Rates of `append`, `task` and foreachPartition with a pipeline, over whole saves."""
+    def peer(self):
+        """Rates of `append` and foreachPartition with a pipeline, over whole saves."""
         ways: dict[str, Callable[[], None]] = {
             "append": lambda: self.save(self.frame, "q", guarantee="append"),
-            "task": lambda: self.save(self.frame, "q", guarantee="task"),
             PEER: self.foreach,
         }
         self.ratio(self.in_turns(ways, self.rows, self.rounds), "append", PEER, 2.0, "whole saves")
 
-    def queues(self) -> None:
+    def queues(self):
         """Rates with a column `queue` of many queues."""
         frame = self.frame.selectExpr("name", "data", f"concat('q', pmod(hash(data), {QUEUES})) as queue").cache()
         assert frame.count() == self.rows
@@ -210,22 +207,21 @@ class Bench:
         self.ratio(rates, "atomic", "append", 0.7, f"{QUEUES} queues")
         frame.unpersist()
 
-    def partitions(self) -> None:
+    def partitions(self):
         """Rates of a queue with partitions."""
 
-        def save(guarantee: str) -> None:
+        def save(guarantee: str):
             with Queue("q", self.place.url, partitions=PARTITIONS) as queue:
                 queue.count()
             self.timed(self.frame, guarantee=guarantee)
 
         ways: dict[str, Callable[[], None]] = {
-            guarantee: partial(save, guarantee) for guarantee in ("append", "task", "atomic")
+            guarantee: partial(save, guarantee) for guarantee in ("append", "atomic")
         }
         rates = self.in_turns(ways, self.rows, self.rounds)
-        for guarantee in ("task", "atomic"):
-            self.ratio(rates, guarantee, "append", None, "")
+        self.ratio(rates, "atomic", "append", None, "")
 
-    def data(self) -> None:
+    def data(self):
         """Rates of plain columns, and of the same columns converted by Spark's `to_json`."""
         plain = self.frame.selectExpr(
             "name", "monotonically_increasing_id() as id", "timestamp_micros(monotonically_increasing_id()) as at",
@@ -235,7 +231,7 @@ class Bench:
         assert plain.count() == self.rows
         texts = plain.selectExpr("name", "to_json(struct(id, at, price, text, address, tags, ratio)) as data")
         ways: dict[str, Callable[[], None]] = {
-            "plain columns": partial(self.timed, plain, guarantee="append"),
+            "plain columns": partial(self.timed, plain, guarantee="append", **{"column.name": "name"}),
             "to_json": partial(self.timed, texts, guarantee="append"),
         }
         self.ratio(self.in_turns(ways, self.rows, self.rounds), "plain columns", "to_json", None, "")
@@ -269,7 +265,7 @@ class Bench:
             )
         return rates
 
-    def ratio(self, rates: dict[str, list[float]], one: str, other: str, least: float | None, what: str) -> None:
+    def ratio(self, rates: dict[str, list[float]], one: str, other: str, least: float | None, what: str):
         """Print the ratio of two ways."""
         ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
         text = " ".join(f"{ratio:.3f}" for ratio in ratios)
@@ -277,7 +273,7 @@ class Bench:
         if least is not None:
             self.bar(f"{one} / {other}, {what}", statistics.median(ratios), least)
 
-    def options(self) -> None:
+    def options(self):
         """CPU time of a task to pack a row, by its columns of options, all of whose values differ."""
         plain = ("delay", "orderingKey", "jobId", "priority", "ttl")
         ways: list[tuple[tuple[str, ...], float, int]] = [((), 0.0, 0), *(((name,), 0.0, 0) for name in VARIED)]
@@ -291,8 +287,7 @@ class Bench:
             for rows in (10_000, self.rows):
                 found = statistics.median(packing_cost(names, rows, absent, partitions) for _ in range(self.rounds))
                 print(f"  {what:<46} {rows:>9,} rows {found:>7.2f} us a row")
-                if not OF_OPTS & {*names}:
-                    self.bar(f"packing {what}, {rows:,} rows, us", found, 5, least=False)
+                self.bar(f"packing {what}, {rows:,} rows, us", found, 5, least=False)
 
     def rate(self, way: Callable[[], None], rows: int) -> tuple[float, dict[str, float]]:
         """Rows a second of one way, into an empty server, and seconds of its parts and besides."""
@@ -305,7 +300,7 @@ class Bench:
 
     # -- other clients ------------------------------------------------------------------------------------------
 
-    def latency(self) -> None:
+    def latency(self):
         """What another client of the server waits for its replies meanwhile."""
         self.save(self.frame.limit(100), "warm")
         for guarantee in ("none", "append", "atomic"):
@@ -317,8 +312,41 @@ class Bench:
                     self.bar(f"p99 of another client beside {guarantee}, ms", statistics.median(ms), 10, least=False)
                 print(f"  beside {guarantee:<8} {name:<12} {statistics.median(ms):6.2f} ms; the rounds: {text}")
 
-    def beside(self, guarantee: str) -> dict[str, float]:
-        """Waiting times of another client, in ms, while frames are saved."""
+    def served(self):
+        """What the options of rows cost the server, and other clients of it: time per row, rate, and p99.
+
+        A key has 100 rows, which are far apart; a new one has one.
+        """
+        n = "pmod(monotonically_increasing_id(), 1000000)"
+        key, new_key = f"pmod({n}, {self.rows // 100})", "monotonically_increasing_id()"
+        columns = {
+            "ttl": f"60000000 + {n} as ttl", "delay": f"60000000 + {n} as delay",
+            "priority": f"1 + pmod({n}, 2047) as priority", "jobId": "concat('order-', uuid()) as jobId",
+            "orderingKey": f"concat('customer-', {key}) as orderingKey",
+            "new orderingKey": f"concat('customer-', {new_key}) as orderingKey",
+            "fairKey": f"concat('tenant-', {key}) as fairKey",
+            "new fairKey": f"concat('tenant-', {new_key}) as fairKey",
+        }  # fmt: skip
+        both = [("orderingKey", "delay"), ("new orderingKey", "delay")]
+        plain = 0.0
+        for names in ((), *((name,) for name in columns), *both):
+            frame = self.frame.selectExpr("name", "data", *(columns[name] for name in names)).cache()
+            assert frame.count() == self.rows
+            runs = [self.alone.measure(partial(self.beside, "append", frame)) for _ in range(self.rounds)]
+            found = {name: statistics.median(run[name] for run in runs) for name in ("server", "rate", "p99")}
+            plain, what = plain or found["server"], ", ".join(names) or "no options"
+            print(f"  {what:<20} server {found['server']:.1f} us a row, {found['rate']:,.0f} rows/s")
+            self.bar(
+                f"server time of {what} / no options",
+                found["server"] / plain,
+                2.0 if names in both else 1.5,
+                least=False,
+            )
+            self.bar(f"p99 of another client beside {what}, ms", found["p99"], 10, least=False)
+            frame.unpersist()
+
+    def beside(self, guarantee: str, frame: Any = None) -> dict[str, float]:
+        """Waiting times of another client, in ms, while frames are saved; server time (us) of a row, and rate."""
         self.empty()
         self.resp.execute("CONFIG", "RESETSTAT")
         code = f"from tests.bench.spark import watch; watch({self.place.url!r})"
@@ -328,14 +356,16 @@ class Bench:
         assert watcher.stdin is not None
         assert watcher.stdout is not None
         watcher.stdout.readline()
+        began, used = time.perf_counter(), self.server_seconds()
         if guarantee == "none":
             time.sleep(3)
         else:
-            self.save(self.frame, "q", guarantee=guarantee)
+            self.save(self.frame if frame is None else frame, "q", guarantee=guarantee)
+        took, used = time.perf_counter() - began, self.server_seconds() - used
         watcher.stdin.close()
         found: dict[str, float] = json.loads(watcher.stdout.read())
         watcher.wait()
-        return found | {"longest call": self.longest()}
+        return found | {"longest call": self.longest(), "server": used / self.rows * 1e6, "rate": self.rows / took}
 
     def longest(self) -> float:
         """Milliseconds of the slowest FCALL that the server knows of."""
@@ -345,7 +375,7 @@ class Bench:
 
     # -- memory -------------------------------------------------------------------------------------------------
 
-    def memory(self) -> None:
+    def memory(self):
         """Memory of this program, the JVM, its Python processes and the server after frames of growing size."""
         for guarantee in ("append", "atomic"):
             found: list[dict[str, float]] = []
@@ -367,7 +397,7 @@ class Bench:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self) -> None:
+    def read(self):
         """Rates of reading finished jobs."""
         self.empty()
         code = f"from tests.bench.spark import fill; fill({self.place.url!r}, {self.rows})"
@@ -388,7 +418,7 @@ class Bench:
         frame.write.format("noop").mode("overwrite").save()
         return self.rows / (time.perf_counter() - began)
 
-    def results(self) -> None:
+    def results(self):
         """Rates of reading finished jobs as a stream, and what they cost the server, against a batch read."""
         self.empty()
         code = f"from tests.bench.spark import fill; fill({self.place.url!r}, {self.rows})"
@@ -434,13 +464,10 @@ VARIED: dict[str, Callable[[int], Any]] = {
     "jobId": lambda n: f"order-{n}",
     "priority": lambda n: n % 2_048,
     "ttl": lambda n: 60_000 + n,
-    "opts": lambda n: f'{{"delay": {n + 1}, "timeout": 5000}}',
-    "deduplication": lambda n: f'{{"deduplication": {{"id": "order-{n}"}}}}',
+    "deduplicationId": lambda n: f"order-{n}",
     "fairKey": lambda n: f"tenant-{n % 1_000}",
 }
-OF_OPTS = {"opts", "deduplication"}
-"""Values of the column `opts`."""
-KEYS = ("jobId", "orderingKey", "fairKey", "deduplication")
+KEYS = ("jobId", "orderingKey", "fairKey", "deduplicationId")
 PARTITIONS = 8
 
 
@@ -464,12 +491,11 @@ def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0, partition
     rng = random.Random(1)
     columns = [data]
     columns += [pa.array([None if rng.random() < absent else VARIED[name](n) for n in range(rows)]) for name in names]
-    every = ["opts" if name in OF_OPTS else name for name in names]
-    batch = pa.RecordBatch.from_arrays(columns, ["data", *every])
+    batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
     plan = WritePlan(
-        columns={name: n for n, name in enumerate(every, 1)}, data_kind="json", data_columns=((0, "data"),)
+        columns={name: n for n, name in enumerate(names, 1)}, data_kind="json", data_columns=((0, "data"),)
     )
-    layout = Layout(1, (partitions,), partition_names("q", partitions)) if partitions else None
+    layout = Layout(1, partition_names("q", partitions)) if partitions else None
     encoder = RowEncoder(plan, write, Placer(lambda queues: dict.fromkeys(queues, layout), 0))
     began = time.process_time()
     packed = sum(len(part) for _, part in encoder.encode(batch))
@@ -477,9 +503,9 @@ def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0, partition
     return (time.process_time() - began) / rows * 1e6
 
 
-def raw_adds(url: str, rows: int) -> None:
+def raw_adds(url: str, rows: int):
     """Add rows as the writer does, from existing texts; print the seconds, and those of CPU time."""
-    transport = ThreadTransport(config_of(ConnectionOptions.from_url(url)))
+    transport = BlockingTransport(url)
     filler = "x" * (BYTES - len('{"id":1000000,"text":""}'))
     texts = [f'{{"id":{1_000_000 + n},"text":"{filler}"}}' for n in range(rows)]
     transport.call(add("glide:{raw}:meta", [["n", texts[0], "{}"]], True))
@@ -490,13 +516,13 @@ def raw_adds(url: str, rows: int) -> None:
     print(time.perf_counter() - began, time.process_time() - used)
 
 
-def watch(url: str) -> None:
+def watch(url: str):
     """Ask the server something small, again and again, until stdin ends; prints percentiles."""
     import threading
 
     ended = threading.Event()
 
-    def wait() -> None:
+    def wait():
         sys.stdin.read()
         ended.set()
 
@@ -513,7 +539,7 @@ def watch(url: str) -> None:
     print(json.dumps({f"p{p}": times[int(len(times) * p / 100)] for p in (50, 99)} | {"max": times[-1]}))
 
 
-def fill(url: str, rows: int) -> None:
+def fill(url: str, rows: int):
     """Finished jobs."""
     with RespClient.from_url(url) as client:
         code = """
@@ -544,10 +570,22 @@ def resident() -> dict[str, float]:
     return found
 
 
-MEASURES = ["write", "peer", "queues", "partitions", "data", "options", "latency", "memory", "read", "results"]
+MEASURES = [
+    "write",
+    "peer",
+    "queues",
+    "partitions",
+    "data",
+    "options",
+    "served",
+    "latency",
+    "memory",
+    "read",
+    "results",
+]
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=MEASURES)
     parser.add_argument("--rows", type=int, default=500_000)

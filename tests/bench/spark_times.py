@@ -38,7 +38,7 @@ class TimedWriter(FrameWriter):
         message.cpu = time.process_time() - used  # type: ignore[attr-defined]
         return message
 
-    def commit(self, messages: list[Any]) -> None:
+    def commit(self, messages: list[Any]):
         """Commit, and write the times: seconds from the first to the last moment of the tasks, and of the commit.
 
         ``cpu`` is the CPU time of the tasks' and the commit's processes; ``wait`` the time that the task which had rows

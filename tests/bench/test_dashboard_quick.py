@@ -13,7 +13,7 @@ from tests.bench.server import running_server
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_page_is_measured() -> None:
+def test_every_page_is_measured():
     with running_server() as server:
         asyncio.run(fill(server, 12, 40))
         rows = asyncio.run(measure(server, 0.5, 1))

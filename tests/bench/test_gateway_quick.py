@@ -9,7 +9,7 @@ from tests.bench.gateway.__main__ import MEASURES, MEMORY, OURS, SQLITE, line_of
 from tests.bench.install import PeerMissingError
 
 
-def test_line_compares_with_each_bar() -> None:
+def test_line_compares_with_each_bar():
     (measure,) = [each for each in MEASURES if each.key == "work-50"]
     figures = {OURS: {"rate": 3_000.0}, SQLITE: {"rate": 1_000.0}, MEMORY: {"rate": 6_000.0}}
     text, is_met = line_of(measure, figures)
@@ -21,7 +21,7 @@ def test_line_compares_with_each_bar() -> None:
     assert line_of(measure, figures)[1] is True
 
 
-def test_line_of_a_measure_that_failed() -> None:
+def test_line_of_a_measure_that_failed():
     text, is_met = line_of(MEASURES[0], {SQLITE: {"rate": 1.0}})
     assert "failed" in text
     assert is_met is None
@@ -29,7 +29,7 @@ def test_line_of_a_measure_that_failed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_quick_comparison_completes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_comparison_completes(capsys: pytest.CaptureFixture[str]):
     try:
         find_bunqueue()
     except PeerMissingError as reason:

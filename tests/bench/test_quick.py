@@ -34,7 +34,7 @@ def missed(found: Runs) -> list[Verdict]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_000)
-def test_ratios_of_the_quick_benchmark_are_sane() -> None:
+def test_ratios_of_the_quick_benchmark_are_sane():
     peers, missing = find_peers([OURS, "bullmq"])
     assert OURS in peers, missing
     found, server = run(peers, chosen_cases(JUDGED), 1, quick=True)
@@ -51,7 +51,7 @@ def test_ratios_of_the_quick_benchmark_are_sane() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_000)
-def test_our_driver_runs_every_other_case() -> None:
+def test_our_driver_runs_every_other_case():
     peers, missing = find_peers([OURS])
     assert not missing
     judged = {case.key for case in chosen_cases(JUDGED)}
@@ -64,18 +64,18 @@ def test_our_driver_runs_every_other_case() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_000)
-def test_cost_of_features_can_be_measured() -> None:
+def test_cost_of_features_can_be_measured():
     lines = features.table(features.measure(1, 0.03))
     assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == [each.label for each in features.VARIANTS]
 
 
-def test_readme_summary_matches_the_report() -> None:
+def test_readme_summary_matches_the_report():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert readme_with_summary(readme, page) == readme
 
 
-def test_a_new_report_keeps_the_sections_of_other_benchmarks() -> None:
+def test_a_new_report_keeps_the_sections_of_other_benchmarks():
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     kept = other_sections(page)
     assert page.endswith(kept)

@@ -22,12 +22,12 @@ _WORK_S: Final = 0.004
 class Control:
     """Starts the process, and reads its measurements in a thread. Without `start`, `slowdown` is 1."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._pulses: list[tuple[float, float, float]] = []
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
+    def start(self):
         """Start to measure, which costs a twentieth of a core."""
         if self._process is not None:
             return
@@ -38,7 +38,7 @@ class Control:
         self._thread = threading.Thread(target=self._read, daemon=True, name="control")
         self._thread.start()
 
-    def _read(self) -> None:
+    def _read(self):
         assert self._process is not None
         for line in self._process.stdout or ():
             begin, end, cpu = map(float, line.split())
@@ -52,7 +52,7 @@ class Control:
         needed = sum(cpu for _, _, cpu in found)
         return max(1.0, sum(late - early for early, late, _ in found) / needed) if needed else 1.0
 
-    def close(self) -> None:
+    def close(self):
         if self._process is None:
             return
         self._process.kill()
@@ -62,7 +62,7 @@ class Control:
             self._process.stdout.close()
 
 
-def _pulse() -> None:
+def _pulse():
     while True:
         wanted = time.monotonic() + _PERIOD_S
         time.sleep(_PERIOD_S)

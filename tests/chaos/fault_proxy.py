@@ -24,7 +24,7 @@ class FaultProxy(LossyProxy):
         bytes_per_second: bandwidth of all connections together; 0: unlimited.
     """
 
-    def __init__(self, port: int, *, seed: int) -> None:
+    def __init__(self, url: str, *, seed: int):
         self.delay = (0.0, 0.0)
         self.reset_share = 0.0
         self.bytes_per_second = 0.0
@@ -33,7 +33,7 @@ class FaultProxy(LossyProxy):
         self._line = threading.Lock()
         self._free_at = 0.0
         self._mute: set[socket.socket] = set()
-        super().__init__(port)
+        super().__init__(url)
 
     def half_open(self) -> int:
         """Forward nothing more on the existing connections, without closing them; return their number."""
@@ -41,7 +41,7 @@ class FaultProxy(LossyProxy):
             self._mute |= self._sockets
             return len(self._sockets) // 2
 
-    def forward(self, chunk: bytes, source: socket.socket, target: socket.socket) -> None:
+    def forward(self, chunk: bytes, source: socket.socket, target: socket.socket):
         if source in self._mute:
             return
         if self.reset_share and self._random.random() < self.reset_share:

@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 90.0
 class Party:
     """One process. Its output goes to a file; `lines` returns it."""
 
-    def __init__(self, settings: PartySettings, arguments: list[str], folder: Path, ledger: Ledger) -> None:
+    def __init__(self, settings: PartySettings, arguments: list[str], folder: Path, ledger: Ledger):
         self.settings = settings
         self.name = settings.party
         self._ledger = ledger
@@ -45,7 +45,7 @@ class Party:
         # A waiter of the ledger must notice a process that ended without a line.
         threading.Thread(target=self._watch, daemon=True, name=f"watch {self.name}").start()
 
-    def _watch(self) -> None:
+    def _watch(self):
         self.process.wait()
         self._ledger.wake()
 
@@ -56,17 +56,17 @@ class Party:
     def lines(self) -> list[str]:
         return self._log.read_text(errors="replace").splitlines()
 
-    def send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals):
         self.process.send_signal(number)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self):
         self._wait(lambda: self.name in self._ledger.ready, "start")
 
-    def wait_active(self, jobs: int = 1) -> None:
+    def wait_active(self, jobs: int = 1):
         """Wait until so many jobs run in this process."""
         self._wait(lambda: len(self._ledger.active[self.name]) >= jobs, f"run {jobs} jobs")
 
-    def _wait(self, reached: Any, what: str) -> None:
+    def _wait(self, reached: Any, what: str):
         self._ledger.wait(lambda: reached() or not self.alive, _PATIENCE_S)
         if not reached():
             end = "\n".join(self.lines()[-15:])
@@ -108,7 +108,7 @@ class Fleet:
         base: settings that they share.
     """
 
-    def __init__(self, ledger: Ledger, folder: Path, base: PartySettings) -> None:
+    def __init__(self, ledger: Ledger, folder: Path, base: PartySettings):
         self._ledger = ledger
         self._folder = folder
         self.base = base
@@ -122,7 +122,7 @@ class Fleet:
         self._numbers[role] += 1
         return replace(self.base, party=f"{role}{self._numbers[role]}", **changes)
 
-    def make_durable(self, durability: dict[str, Any]) -> None:
+    def make_durable(self, durability: dict[str, Any]):
         """Let later producers add durable jobs only."""
         self.base = replace(self.base, durable=durability)
 
@@ -174,7 +174,7 @@ class Fleet:
         names = ("url", "work_ms", "options", "request_timeout", "queue", "python_path", "queues")
         return self.worker(**{name: getattr(old.settings, name) for name in names})
 
-    def finish_producers(self, *, stop: bool, seconds: float = 180.0) -> None:
+    def finish_producers(self, *, stop: bool, seconds: float = 180.0):
         """Wait until all producers have had their adds acknowledged; `stop`: stop them."""
         for party in self.producers:
             if stop and party.alive:
@@ -189,12 +189,12 @@ class Fleet:
             if code != 0:
                 raise AssertionError(f"{party.name} ended with code {code}: {party.lines()[-15:]}")
 
-    def finish(self, party: Party) -> None:
+    def finish(self, party: Party):
         """Stop a producer, and wait until its adds are acknowledged."""
         party.stop()
         self.producers.remove(party)
 
-    def stop_workers(self) -> None:
+    def stop_workers(self):
         """Stop all workers (SIGTERM) at the same time; fail if one does not end with exit code 0."""
         alive = [party for party in self.workers if party.alive]
         for party in alive:
@@ -209,7 +209,7 @@ class Fleet:
             if code != 0:
                 raise AssertionError(f"{party.name} ended with code {code}: {party.lines()[-15:]}")
 
-    def close(self) -> None:
+    def close(self):
         for party in self.parties:
             if party.alive:
                 party.send(signal.SIGKILL)

@@ -45,7 +45,7 @@ def compiler() -> str:
 class FsyncLog:
     """The sizes of files at their last `fdatasync`. ``folder``: where the library and the log are put."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         source, self._library, self._log = folder / "fsync.c", folder / "fsync.so", folder / "fsync.log"
         source.write_text(SOURCE)
         subprocess.run(

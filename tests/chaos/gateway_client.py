@@ -39,7 +39,7 @@ class CallError(Exception):
 class Client:
     """One connection at a time to any gateway; it is opened again after it was lost."""
 
-    def __init__(self, pick: random.Random) -> None:
+    def __init__(self, pick: random.Random):
         self._pick = pick
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -66,7 +66,7 @@ class Client:
             raise CallError(answer["error"])
         return answer
 
-    def close(self) -> None:
+    def close(self):
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -75,25 +75,25 @@ class Client:
 class Party:
     """What producers and workers share."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.settings = PartySettings.read()
         self.scribe = Scribe(self.settings.pipe, self.settings.party)
         self.random = random.Random(f"{self.settings.seed} {self.settings.party}")
         self.stop = asyncio.Event()
         self.number = 0
 
-    async def run(self, what: str) -> None:
+    async def run(self, what: str):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop.set)
         self.scribe.write("ready")
         await asyncio.gather(*(getattr(self, what)(Client(self.random)) for _ in range(CONCURRENT)))
         self.scribe.write("done")
 
-    async def pause(self, seconds: float = 0.05) -> None:
+    async def pause(self, seconds: float = 0.05):
         await asyncio.sleep(seconds * (0.5 + self.random.random()))
 
     # -- producing ---------------------------------------------------------------------------------------------
 
-    async def produce(self, client: Client) -> None:
+    async def produce(self, client: Client):
         while not self.stop.is_set():
             kind = self.random.choice(KINDS)
             while True:
@@ -108,7 +108,7 @@ class Party:
                 await self.pause()
             await self.pause(CONCURRENT / max(self.settings.rate, 1))
 
-    async def _add(self, client: Client, kind: str, first: str) -> None:
+    async def _add(self, client: Client, kind: str, first: str):
         name = self.settings.queue
         if kind == "generated":  # it is in the ledger when a worker starts it, if the answer is lost
             made = await client.call("PUSH", queue=name, name=kind, data={}, **RETRIED)
@@ -139,17 +139,17 @@ class Party:
             await client.call("PUSH", queue=name, **fields)
         self._acknowledged(ids)
 
-    def _attempted(self, ids: list[str], kind: str) -> None:
+    def _attempted(self, ids: list[str], kind: str):
         for each in ids:
             self.scribe.write("attempted", each, kind)
 
-    def _acknowledged(self, ids: list[str]) -> None:
+    def _acknowledged(self, ids: list[str]):
         for each in ids:
             self.scribe.write("acknowledged", each)
 
     # -- working -----------------------------------------------------------------------------------------------
 
-    async def work(self, client: Client) -> None:
+    async def work(self, client: Client):
         while not self.stop.is_set():
             try:
                 answer = await client.call(
@@ -161,7 +161,7 @@ class Party:
             if answer["job"] is not None:
                 await self._work_on(client, answer["job"], answer["token"])
 
-    async def _work_on(self, client: Client, job: dict[str, Any], token: str) -> None:
+    async def _work_on(self, client: Client, job: dict[str, Any], token: str):
         job_id, kind = job["id"], job["name"]
         if kind == "generated":
             self._attempted([job_id], kind)

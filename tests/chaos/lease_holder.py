@@ -20,10 +20,10 @@ LEASE_MS = 2_000
 AT_ONCE = 5
 
 
-async def main() -> None:
+async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Queue[Any, Any](SETTINGS.queue, SETTINGS.connection()) as queue:
+    async with Queue(SETTINGS.queue, SETTINGS.connection()) as queue:
         SCRIBE.write("ready")
         while not stop.is_set():
             try:
@@ -34,7 +34,7 @@ async def main() -> None:
             await asyncio.gather(*(work(lease) for lease in leases))
 
 
-async def work(lease: Lease[Any, Any]) -> None:
+async def work(lease: Lease):
     chance = RANDOM.random()
     if chance < 0.1:
         await report(lease, lease.release)
@@ -51,7 +51,7 @@ async def work(lease: Lease[Any, Any]) -> None:
         SCRIBE.write("completed", lease.job.id)
 
 
-async def report(lease: Lease[Any, Any], send: Callable[[], Awaitable[Any]]) -> bool:
+async def report(lease: Lease, send: Callable[[], Awaitable[Any]]) -> bool:
     """Repeat a report until the server has replied. Return False if the lease was lost."""
     while True:
         try:

@@ -41,11 +41,11 @@ class Step:
 class Scribe:
     """Writes the ledger lines of one process."""
 
-    def __init__(self, pipe: str, party: str) -> None:
+    def __init__(self, pipe: str, party: str):
         self._fd = os.open(pipe, os.O_WRONLY)
         self._party = party
 
-    def write(self, kind: str, job_id: str = "", detail: object = "") -> None:
+    def write(self, kind: str, job_id: str = "", detail: object = ""):
         text = "\t".join((kind, self._party, job_id, " ".join(str(detail).split())))
         os.write(self._fd, text.encode(errors="replace")[:_LONGEST] + b"\n")
 
@@ -67,7 +67,7 @@ class Ledger:
             `forgotten` counts these jobs. A second end of such a job is an unexpected one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self.pipe = folder / "ledger.pipe"
         os.mkfifo(self.pipe)
         # Opened for writing too: the pipe stays open while no party is.
@@ -107,7 +107,7 @@ class Ledger:
         with self._changed:
             return bool(self._changed.wait_for(reached, seconds))
 
-    def sync(self) -> None:
+    def sync(self):
         """Wait until every line written before this call has been read."""
         with self._changed:
             self._marks_wanted += 1
@@ -125,7 +125,7 @@ class Ledger:
             taken, self._latency = self._latency, []
         return statistics.median(taken) if taken else 0.0
 
-    def _forget(self, job_id: str) -> None:
+    def _forget(self, job_id: str):
         if not self.forgets or job_id not in self.acknowledged:
             return
         steps = [*self.ends[COMPLETED].get(job_id, ()), *self.ends[FAILED].get(job_id, ())]
@@ -141,18 +141,18 @@ class Ledger:
             ):
                 stored.pop(job_id, None)  # type: ignore[attr-defined]
 
-    def wake(self) -> None:
+    def wake(self):
         """Let the waiters look again: something outside the ledger has changed."""
         with self._changed:
             self._changed.notify_all()
 
-    def close(self) -> None:
+    def close(self):
         os.write(self._fd, b"close\n")
         self._thread.join()
         os.close(self._fd)
         self._file.close()
 
-    def _read(self) -> None:
+    def _read(self):
         rest = b""
         while True:
             *lines, rest = (rest + os.read(self._fd, 1 << 16)).split(b"\n")
@@ -170,7 +170,7 @@ class Ledger:
                         self._take(now, *text.split("\t"))
                 self._changed.notify_all()
 
-    def _take(self, now: float, kind: str, party: str, job_id: str, detail: str) -> None:
+    def _take(self, now: float, kind: str, party: str, job_id: str, detail: str):
         match kind:
             case "attempted":
                 self.attempted[job_id] = detail

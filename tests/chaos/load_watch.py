@@ -26,7 +26,7 @@ class LoadWatch:
         loads: number of FUNCTION LOAD commands by (number of the last fault, address of the client).
     """
 
-    def __init__(self, node: ServerProcess) -> None:
+    def __init__(self, node: ServerProcess):
         self.loads: Counter[tuple[int, str]] = Counter()
         self._own: set[str] = set()
         self._faults = 0
@@ -36,7 +36,7 @@ class LoadWatch:
         self._thread = threading.Thread(target=self._read, daemon=True, name="load watch")
         self._thread.start()
 
-    def _read(self) -> None:
+    def _read(self):
         line = b""
         while chunk := self._receive():
             first, *others = chunk.split(b"\n")
@@ -52,7 +52,7 @@ class LoadWatch:
         except OSError:
             return b""
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes):
         found = _COMMAND.match(line)
         if found is None:
             return
@@ -63,7 +63,7 @@ class LoadWatch:
         elif address not in self._own:
             self.loads[self._faults, address] += 1
 
-    def close(self) -> None:
+    def close(self):
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()

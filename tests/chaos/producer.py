@@ -32,20 +32,20 @@ LIMITED = 2
 class Producer:
     """Adds jobs from `CONCURRENT` tasks."""
 
-    def __init__(self, settings: PartySettings) -> None:
+    def __init__(self, settings: PartySettings):
         self._settings = settings
         self._scribe = Scribe(settings.pipe, settings.party)
         self._random = random.Random(f"{settings.seed} {settings.party}")
         self._number = 0
         self._stop = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self):
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         url = self._settings.connection()
         durable: Any = self._settings.durable
         name = self._settings.queue
-        queue, flows = Queue[Any, Any](name, url, durable=durable), FlowProducer(url, durable=durable)
+        queue, flows = Queue(name, url, durable=durable), FlowProducer(url, durable=durable)
         for each in (queue, flows):  # the server may be loading its data
             await self._repeat("connecting", each.connect)
         async with queue, flows:
@@ -55,7 +55,7 @@ class Producer:
             await asyncio.gather(*(self._produce(queue, flows) for _ in range(CONCURRENT)))
         self._scribe.write("done")
 
-    async def _produce(self, queue: Queue, flows: FlowProducer) -> None:
+    async def _produce(self, queue: Queue, flows: FlowProducer):
         while not self._stop.is_set() and (self._settings.jobs is None or self._number < self._settings.jobs):
             self._number += 1
             kind = self._random.choice(self._settings.kinds)
@@ -123,23 +123,23 @@ class Producer:
             await asyncio.sleep(pause * (0.5 + self._random.random()))
             pause = min(pause * 2, 0.5)
 
-    async def _add_one(self, queue: Queue, kind: str) -> None:
+    async def _add_one(self, queue: Queue, kind: str):
         job_id, options = self._new_id(), self._options(kind)
         self._scribe.write("attempted", job_id, kind)
 
-        async def send() -> None:
+        async def send():
             await queue.add(kind, self._data(job_id), job_id=job_id, **options)
             self._scribe.write("acknowledged", job_id)
 
         await self._repeat(f"add {job_id}", send)
 
-    async def _add_bulk(self, queue: Queue) -> None:
+    async def _add_bulk(self, queue: Queue):
         ids = [f"{self._new_id()}-{n}" for n in range(BULK)]
         for job_id in ids:
             self._scribe.write("attempted", job_id, "bulk")
         missing = list(ids)
 
-        async def send() -> None:
+        async def send():
             keep = self._settings.retention
             rows: list[tuple[str, Any, Any]] = [("bulk", self._data(i), {"job_id": i, **keep}) for i in missing]
             try:
@@ -156,7 +156,7 @@ class Producer:
 
         await self._repeat(f"add_bulk {ids[0]}", send)
 
-    async def _add_dependent(self, queue: Queue) -> None:
+    async def _add_dependent(self, queue: Queue):
         """Add a job and one that depends on it, in either order, in one bulk."""
         first = self._new_id()
         ids = [first, f"{first}-after"]
@@ -170,7 +170,7 @@ class Producer:
         if self._random.random() < 0.5:
             rows.reverse()
 
-        async def send() -> None:
+        async def send():
             try:
                 await queue.add_bulk(rows)
             except BulkAddError as error:
@@ -182,13 +182,13 @@ class Producer:
         for job_id in ids:
             self._scribe.write("acknowledged", job_id)
 
-    async def _add_flow(self, flows: FlowProducer) -> None:
+    async def _add_flow(self, flows: FlowProducer):
         root, queue = self._new_id(), self._settings.queue
         ids = [root, f"{root}-a", f"{root}-b"]
         for job_id in ids:
             self._scribe.write("attempted", job_id, "flow")
 
-        async def send() -> None:
+        async def send():
             keep = self._settings.retention
             children = [FlowJob("flow", queue, self._data(name), {"job_id": name, **keep}) for name in ids[1:]]
             await flows.add(FlowJob("flow", queue, self._data(root), {"job_id": root, **keep}, children=children))

@@ -20,7 +20,7 @@ _KEYS_PER_STEP: Final = 20
 class ReplicatedCluster:
     """Six nodes on this machine. `start`, `close`, `url`; `owner` is the primary of a queue's slot."""
 
-    def __init__(self, binary: Path) -> None:
+    def __init__(self, binary: Path):
         config: dict[str, str | int] = {
             "cluster-node-timeout": NODE_TIMEOUT_MS,
             "appendonly": "yes",
@@ -61,18 +61,18 @@ class ReplicatedCluster:
                     return False
         return True
 
-    def close(self) -> None:
+    def close(self):
         for node in self.replicas:
             node.close()
         self._cluster.close()
 
-    def wait_replicating(self, node: ServerProcess) -> None:
+    def wait_replicating(self, node: ServerProcess):
         """Wait until the node is a replica in sync with its primary."""
         with node.client() as client:
             _until(lambda: _in_sync(client))
 
     @staticmethod
-    def wait_promoted(replica: ServerProcess) -> None:
+    def wait_promoted(replica: ServerProcess):
         """Wait until the replica has become a primary."""
         with replica.client() as client:
             _until(lambda: client.info("replication")["role"] == "master")
@@ -89,7 +89,7 @@ class ReplicatedCluster:
                         return self._node(primary[1]), self._node(replicas[0][1])
         raise AssertionError(f"no primary with a replica for {key}")
 
-    def move_slot(self, key: str) -> None:
+    def move_slot(self, key: str):
         """Move the key's hash slot to another shard, atomically."""
         source, _ = self.owner(key)
         with source.client(timeout=60) as client:
@@ -100,7 +100,7 @@ class ReplicatedCluster:
             client.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target[2])
         _until(lambda: self.owner(key)[0].port == target[1])
 
-    def move_slot_by_key(self, key: str) -> None:
+    def move_slot_by_key(self, key: str):
         """Move the key's hash slot to another shard, a few keys at a time (MIGRATE), while clients use it."""
         source, _ = self.owner(key)
         target = next(node for node in self._primaries() if node is not source)
@@ -120,7 +120,7 @@ class ReplicatedCluster:
             return [self._node(primary[1]) for _, _, primary, *_ in client.execute("CLUSTER", "SLOTS")]
 
     @staticmethod
-    def stop_replication(primary: ServerProcess, replica: ServerProcess) -> None:
+    def stop_replication(primary: ServerProcess, replica: ServerProcess):
         """Let the replica fall behind: it is disconnected, and reconnects with a password that the primary rejects."""
         with primary.client() as client, replica.client() as other:
             other.execute("CONFIG", "SET", "primaryauth", "wrong")
@@ -128,7 +128,7 @@ class ReplicatedCluster:
             _until(lambda: other.info("replication")["master_link_status"] == "down")
 
     @staticmethod
-    def allow_replication(replica: ServerProcess) -> None:
+    def allow_replication(replica: ServerProcess):
         """Undo `stop_replication`."""
         with replica.client() as client:
             client.execute("CONFIG", "SET", "primaryauth", "")
@@ -157,7 +157,7 @@ def _in_sync(client: RespClient) -> bool:
     return found["role"] == "slave" and found["master_link_status"] == "up"
 
 
-def _until(reached: object) -> None:
+def _until(reached: object):
     deadline = time.monotonic() + _PATIENCE_S
     while not reached():  # type: ignore[operator]
         assert time.monotonic() < deadline, "the cluster did not reach its state"

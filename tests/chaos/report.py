@@ -17,10 +17,9 @@ _HEAD: Final = (
     "| row | fault | day | duration | acknowledged | started | lost | unexpected | twice | check | leaks | measured | "
     "seed | verdict |"
 )
-_RULE: Final = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 
 
-def write(row: Row, seed: int, verdict: Verdict, page: Path = PAGE) -> None:
+def write(row: Row, seed: int, verdict: Verdict, page: Path = PAGE):
     """Replace the row's line of the table."""
     with page.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # several rows may run at the same time

@@ -131,7 +131,7 @@ class ChaosRun:
         keep: keep the folder with the ledger and the logs of the processes.
     """
 
-    def __init__(self, *, seed: int, seconds: float | None = None, keep: bool = False) -> None:
+    def __init__(self, *, seed: int, seconds: float | None = None, keep: bool = False):
         self.seed = seed
         self.random = random.Random(seed)
         self.seconds = seconds
@@ -161,7 +161,7 @@ class ChaosRun:
         self.checks: list[Callable[[], None]] = []
         """Checks of the row after the drain."""
         self.names: tuple[str, ...] = (QUEUE,)
-        """Names of the partitions of the queue that have, or have had, jobs."""
+        """Names of the partitions of the queue."""
         self._least = 0
         self._killed: list[tuple[float, frozenset[str], float]] = []
 
@@ -179,7 +179,7 @@ class ChaosRun:
         self.use(server.url, server.client(timeout=60), retain_events=retain_events)
         return server
 
-    def use(self, url: str, client: RespClient, *, parties: str | None = None, retain_events: bool = True) -> None:
+    def use(self, url: str, client: RespClient, *, parties: str | None = None, retain_events: bool = True):
         """Make a server the one under test.
 
         Args:
@@ -226,15 +226,15 @@ class ChaosRun:
         assert self._client is not None
         return self._client
 
-    def queue(self, name: str = QUEUE) -> Queue[Any, Any]:
-        return Queue(name, self._url)
+    def queue(self, name: str = QUEUE, partitions: int | None = None) -> Queue:
+        return Queue(name, self._url, partitions=partitions)
 
     def key(self, suffix: str, name: str = QUEUE) -> str:
         return f"glide:{{{name}}}:{suffix}"
 
-    def partitioned(self, names: Iterable[str]) -> None:
-        """The queue has these partitions now; those that it had are judged too."""
-        self.names = tuple(dict.fromkeys((*self.names, *names)))
+    def partitioned(self, names: Iterable[str]):
+        """The queue has these partitions, which are judged."""
+        self.names = tuple(names)
 
     def ids(self, index: str) -> list[str]:
         """Return the ids of the jobs in an index, a sorted set, of each partition. One may be in it twice."""
@@ -270,7 +270,7 @@ class ChaosRun:
         wanted = self.ledger.completions + jobs
         return self.ledger.wait(lambda: self.ledger.completions >= wanted, seconds)
 
-    def fleet_of(self, workers: int, producers: int = 1, *, jobs: int, rate: float = 150, **changes: Any) -> None:
+    def fleet_of(self, workers: int, producers: int = 1, *, jobs: int, rate: float = 150, **changes: Any):
         """Start workers, wait until they are ready, and start producers, which add jobs until the faults are over.
 
         `jobs`: least number of acknowledged adds per producer before the drain.
@@ -293,12 +293,12 @@ class ChaosRun:
         self.client.close()
         return at
 
-    def adopt(self, job_id: str, kind: str) -> None:
+    def adopt(self, job_id: str, kind: str):
         """Enter a job into the ledger that no producer adds, such as one of a scheduler."""
         self.ledger.attempted.setdefault(job_id, kind)
         self.ledger.acknowledged.setdefault(job_id, time.monotonic())
 
-    def serving(self, what: str, since: float, limit: float, workers: Iterable[Party] = ()) -> None:
+    def serving(self, what: str, since: float, limit: float, workers: Iterable[Party] = ()):
         """Wait until these workers have fetched a job that was added after `since`; record how long that took.
 
         `workers`: default: any worker. A job that was fetched before may start, and end, after `since`; it does not
@@ -316,17 +316,17 @@ class ChaosRun:
             raise AssertionError(f"{what}: no job was fetched for 90 s (by {', '.join(late) or 'any worker'})")
         self.took(what, since, limit)
 
-    def killed(self, jobs: frozenset[str], limit: float) -> None:
+    def killed(self, jobs: frozenset[str], limit: float):
         """Measure when these jobs start again: `limit` seconds from now."""
         self._killed.append((time.monotonic(), jobs, limit))
 
-    def excuse(self, begin: float, end: float | None = None) -> None:
+    def excuse(self, begin: float, end: float | None = None):
         """The server may have lost writes acknowledged between these times (monotonic; `end`: default: now)."""
         self.excused.append((begin, time.monotonic() if end is None else end))
 
     def bound(
         self, what: str, value: float, limit: float, unit: str = "s", *, slowdown: float = 1.0, least: bool = False
-    ) -> None:
+    ):
         """Record a measured value; of several with one name, the one nearest to its limit is reported.
 
         `slowdown`: of the machine during the measurement. `least`: `limit` is the lowest value.
@@ -338,36 +338,36 @@ class ChaosRun:
                 return
         self.verdict.bounds.append(new)
 
-    def took(self, what: str, since: float, limit: float, end: float | None = None) -> None:
+    def took(self, what: str, since: float, limit: float, end: float | None = None):
         """Record the seconds from `since` to `end` (default: now), with the slowness of the machine meanwhile."""
         end = time.monotonic() if end is None else end
         self.bound(what, end - since, limit, slowdown=self.control.slowdown(since, end))
 
-    def note(self, text: str) -> None:
+    def note(self, text: str):
         self.verdict.notes.append(text)
 
-    def problem(self, text: str) -> None:
+    def problem(self, text: str):
         self.verdict.problems.append(text)
 
-    def expect(self, condition: object, text: str) -> None:
+    def expect(self, condition: object, text: str):
         if not condition:
             self.problem(text)
 
     # -- the verdict --------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
+    def drain(self):
         """Stop the producers, wait until all jobs have ended, and stop the workers."""
         self.finish_adding()
         self.wait_drained()
         self.fleet.stop_workers()
         self.ledger.sync()
 
-    def finish_adding(self) -> None:
+    def finish_adding(self):
         """Wait until enough jobs have been added, and stop the producers."""
         self.ledger.wait(lambda: len(self.ledger.acknowledged) >= self._least, 120)
         self.fleet.finish_producers(stop=True)
 
-    def wait_drained(self) -> None:
+    def wait_drained(self):
         """Wait until all acknowledged jobs have ended."""
         self.ledger.sync()
         missing: set[str] = set()
@@ -485,7 +485,7 @@ class ChaosRun:
         """Return the number of completions, without those that the server may have lost."""
         return len(steps) - sum(step.at <= self.flushed_at or self._excused(step.at) for step in steps[:-1])
 
-    def _measure_killed(self) -> None:
+    def _measure_killed(self):
         for at, jobs, limit in self._killed:
             for job_id in jobs:
                 later = [step.at for step in self.ledger.started.get(job_id, ()) if step.at > at]
@@ -494,7 +494,7 @@ class ChaosRun:
 
     # -- its end ------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self):
         if self._fleet is not None:
             self._fleet.close()
         for thing in reversed(self._closing):
@@ -511,9 +511,7 @@ class ChaosRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self.close()
 
 

@@ -9,7 +9,7 @@ from glidemq_py.testing import RespClient, RespError
 __all__ = ["left_behind"]
 
 _EMPTY: Final = {
-    "list-active-ids": "ZCARD", "list-taken": "SCARD", "list-popped": "ZCARD", "outbox": "XLEN", "flows": "HLEN",
+    "list-active-ids": "SCARD", "list-heartbeats": "ZCARD", "list-popped": "ZCARD", "outbox": "XLEN", "flows": "HLEN",
     "priority": "LLEN", "lifo": "LLEN", "ratelimited": "ZCARD", "remote-parents": "HLEN", "scheduled": "ZCARD",
     "ranked-above": "ZCARD", "ranked-below": "ZCARD", "delayed-own": "ZCARD", "fair": "ZCARD", "fair-keys": "ZCARD",
     "fair-blocked": "ZCARD", "fair-delayed": "ZCARD", "fair-active": "HLEN", "fair-running": "HLEN",

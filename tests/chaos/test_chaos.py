@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in all_rows() if not row.long_only])
-def test_nothing_is_lost(row: Row) -> None:
+def test_nothing_is_lost(row: Row):
     """No job is lost, unexpected or completed twice, and nothing leaks. Times are measured, not judged."""
     if row.missing:
         pytest.skip(row.missing)

@@ -34,7 +34,7 @@ BASE = "glide:{leaky}:"
 )  # fmt: skip
 def test_leaked_slots_and_sequences_are_found(
     private_server: Callable[..., ServerProcess], commands: list[tuple[str, ...]], found: list[str]
-) -> None:
+):
     with closing(private_server().client()) as client:
         for command in commands:
             client.execute(*(BASE + word if word in _KEYS else word for word in command))
@@ -44,7 +44,7 @@ def test_leaked_slots_and_sequences_are_found(
 _KEYS = frozenset({"stream", "list-active", "ordering", "group:g"})
 
 
-def test_loads_are_counted_per_fault_and_client(private_server: Callable[..., ServerProcess]) -> None:
+def test_loads_are_counted_per_fault_and_client(private_server: Callable[..., ServerProcess]):
     server = private_server()
     library = "#!lua name={}\nredis.register_function('f{}', function() return 1 end)\n" + "-- filler\n" * 20_000
     with closing(LoadWatch(server)) as watch, closing(server.client()) as harness, closing(server.client()) as client:
@@ -57,14 +57,14 @@ def test_loads_are_counted_per_fault_and_client(private_server: Callable[..., Se
         assert sorted((fault, count) for (fault, _), count in watch.loads.items()) == [(1, 1), (2, 2)]
 
 
-def test_a_slow_machine_stretches_a_limit() -> None:
+def test_a_slow_machine_stretches_a_limit():
     assert not Bound("x", 3.0, 2.0).kept
     assert Bound("x", 3.0, 2.0, slowdown=1.6).kept
     assert not Bound("x", 70, 80, "%", least=True).kept
     assert Bound("x", 70, 80, "%", slowdown=1.2, least=True).kept
 
 
-def test_the_control_measures_the_machine() -> None:
+def test_the_control_measures_the_machine():
     with closing(Control()) as control:
         assert control.slowdown(0, time.monotonic()) == 1.0
         control.start()
@@ -73,7 +73,7 @@ def test_the_control_measures_the_machine() -> None:
         assert control.slowdown(begin + 3_600, begin + 3_601) == 1.0, "no measurement: no allowance"
 
 
-def test_only_a_job_added_later_proves_a_later_fetch(tmp_path: Path) -> None:
+def test_only_a_job_added_later_proves_a_later_fetch(tmp_path: Path):
     ledger = Ledger(tmp_path)
     scribe = Scribe(str(ledger.pipe), "worker1")
     scribe.write("attempted", "old", "plain")
@@ -89,7 +89,7 @@ def test_only_a_job_added_later_proves_a_later_fetch(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_a_result_replaces_the_line_of_its_row(tmp_path: Path) -> None:
+def test_a_result_replaces_the_line_of_its_row(tmp_path: Path):
     page = tmp_path / "page.md"
     head = [
         line for line in report.PAGE.read_text(encoding="utf-8").splitlines() if line.endswith("| seed | verdict |")
@@ -103,19 +103,19 @@ def test_a_result_replaces_the_line_of_its_row(tmp_path: Path) -> None:
     assert lines[5:] == ["", "after"]
 
 
-def _play(run: ChaosRun) -> None:
+def _play(run: ChaosRun):
     """Be a row that is never played."""
     raise NotImplementedError(run)
 
 
-def _until(reached: Callable[[], bool]) -> None:
+def _until(reached: Callable[[], bool]):
     deadline = time.monotonic() + 30
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_each_row_has_a_pass_criterion_and_a_result() -> None:
+def test_each_row_has_a_pass_criterion_and_a_result():
     page = report.PAGE.read_text(encoding="utf-8")
     criteria, results = page.split("## Run them")
     for row in all_rows():

@@ -64,11 +64,11 @@ async def handle(job: Job) -> str:
     return job.id
 
 
-def _name_holders() -> None:
+def _name_holders():
     """Put the name of this process into the holder of the schedulers' lock, so that a row can kill the leader."""
     create = SchedulerTask.__init__
 
-    def named(self: SchedulerTask, **options: Any) -> None:
+    def named(self: SchedulerTask, **options: Any):
         create(self, **options)
         self._holder = f"{SETTINGS.party}-{self._holder}"
 
@@ -79,12 +79,12 @@ _name_holders()
 
 
 @contextlib.asynccontextmanager
-async def lifespan(_: Worker[Any]) -> AsyncIterator[None]:
+async def lifespan(_: Worker) -> AsyncIterator[None]:
     SCRIBE.write("ready")
     yield
 
 
-def on_error(error: Exception) -> None:
+def on_error(error: Exception):
     if isinstance(error, StaleAttemptError):
         SCRIBE.write("stale", (error.job_id or "").rpartition("||")[2])
     else:

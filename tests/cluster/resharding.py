@@ -22,7 +22,7 @@ class SlotMover:
         name: name of the queue.
     """
 
-    def __init__(self, cluster: ClusterProcess, name: str) -> None:
+    def __init__(self, cluster: ClusterProcess, name: str):
         self._nodes = [node.client(timeout=60) for node in cluster.nodes]
         self._ports = [node.port for node in cluster.nodes]
         self._ids: list[str] = [client.execute("CLUSTER", "MYID") for client in self._nodes]
@@ -37,7 +37,7 @@ class SlotMover:
             first <= self.slot <= last and node[2] == me for first, last, node, *_ in client.execute("CLUSTER", "SLOTS")
         )
 
-    def close(self) -> None:
+    def close(self):
         for client in self._nodes:
             client.close()
 
@@ -48,13 +48,13 @@ class SlotMover:
         """Run one step in a thread, so that the event loop under test continues."""
         return await asyncio.to_thread(step)
 
-    def begin(self) -> None:
+    def begin(self):
         """Send SETSLOT IMPORTING and MIGRATING."""
         source, target = self._nodes[self.owner], self._nodes[self.target()]
         target.execute("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self._ids[self.owner])
         source.execute("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self._ids[self.target()])
 
-    def write_at_target(self, *command: str) -> None:
+    def write_at_target(self, *command: str):
         """Execute a command at the target as a client does that was redirected by ASK."""
         target = self._nodes[self.target()]
         target.execute("ASKING")
@@ -77,7 +77,7 @@ class SlotMover:
         self.moved_keys += moved
         return moved
 
-    def end(self) -> None:
+    def end(self):
         """Send SETSLOT NODE, to the target first."""
         new = self.target()
         for i in (new, self.owner, *(i for i in range(len(self._nodes)) if i not in (new, self.owner))):
@@ -101,7 +101,7 @@ class SlotMover:
         """Return the keys already at the target."""
         return sorted(self._nodes[self.target()].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
 
-    def move_atomically(self) -> None:
+    def move_atomically(self):
         """Run CLUSTER MIGRATESLOTS of Valkey 9, and wait until the target owns the slot."""
         source, new = self._nodes[self.owner], self.target()
         source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", self._ids[new])

@@ -18,7 +18,7 @@ pytest.importorskip("typer", reason="needs the extra `cli`")
 @pytest.mark.slow
 def test_commands_work_on_a_cluster(
     cluster: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     shell = Shell(cluster.url, capfd, monkeypatch)
     first, second = (f"q-{uuid.uuid4().hex[:8]}" for _ in range(2))

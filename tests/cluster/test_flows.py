@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
-from glidemq_py._features import outbox as outbox_module
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.testing import RespClient
+from tests.inside import features_outbox as outbox_module
 from tests.server.worker_support import Raw, with_timeout
 
 
@@ -18,7 +18,7 @@ async def add_up(job: Job) -> Any:
     return (job.data or 0) + sum((await job.get_children_values()).values())
 
 
-async def test_tree_over_several_nodes(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+async def test_tree_over_several_nodes(core_url: str, queue_name: str, core_resp: RespClient):
     """W44."""
     names = [f"{queue_name}-{i}" for i in range(6)]
     async with FlowProducer(core_url) as flows:
@@ -38,31 +38,15 @@ async def test_tree_over_several_nodes(core_url: str, queue_name: str, core_resp
         assert Raw(core_resp, name).run("XLEN", "outbox") == 0
 
 
-async def test_graph_over_several_nodes(core_url: str, queue_name: str) -> None:
-    """W45."""
-    a, b, c = (f"{queue_name}-{i}" for i in range(3))
-    async with FlowProducer(core_url) as flows:
-        jobs = await flows.add_dag([
-            DagNode("begin", a, 1), DagNode("left", b, 10, deps=["begin"]), DagNode("right", c, 10, deps=["begin"]),
-            DagNode("end", a, 100, deps=["left", "right"]),
-        ])  # fmt: skip
-        workers = [Worker(name, add_up, core_url) for name in (a, b, c)]
-        for worker in workers:
-            await worker.start()
-        assert await with_timeout(jobs["end"].wait_until_finished()) == 122
-        for worker in workers:
-            await worker.close()
-
-
 async def test_crash_between_child_completion_and_parent_notification(
     core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """The result is delivered again after each of two crashes, and counted once."""
     child_queue = f"{queue_name}-c"
     calls = 0
     delivered = asyncio.Event()
 
-    async def lose(*_: Any) -> None:
+    async def lose(*_: Any):
         nonlocal calls
         calls += 1
         delivered.set()
@@ -73,7 +57,7 @@ async def test_crash_between_child_completion_and_parent_notification(
         node = await flows.add(FlowJob("root", queue_name, 0, None, leaves))
         deliver = outbox_module._DELIVERIES["child"]
 
-        async def carry_and_lose(link: Any, to: str, entries: Any) -> None:
+        async def carry_and_lose(link: Any, to: str, entries: Any):
             await deliver(link, to, entries)
             await lose()
 
@@ -88,16 +72,3 @@ async def test_crash_between_child_completion_and_parent_notification(
             assert await with_timeout(node.job.wait_until_finished()) == 2
         assert calls >= 1
         assert Raw(core_resp, queue_name).run("HGET", f"job:{node.job.id}", "depsCompleted") == "2"
-
-
-async def test_handler_adds_children_to_another_queue(core_url: str, queue_name: str) -> None:
-    async with Queue(queue_name, core_url) as queue, Queue(f"{queue_name}-c", core_url) as children:
-
-        async def handle(job: Job) -> Any:
-            for i in range(20):
-                await children.add("leaf", i, parent=job, job_id=f"{job.id}-{i}", remove_on_complete=True)
-            await job.move_to_waiting_children()
-            return sum((await job.get_children_values()).values())
-
-        async with Worker(queue_name, handle, core_url), Worker(children.name, add_up, core_url, concurrency=5):
-            assert await queue.add_and_wait("sum") == sum(range(20))

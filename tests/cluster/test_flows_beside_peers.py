@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Maintenance, Queue, Worker
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
-from tests.lua import wire_support
-from tests.lua.wire_support import WireQueue
 from tests.server.worker_support import Raw, until, with_timeout
+from tests.wire_library import support as wire_support
+from tests.wire_library.support import WireQueue
 
 DOCUMENTED = (Path(__file__).parents[1] / "lua" / "documented.lua").read_text(encoding="utf-8")
 
@@ -21,7 +21,7 @@ DOCUMENTED = (Path(__file__).parents[1] / "lua" / "documented.lua").read_text(en
 class Node(WireQueue):
     """A Node worker with its own library, or with our wire library."""
 
-    def __init__(self, resp: RespClient, name: str, library: str) -> None:
+    def __init__(self, resp: RespClient, name: str, library: str):
         super().__init__(resp, name)
         self.library = library
         if library == "glidemq_":
@@ -70,7 +70,7 @@ async def add_up(job: Job) -> Any:
 @pytest.mark.slow
 async def test_node_completes_children_of_a_remote_parent(
     cluster_url: str, names: tuple[str, str], node: Node, cluster_resp: RespClient
-) -> None:
+):
     """No Python worker runs on the children's queue."""
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
@@ -86,16 +86,19 @@ async def test_node_completes_children_of_a_remote_parent(
     assert not of_children.run("EXISTS", "remote-parents")
 
 
-async def test_worker_of_the_child_queue_notifies_parents(cluster_url: str, names: tuple[str, str], node: Node) -> None:
+@pytest.mark.parametrize("by", [Worker, Maintenance])
+async def test_client_of_the_child_queue_notifies_parents(
+    cluster_url: str, names: tuple[str, str], node: Node, by: type[Any]
+):
     above, below = names
-    async with FlowProducer(cluster_url) as flows, Queue(above, cluster_url) as queue:
+    async with FlowProducer(cluster_url) as flows, Queue(above, cluster_url) as queue, Queue(below, cluster_url) as own:
         added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
         node.work()
-        async with Worker(below, add_up, cluster_url):
+        async with Worker(below, add_up, cluster_url) if by is Worker else Maintenance([own]):
             await with_timeout(_is_ready(queue, added.job.id))
 
 
-async def _is_ready(queue: Queue, job_id: str) -> None:
+async def _is_ready(queue: Queue, job_id: str):
     while (await queue.get_job_counts()).waiting_children:
         pass
     assert await queue.get_job(job_id) is not None
@@ -103,9 +106,7 @@ async def _is_ready(queue: Queue, job_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fail_parent", "ignore"])
-async def test_node_fails_a_child_of_a_remote_parent(
-    cluster_url: str, names: tuple[str, str], node: Node, policy: Any
-) -> None:
+async def test_node_fails_a_child_of_a_remote_parent(cluster_url: str, names: tuple[str, str], node: Node, policy: Any):
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
         child = FlowJob("child", below, None, {"on_failure": policy})
@@ -119,7 +120,7 @@ async def test_node_fails_a_child_of_a_remote_parent(
 
 
 @pytest.mark.slow
-async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: tuple[str, str], node: Node) -> None:
+async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: tuple[str, str], node: Node):
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
         added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
@@ -129,7 +130,7 @@ async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: 
 
 
 @pytest.mark.slow
-async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[str, str], node: Node) -> None:
+async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[str, str], node: Node):
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
         jobs = await flows.add_dag([
@@ -141,9 +142,7 @@ async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[st
 
 
 @pytest.mark.slow
-async def test_node_completes_a_child_that_a_handler_added(
-    cluster_url: str, names: tuple[str, str], node: Node
-) -> None:
+async def test_node_completes_a_child_that_a_handler_added(cluster_url: str, names: tuple[str, str], node: Node):
     above, below = names
     async with Queue(above, cluster_url) as queue, Queue(below, cluster_url) as children:
 
@@ -164,7 +163,7 @@ async def test_node_completes_a_child_that_a_handler_added(
 
 async def test_children_ended_by_python_workers_are_not_tracked(
     cluster_url: str, names: tuple[str, str], cluster_resp: RespClient
-) -> None:
+):
     above, below = names
     async with FlowProducer(cluster_url) as flows:
         children = [FlowJob("child", below) for _ in range(5)]

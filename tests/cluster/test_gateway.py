@@ -5,7 +5,7 @@ from glidemq_py.gateway import Gateway
 from tests.server.gateway.wire import Wire
 
 
-async def test_push_pull_ack(core_url: str, queue_name: str) -> None:
+async def test_push_pull_ack(core_url: str, queue_name: str):
     names = [f"{queue_name}:{number}" for number in range(5)]
     async with Gateway(core_url, port=0) as gateway, Wire(gateway) as wire:
         ids = [(await wire.call("PUSH", queue=name, data=name))["id"] for name in names]
@@ -19,7 +19,7 @@ async def test_push_pull_ack(core_url: str, queue_name: str) -> None:
             assert (await wire.call("GetResult", id=job_id))["result"] == name
 
 
-async def test_partitioned_queue(core_url: str, queue_name: str) -> None:
+async def test_partitioned_queue(core_url: str, queue_name: str):
     async with (
         Queue(queue_name, core_url, partitions=6) as queue, Gateway(core_url, port=0) as gateway, Wire(gateway) as wire
     ):  # fmt: skip

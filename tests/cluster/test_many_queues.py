@@ -16,7 +16,7 @@ async def test_queues_of_all_primaries_wake_one_worker(cluster_url: str, cluster
     names = [f"{queue_name}-{number}" for number in range(12)]
     async with Worker(dict.fromkeys(names, 1), handle, cluster_url, concurrency=3):
 
-        async def use(name: str) -> None:
+        async def use(name: str):
             async with Queue(name, cluster_url) as queue:
                 for at in range(3):
                     assert await queue.add_and_wait("n", at) == [name, at]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from glidemq_py import Queue, list_queues
 from glidemq_py import sync as blocking
-from glidemq_py._features.queue_list import shard_keys
 from glidemq_py.testing import RespClient
+from tests.inside import shard_keys
 
 
-async def test_queues_of_all_primaries_are_listed(cluster_url: str, cluster_resp: RespClient, queue_name: str) -> None:
+async def test_queues_of_all_primaries_are_listed(cluster_url: str, cluster_resp: RespClient, queue_name: str):
     prefix = f"list-{queue_name}"
     names = [f"q{number:02}" for number in range(40)]
     for name in names:

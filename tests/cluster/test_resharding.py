@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FlowJob, FlowProducer, GlideMQError, Queue, SlotMigratingError, Worker
+from glidemq_py import FlowJob, FlowProducer, GlideMQError, Queue, ServerNotReadyError, Worker
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespError, server_binary
 from tests.cluster.resharding import SlotMover
@@ -84,7 +84,7 @@ async def test_interrupted_move_is_finished_later(own_cluster: ClusterProcess, m
                 await mover.run(lambda: mover.move_keys(10))
                 async with Queue(queue_name, own_cluster.url + "?request_timeout=1500") as impatient:
                     for _ in range(2):
-                        with pytest.raises(SlotMigratingError, match="was not executed"):
+                        with pytest.raises(ServerNotReadyError, match="was not executed"):
                             await impatient.add("never", 0)
                 added = asyncio.create_task(queue.add("n", 20))  # waits until the move is complete
                 await mover.run(mover.move_keys)
@@ -111,7 +111,7 @@ async def test_move_that_stops_at_a_busy_key(own_cluster: ClusterProcess, mover:
         with pytest.raises(RespError, match="BUSYKEY"):
             await mover.run(mover.move_keys)
         async with Queue(queue_name, own_cluster.url + "?request_timeout=500") as impatient:
-            with pytest.raises(SlotMigratingError, match="was not executed"):
+            with pytest.raises(ServerNotReadyError, match="was not executed"):
                 await impatient.add("never", 0)
         assert events in mover.keys_at_source()
         assert events in mover.keys_at_target()
@@ -155,7 +155,7 @@ async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, 
         for raised in await with_timeout(asyncio.gather(*(call() for call in calls), return_exceptions=True)):
             assert isinstance(raised, GlideMQError), raised
             errors = [raised, *getattr(raised, "results", ())]
-            assert any(isinstance(error, SlotMigratingError) for error in errors), raised
+            assert any(isinstance(error, ServerNotReadyError) for error in errors), raised
         worker = Worker(queue_name, work, own_cluster.url + "?request_timeout=500")
         recorded = EventRecorder(worker)
         starting = asyncio.create_task(worker.start())

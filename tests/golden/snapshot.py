@@ -17,17 +17,19 @@ Snapshot = dict[str, dict[str, Any]]
 
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
 OUR_KEYS = re.compile(
-    r":(wake|wake-channels|workers|invalidated|list-active-ids|stall-watch|stalled-policies|schedulers-[a-z]+"
+    r":(wake|wake-channels|workers|invalidated|list-(active-ids|heartbeats)|stall-watch|stalled-policies|schedulers-[a-z]+"
     r"|lock:[a-z:]+|dedup-expiry|w:.*"
     r"|outbox|waiting-children|children-watch|flows|temporary|results|leases"
     r"|ranked-above|ranked-below|delayed-own|depvals:.*|failure-counts|failure-retries|fair|fair-[a-z]+|fairq:.*"
     r"|batches|control:.*|batch:.*|batch-jobs:.*)$"
 )
-OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
+OUR_FIELDS = frozenset({"appended", "clockSeen",
+                        "eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
-                        "resultsKept", "lease", "features", "failedAttempts", "failureReason", "rank", "rankedAs",
+                        "resultsKept", "resultsLeft", "resultsSettled", "lease", "features",
+                        "failedAttempts", "failureReason", "rank", "rankedAs",
                         "rankClock", "fairKey", "temporaryLimits", "timeline", "jobBatch",
-                        "metricsByName", "tellsStarts"})  # fmt: skip
+                        "metricsByName", "tellsStarts", "generation", "generations", "parentGeneration"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.
@@ -69,7 +71,7 @@ def _pairs(flat: list[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def restore(resp: RespClient, keys: Snapshot, expire_in: int = 0) -> None:
+def restore(resp: RespClient, keys: Snapshot, expire_in: int = 0):
     """Write recorded keys to a server, as they were recorded. Keys with a time to live expire ``expire_in`` ms from
     now.
     """
@@ -110,7 +112,8 @@ def _comparable_value(name: str, entry: dict[str, Any]) -> Any:
     if name.startswith("metrics:"):
         return sum(int(count) for field, count in value.items() if field.endswith(":c"))
     if entry["type"] == "hash":
-        return {field: _field(field, text) for field, text in value.items() if field not in OUR_FIELDS} or None
+        fields = ((field, text) for field, text in value.items() if field.partition(":")[0] not in OUR_FIELDS)
+        return {field: _field(field, text) for field, text in fields} or None
     if entry["type"] == "zset":
         return sorted(member for member, _ in value)
     if entry["type"] == "stream":

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._core.payload import decode_data
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.golden.snapshot import comparable, load, restore, snapshot
+from tests.inside import decode_data
 
 KINDS = ("plain", "attempts", "customId", "customIdDup", "gzip", "timeout", "ttl", "prioritized", "lifo",
          "removeOnComplete", "ordering", "group", "groupRate", "tokenBucket", "dedupSimple", "dedupThrottle",
@@ -60,7 +60,7 @@ def options(kind: str, i: int) -> dict[str, Any]:
 class NodeLikeHandler:
     """Process a job like the recording Node worker."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.failed: set[str] = set()
 
     async def __call__(self, job: Job) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def url(place: GlideMQServer) -> str:
 
 @pytest.fixture
 def resp(place: GlideMQServer) -> Iterator[RespClient]:
-    with RespClient(place.host, place.port) as client:
+    with RespClient.from_url(place.url) as client:
         yield client
 
 
@@ -101,7 +101,7 @@ def golden_queue(kind: str, url: str, resp: RespClient) -> Iterator[str]:
         resp.execute("DEL", key)
 
 
-async def run_until_idle(url: str, queue: str, count: int) -> None:
+async def run_until_idle(url: str, queue: str, count: int):
     """A worker of ours works on the queue until ``count`` jobs have ended."""
     ended = asyncio.Semaphore(0)
     worker = Worker(queue, NodeLikeHandler(), url, concurrency=2)
@@ -112,7 +112,7 @@ async def run_until_idle(url: str, queue: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_node_jobs_are_processed_like_node(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_node_jobs_are_processed_like_node(kind: str, golden_queue: str, url: str, resp: RespClient):
     golden, queue = load(kind), golden_queue
     restore(resp, golden["added"], expire_in=60_000)
     expired = 1 if kind == "ttl" else 0
@@ -126,7 +126,7 @@ async def test_node_jobs_are_processed_like_node(kind: str, golden_queue: str, u
     assert ours == theirs
 
 
-def forget_active_events(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def forget_active_events(ours: dict[str, Any], theirs: dict[str, Any]):
     """`active` is emitted for list jobs; by Node only if one call completed a job and fetched the next."""
     for side in (ours, theirs):
         kind, ttl, events = side["events"]
@@ -134,7 +134,7 @@ def forget_active_events(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_jobs_of_node_are_read(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_jobs_of_node_are_read(kind: str, golden_queue: str, url: str, resp: RespClient):
     golden = load(kind)
     restore(resp, golden["finished"])
     async with Queue(golden_queue, url) as queue:
@@ -156,7 +156,7 @@ async def test_jobs_of_node_are_read(kind: str, golden_queue: str, url: str, res
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
-async def test_our_jobs_match_node_format(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_our_jobs_match_node_format(kind: str, golden_queue: str, url: str, resp: RespClient):
     golden, name = load(kind), golden_queue
     stored = kind in ("delayedPriority", "removeOnComplete")
     async with Queue(name, url, compression="gzip" if kind == "gzip" else "none") as queue:
@@ -180,7 +180,7 @@ def golden_options(golden: dict[str, Any], queue: str, i: int) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("kind", ["scheduler"])
-async def test_our_schedulers_match_node_format(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_our_schedulers_match_node_format(kind: str, golden_queue: str, url: str, resp: RespClient):
     entries = load(kind)["added"]["glide:{scheduler}:schedulers"]["value"]
     theirs = {name: json.loads(text) for name, text in entries.items()}
     templates = {name: (each["template"]["name"], each["template"]["data"]) for name, each in theirs.items()}
@@ -199,14 +199,14 @@ async def test_our_schedulers_match_node_format(kind: str, golden_queue: str, ur
 
 
 @pytest.mark.parametrize("kind", ["scheduler"])
-async def test_node_schedulers_are_fired_like_node(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_node_schedulers_are_fired_like_node(kind: str, golden_queue: str, url: str, resp: RespClient):
     golden, key = load(kind), "glide:{scheduler}:schedulers"
     cron = json.loads(golden["added"][key]["value"]["s-cron"])
     seconds, _ = resp.execute("TIME")
     golden["added"][key]["value"]["s-cron"] = json.dumps(cron | {"nextRun": (int(seconds) + 60) * 1000})
     restore(resp, golden["added"])
     async with Queue(golden_queue, url) as queue:
-        read = {each.name: each for each in await queue.get_repeatable_jobs()}
+        read = {each.name: each for each in await queue.get_job_schedulers()}
         assert (read["s-every"].schedule.every, read["s-every"].schedule.limit) == (400, 3)
         assert read["s-cron"].schedule.tz == "Europe/Prague"
         assert read["s-cron"].data == cron["template"]["data"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
-from glidemq_py._core.payload import decode_data
 from glidemq_py.testing import RespClient
 from tests.golden.snapshot import comparable, load, restore, snapshot
 from tests.golden.test_golden import NodeLikeHandler, forget_active_events
+from tests.inside import decode_data
 
 KINDS = {"flow": ("flow", "flow-child"), "dag": ("dag",)}
 
@@ -46,7 +46,7 @@ class FlowHandler(NodeLikeHandler):
         return {"by": "node", "id": job.id, "name": job.name, "echo": job.data, "children": children}
 
 
-async def test_our_jobs_match_node_format(kind: str, url: str, resp: RespClient) -> None:
+async def test_our_jobs_match_node_format(kind: str, url: str, resp: RespClient):
     golden = load(kind)
     async with FlowProducer(url) as producer:
         if kind == "dag":
@@ -67,7 +67,7 @@ async def test_our_jobs_match_node_format(kind: str, url: str, resp: RespClient)
         assert ours == comparable(theirs)
 
 
-async def test_node_flows_are_processed_like_node(kind: str, url: str, resp: RespClient) -> None:
+async def test_node_flows_are_processed_like_node(kind: str, url: str, resp: RespClient):
     golden = load(kind)
     restore(resp, golden["added"])
     roots = ("1", "3", "5") if kind == "flow" else ("1",)
@@ -91,7 +91,7 @@ async def test_node_flows_are_processed_like_node(kind: str, url: str, resp: Res
         assert ours == theirs
 
 
-async def test_child_values_not_stored_by_node(kind: str, url: str, resp: RespClient) -> None:
+async def test_child_values_not_stored_by_node(kind: str, url: str, resp: RespClient):
     golden = load(kind)
     restore(resp, golden["finished"])
     async with Queue(KINDS[kind][0], url) as queue:

@@ -3,14 +3,12 @@
 from collections.abc import Generator
 from typing import Any
 
-from glidemq_py._core.calls import Call
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
+from tests.inside import Call, CheckReport, ConsistencyScan, FindingKind, QueueKeys
 from tests.lua.own_support import OwnQueue
 
 
-def _drive(q: OwnQueue, steps: Generator[Any, Any, None]) -> None:
+def _drive(q: OwnQueue, steps: Generator[Any, Any, None]):
     batches = iter([[q.key(name) for name in sorted(q.key_names())]])
     reply: Any = None
     while True:
@@ -23,7 +21,7 @@ def _drive(q: OwnQueue, steps: Generator[Any, Any, None]) -> None:
 
 def check(q: OwnQueue, *, repair: bool = False, looks: int = MAX_SCANS) -> CheckReport:
     """Run `Queue.check` on a queue without other clients."""
-    name = q.base[q.base.index("{") + 1 : -1]
+    name = q.name
     look, done = _scan(q, name), 1
     suspects = look.suspects
     while suspects and done < looks:
@@ -48,7 +46,7 @@ def findings(found: CheckReport) -> list[tuple[FindingKind, str]]:
     return sorted((finding.kind, finding.subject) for finding in found.findings)
 
 
-def assert_repairs(q: OwnQueue, *expected: tuple[FindingKind, str]) -> None:
+def assert_repairs(q: OwnQueue, *expected: tuple[FindingKind, str]):
     """The check finds this and nothing else, changes nothing, repairs it, and is content afterwards."""
     before = q.key_names()
     assert findings(check(q)) == sorted(expected)

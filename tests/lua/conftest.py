@@ -1,35 +1,22 @@
-"""Every test of the Lua functions runs on each supported server and on the in-memory one; see own_support.py."""
+"""Tests of the Lua functions run on one server; the contract tests run on the others. See own_support.py."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from glidemq_py._client.memory import MemoryServer
 from glidemq_py.testing import RespClient
-from tests.conftest import CORE_SERVERS
 from tests.lua.own_support import OwnQueue
-from tests.memory_client import MemoryClient
+from tests.wire_library.support import wire_fixture
 
-# One newest server is enough for `-m "not slow"`.
-PLACES = (*CORE_SERVERS, pytest.param("memory", marks=pytest.mark.slow))
-
-
-@pytest.fixture(scope="session")
-def in_memory() -> MemoryServer:
-    """Return the in-memory server of all tests: to load the library costs more than most of them."""
-    return MemoryServer()
+__all__ = ["wire_fixture"]
 
 
-@pytest.fixture(params=PLACES)
-def core_resp(request: pytest.FixtureRequest, servers_by_version: Any, in_memory: MemoryServer) -> Iterator[RespClient]:
-    """A raw client of each supported server, and of the in-memory one, which must not be another."""
-    if request.param == "memory":
-        in_memory.flush()
-        yield MemoryClient(in_memory)
-        return
-    server = servers_by_version.get(request.param)
-    with RespClient(server.host, server.port) as client:
+@pytest.fixture
+def core_resp(servers_by_version: Any) -> Iterator[RespClient]:
+    """A raw client of the newest server."""
+    server = servers_by_version.get("valkey-9.1")
+    with RespClient.from_url(server.url) as client:
         yield client
 
 

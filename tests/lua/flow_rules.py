@@ -5,9 +5,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.adding import row
-from glidemq_py._features.flows import calls as flows
+from tests.inside import calls as flows
+from tests.inside import row, working
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 
@@ -28,7 +27,7 @@ class FlowRules:
     def _any_job(self, pick: int) -> Job:
         raise NotImplementedError
 
-    def _notice_failures(self) -> None:
+    def _notice_failures(self):
         raise NotImplementedError
 
     @precondition(lambda self: self.model.jobs)
@@ -37,15 +36,15 @@ class FlowRules:
         timed=st.sampled_from(({}, {}, {}, {"delay": 30}, {"priority": 1}, {"ttl": 60}, {"lifo": True})),
         at_work=st.booleans(),
     )  # fmt: skip
-    def add_children(self, pick: int, policy: str | None, count: int, timed: dict[str, Any], at_work: bool) -> None:
+    def add_children(self, pick: int, policy: str | None, count: int, timed: Any, at_work: bool):
         active = self.model.of("active", "waiting")
         parent = active[pick % len(active)] if at_work and active else self._any_job(pick)
         if self.model.depth(parent) >= MAX_DEPTH:
             return
         self._add_children(parent, policy, count, timed)
 
-    def _add_children(self, parent: Job, policy: str | None, count: int, timed: dict[str, Any]) -> None:
-        name = self.q.base[self.q.base.index("{") + 1 : -1]
+    def _add_children(self, parent: Job, policy: str | None, count: int, timed: Any):
+        name = self.q.name
         opts = f'{{"onFailure":"{policy}"}}' if policy else "{}"
         added = self.q.add(*(row("child", "{}", opts, parent=[parent.id, name], **timed) for _ in range(count)))
         now, ttl = self.q.now, timed.get("ttl")
@@ -63,7 +62,7 @@ class FlowRules:
     @rule(
         pick=PICK, policies=st.lists(st.sampled_from((None, "fail_parent", "ignore", "remove")), min_size=1, max_size=3)
     )
-    def add_and_wait_for_children(self, pick: int, policies: list[str | None]) -> None:
+    def add_and_wait_for_children(self, pick: int, policies: list[str | None]):
         """Add children and wait for them, as most handlers do."""
         job_id = list(self.active_jobs)[pick % len(self.active_jobs)]
         job = self.model.jobs[job_id]
@@ -76,7 +75,7 @@ class FlowRules:
 
     @precondition(lambda self: any(job.parent for job in self.model.of("active") if job.id in self.active_jobs))
     @rule(pick=PICK, fail=st.booleans())
-    def end_child(self, pick: int, fail: bool) -> None:
+    def end_child(self, pick: int, fail: bool):
         children = [job_id for job_id in self.active_jobs if self.model.jobs[job_id].parent]
         job = self.model.jobs[children[pick % len(children)]]
         fetched = self.active_jobs.pop(job.id)
@@ -93,7 +92,7 @@ class FlowRules:
         return finished, WAITING_CHILDREN
 
     @rule()
-    def watch(self) -> None:
+    def watch(self):
         """Find children that a peer failed without notifying their parents."""
         ends: list[flows.ChildOutcome] = []
         more = 1

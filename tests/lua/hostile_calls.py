@@ -2,16 +2,18 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from glidemq_py._core.calls import declared_keys, pack
+from tests.inside import declared_keys, pack
 from tests.lua.own_support import OwnQueue, library
+from tests.wire_library.support import recorded_calls
 
 ORDERING = ["g", 1, 2, 1000, 5000, 1000, 1000]
 SOURCES = ("stream", "pending", "lifo", "priority", "scheduled", "completed", "failed", "suspended", "list-active-ids",
-           "list-taken", "list-popped", "stall-watch", "dedup-expiry", "waiting-children", "suspects",
+           "list-heartbeats", "list-popped", "stall-watch", "dedup-expiry", "waiting-children", "suspects",
            "groupq:g")  # fmt: skip
 STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "suspended", "waiting-children",
           "group-waiting")  # fmt: skip
@@ -81,7 +83,7 @@ def any_arguments(s: Scene) -> Sequence[Any]:
 
 def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
     """Return arguments for each function of our own library, packed unless they are text."""
-    usage: list[Any] = [{"in": 5}, {"usd": 0.5}, 5, 0.5]
+    usage: Any = [{"in": 5}, {"usd": 0.5}, 5, 0.5]
 
     def packed(build: Callable[[Scene], Any]) -> Callable[[Scene], Sequence[Any]]:
         return lambda s: [pack(build(s))]
@@ -97,16 +99,14 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
 
     return {
         "add": packed(lambda s: [rows(s), False]),
-        "add_once": lambda s: [pack(["query", 1, "seq", 1, 60_000, 0, 1, 0, 0]), pack([rows(s), False])],
         "add_remote_children": packed(lambda s: [s.id, ["glide:{other}:9"]]),
         "blocked_groups": packed(lambda _: ["h", 1000, 1000, 2000, ""]),
         "broadcast_delivery": packed(lambda s: [s.id, "sub"]),
         "broadcast_exchange": packed(lambda s: ["py-b", 5, finished(s, s.messages, 4), False, False, False, "sub", False,  # noqa: E501
                                                 "0-0", False]),
         "broadcast_heartbeat": packed(lambda s: ["py-b", "{}", 60_000, list(s.messages), "sub"]),
-        "broadcast_leave": lambda _: ["sub", "py-b"],
         "broadcast_publish": packed(lambda s: [[["m", "1", "{}"]], False, 5, 60_000]),
-        "broadcast_recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "sub", "worker-", 0]),
+        "broadcast_recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "sub", 0]),
         "broadcast_redeliver": packed(lambda s: [s.id, "sub", ""]),
         "broadcast_reattach": packed(lambda _: ["py-b", [], 5, False, "", "sub", "0-0"]),
         "broadcast_subscribe": packed(lambda _: ["new", "$"]),
@@ -149,9 +149,8 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "group_info": lambda _: ["g"],
         "heartbeat": packed(lambda s: ["py-1", '{"lockDuration":30000}', 60_000, list(s.fetched)]),
         "rate_limit_group": packed(lambda _: ["g", 100, 0]),
-        "set_event_retention": packed(lambda _: [100]),
         "set_result_retention": packed(lambda s: [s.random.choice((0, 100)), "token", 0]),
-        "leave": lambda _: ["py-1"],
+        "leave": lambda s: s.random.choice((["py-1", "workers"], ["py-b", "sub"])),
         "limit_group": packed(lambda _: ["g", 2, [2, 1000], [5000, 1000]]),
         "limit_queue": packed(lambda s: [5, [5, 1000], s.random.choice((0, 50))]),
         "queue_limits": none,
@@ -163,7 +162,6 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "update_job": packed(lambda s: [s.random.randint(1, 4), s.id, "5", 0, 0, 3]),
         "notify_parents": none,
         "obliterate": packed(lambda s: [True, 20, "", 1, s.random.choice((0, 0, 5))]),
-        "once_counts": packed(lambda _: ["query", 1, "seq", 60_000]),
         "delete_side_keys": packed(lambda s: ["1", "2"]),
         "open_children": lambda _: ["parent"],
         "outbox": packed(lambda _: ["h", 1000, "", []]),
@@ -178,7 +176,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "clean_jobs": packed(lambda s: [list(s.ids), s.random.choice(("waiting", "delayed failed")), s.now, 0, True]),
         "discard": an_id,
         "due_times": packed(lambda s: [list(s.ids)]),
-        "recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "worker-"]),
+        "recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", 0]),
         "records": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "change_delay": lambda s: [s.id, s.random.choice(("0", "500"))],
         "reattach": packed(lambda s: ["py-1", [], 5, False, s.random.choice(("", "l:0")), []]),
@@ -195,22 +193,18 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "invalidate": lambda _: ["token"],
         "requeue_job": an_id,
         "requeue_jobs": packed(lambda s: [50, 0, -1, 0, s.random.random() < 0.5]),
-        "requeue_keyed": packed(
-            lambda s: [0, [[each, True, s.random.random() < 0.5, s.random.choice((False, 2))] for each in s.ids], True]
-        ),
         "failures_page": packed(lambda s: [[], False, False, False, s.random.choice(["", "1@1", "x@", "@"]), 50]),
         "failures_change": packed(
             lambda s: [s.random.choice(["retry", "purge"]), [], False, False, False, "", s.random.choice([1, 50]), 0]
         ),
         "failure_stats": none,
         "run_failure_policy": packed(lambda s: [s.random.choice([0, 1])]),
-        "set_metrics_by_name": packed(lambda s: [s.random.choice([False, "60|5", "x"])]),
         "metrics_by_name": packed(lambda s: [0, s.random.choice([1, 2_000]), s.random.choice([False, "a"]), 0]),
-        "set_timeline": packed(lambda s: [s.random.choice([False, "1000000|5", "x"])]),
-        "set_failure_setting": packed(
-            lambda s: [s.random.choice(["failurePolicy", "attemptHistory"]), s.random.choice([False, "1|1|1|1", "x"])]
+        "set_settings": packed(
+            lambda s: [s.random.choice(["failurePolicy", "attemptHistory", "timeline", "metricsByName"]),
+                       s.random.choice([False, "1|1|1|1", "60|5", "x"]), "maxLenEvents", "100"]
         ),
-        "results_find": packed(lambda s: [s.random.choice(("", "c:1@1", "f:")), 20]),
+        "results_find": packed(lambda s: [s.random.choice(("", "c:-1:1@1", "f:0:", "c:1@1")), 20]),
         "results_page": packed(lambda _: [0, 50, 20, ["completed", "failed"], ["name"]]),
         "results_range": packed(lambda s: [s.random.choice((0, 2)), 5, 0]),
         "results_since": packed(lambda s: [s.now, 0, 20]),
@@ -254,98 +248,19 @@ def _full() -> list[Any]:
     return ["f", "1", "{}", "", 0, 0, 0, 0, 0, False, False, False]
 
 
-Wire = Callable[[Scene], tuple[Sequence[str], Sequence[Any]]]
-
-
-def wire_calls() -> dict[str, Wire]:
-    """Keys and arguments of each function of the wire library."""
-
-    def add(s: Scene) -> list[Any]:
-        delay = s.random.choice((0, 5, "Infinity"))
-        return ["a", "{}", "{}", s.now, delay, s.random.choice((0, 3, "Infinity")), "", 3,
-                s.random.choice(("", "g")), 1, 2, 1000, 5000, 1000, 0, 0, "", 0, "", "", 0]  # fmt: skip
-
-    def active(keys: str, *rest: Any) -> Wire:
-        """Keys with the job's among them (`job`), then id, entry and the rest."""
-
-        def build(s: Scene) -> tuple[list[str], list[Any]]:
-            job_id, entry, *_ = s.token
-            words = [f"job:{job_id}" if word == "job" else word for word in keys.split()]
-            return words, [job_id, entry, *(item(s) if callable(item) else item for item in rest)]
-
-        return build
-
-    def now(s: Scene) -> int:
-        return s.now
-
-    def anyone(keys: str, *rest: Any) -> Wire:
-        def build(s: Scene) -> tuple[list[str], list[Any]]:
-            job_id = s.id
-            words = [f"job:{job_id}" if word == "job" else word for word in keys.split()]
-            return words, [job_id, *(item(s) if callable(item) else item for item in rest)]
-
-        return build
-
-    def plain(keys: str, *rest: Any) -> Wire:
-        return lambda s: (keys.split(), [item(s) if callable(item) else item for item in rest])
-
-    def move_to_active(s: Scene) -> tuple[list[str], list[Any]]:
-        job_id, entry, *_ = s.token
-        return [f"job:{job_id}", "stream"], [s.now, entry, "workers", job_id, 0]
-
-    return {
-        "addFlow": lambda s: (["id", "stream", "scheduled", "events"] * 2,
-                              ["f", "{}", "{}", s.now, 0, 0, 0, 1, "", "c", "{}", '{"ordering":{"key":"g"}}', 5, 0, 0, s.base,  # noqa: E501
-                               s.name, "", 0]),
-        "addJob": lambda s: (["id", "stream", "scheduled", "events"], add(s)),
-        "changeDelay": anyone("job stream scheduled events", 500, now, "workers"),
-        "changePriority": anyone("job stream scheduled events", 5, "workers"),
-        "checkBudget": plain("budget:flow"),
-        "checkConcurrency": plain("meta stream list-active", "workers"),
-        "clean": lambda s: ([s.random.choice(("completed", "failed")), "events", "id"], [s.now, 50]),
-        "complete": active("stream completed events job metrics:completed", "1", now, "workers", "age_count", 5, 60, "", "", 0),  # noqa: E501
-        "completeAndFetchNext": active("stream completed events job metrics:completed", "1", now, "workers", "py-1", "count",  # noqa: E501
-                                       5, 0, "", "", "", "", "", 0, "", "", 0, 0),
-        "completeChild": lambda s: (["deps:parent", "job:parent", "stream", "events"], [f"{s.base}:{s.id}", "parent"]),
-        "dedup": lambda s: (["dedup", "id", "stream", "scheduled", "events"], ["d", 1000, s.random.choice(
-            ("simple", "throttle", "debounce")), *add(s)[:19], 0]),
-        "deferActive": active("stream job list-active", "workers", 0),
-        "drain": lambda s: (["stream", "scheduled", "events", "id", "lifo", "priority"], ["1", "workers"]),
-        "fail": active("stream failed scheduled events job metrics:failed", "boom", now, 3, 10, "workers", "count", 5, 0, 0),  # noqa: E501
-        "getActiveListJobIds": plain("id", 0, -1),
-        "healListActive": plain("id"),
-        "moveActiveToDelayed": active("job stream scheduled events", now, lambda s: s.now + 5, "workers", "", 0),
-        "moveToActive": move_to_active,
-        "moveToWaitingChildren": active("job stream events", "workers", now, 0),
-        "nextDue": plain("scheduled ratelimited"),
-        "pause": plain("meta events"),
-        "popLists": plain("priority lifo", 5),
-        "promote": plain("scheduled stream events", lambda s: s.now + s.random.choice((0, 100_000))),
-        "promoteJob": anyone("job stream scheduled events"),
-        "promoteRateLimited": plain("ratelimited stream", now),
-        "rateLimit": plain("rate meta", 5, 1000, now),
-        "rateLimitGroup": active("job stream", "workers", 100, now, 0, "requeue", "back", "max"),
-        "rateLimitGroupExternal": plain("ratelimited events", "g", 100, now, "max"),
-        "reclaimStalled": plain("stream events", "workers", "worker-2", 0, 1, now, lambda s: s.key("failed"), 0, 0),
-        "reclaimStalledListJobs": plain("stream events", 0, 1, now, lambda s: s.key("failed"), 0),
-        "recordUsageAndCheckBudget": plain("budget:flow", json.dumps({"in": 5}), "{}", 5, 0.5, "{}", "{}"),
-        "registerParent": lambda s: ([f"job:{(i := s.id)}", f"parents:{i}", "deps:parent", "job:parent", "stream", "events"],  # noqa: E501
-                                     [i, "parent", s.base, f"{s.base}:{i}"]),
-        "removeJob": lambda s: ([f"job:{(i := s.id)}", "stream", "scheduled", "completed", "failed", "events", f"log:{i}"], [i]),  # noqa: E501
-        "renewLock": plain("lock:x", "token", 1000),
-        "resume": plain("meta events"),
-        "retryJobs": plain("failed scheduled events id", 0, now),
-        "revoke": anyone("job stream scheduled failed events", now, "workers"),
-        "rpopAndReserve": lambda s: (["meta", "stream", "list-active", s.random.choice(("lifo", "priority"))], ["workers", 5]),  # noqa: E501
-        "searchByName": lambda s: s.random.choice(((["completed"], ["zset", "a", 10, s.base + ":"]),
-                                                   (["stream"], ["stream", "a", 10, s.base + ":"]))),
-        "signal": anyone("job stream events suspended signals", "go", "1", now),
-        "suspend": active("job stream events suspended", "workers", now, "why", 100, 0),
-        "sweepSuspended": plain("suspended events failed metrics:failed", now, lambda s: s.base + ":"),
-        "tryLock": plain("lock:x", "token", 1000),
-        "unlock": plain("lock:x", "token"),
-        "version": plain("meta"),
-    }  # fmt: skip
+def wire_arguments(s: Scene, name: str) -> tuple[list[str], list[str]]:
+    """Return keys and arguments of a function of the wire library: those of a transcript, for a job of the queue."""
+    call = s.random.choice(recorded_calls()[name])
+    (job_id, entry, *_), text = s.token, json.dumps(call).replace("glide:{q}", s.base)
+    if "<entry" in text:
+        text = re.sub("<entry [0-9]+>", entry, text)
+    else:
+        job_id = s.id
+    recorded = re.search(r'job:([^":]+)', text)
+    if recorded is not None:
+        text = re.sub(rf'(?<=[:"]){recorded[1]}(?=")', job_id, text)
+    keys, *arguments = json.loads(text)
+    return keys, arguments
 
 
 class QueueWithScenes(Protocol):
@@ -360,9 +275,9 @@ def command_of(queue: QueueWithScenes, name: str, wire: bool, rng: random.Random
     """Return the command that calls a function of the wire library, or of our own."""
     scene = queue.scene(rng)
     if wire:
-        keys, arguments = wire_calls()[name](scene)
-        whole = [queue.q.key(key) for key in keys]
-        return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
+        keys, arguments = wire_arguments(scene, name)
+        whole = [key if "{" in key else queue.q.key(key) for key in keys]
+        return ["FCALL", "glidemq_" + name, len(whole), *whole, *arguments]
     own_key = name in ("lock", "unlock", "renew") or name.startswith(("registry_", "register_"))
     key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
     return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]

@@ -5,13 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.adding import row as job_row
-from glidemq_py._features.suspend.job_api import suspended
 from glidemq_py.testing import RespClient, RespError, ServerProcess
-from tests.lua import wire_support
+from tests.inside import row as job_row
+from tests.inside import suspended, working
 from tests.lua.hostile_calls import ORDERING, Scene, command_of, own_calls
 from tests.lua.own_support import OwnQueue, escaped
+from tests.wire_library import support as wire_support
 
 __all__ = ["CPU_LIMIT_US", "OUR_FAULT", "HostileQueue", "MeasuredServer", "case", "command_of", "measured"]
 
@@ -53,7 +52,7 @@ end
 class HostileQueue:
     """A queue with something in every key; `restore` brings it back, `spoil` makes it hostile."""
 
-    def __init__(self, client: RespClient) -> None:
+    def __init__(self, client: RespClient):
         self.client = client
         self.injected = 0
         """Hostile values written so far."""
@@ -70,7 +69,7 @@ class HostileQueue:
         self.members = {s: self._members(s) for s in self.suffixes}
         self.ids = [s.removeprefix("job:") for s in self.suffixes if s.startswith("job:") and ":sub:" not in s]
 
-    def _populate(self) -> None:
+    def _populate(self):
         q = self.q
         q.put_job("parent", state="waiting-children", depsCompleted=0)
         q.add_job(name="a", parent=["parent", "hostile"])
@@ -93,7 +92,7 @@ class HostileQueue:
         q.redis("ZADD", "list-popped", q.now, "50")
         q.redis("ZADD", "suspects", 2, "50")
         q.redis("SET", "suspect-host", f"py-1|{q.now}|drain")
-        q.redis("SADD", "list-taken", "50")
+        q.redis("SADD", "list-active-ids", "50")
         q.redis(
             "ZADD", "suspended", q.now + 50, q.put_job("51", state="suspended", suspendTimeout=50, suspendedAt=q.now)
         )
@@ -123,7 +122,7 @@ class HostileQueue:
         for call in ("heartbeat", "recover_stalled", "update_job", "report_usage", "write_open", "write_stage"):
             q.fcall(call, q.meta, *own_calls()[call](self.scene(random.Random(1), ["1", "2"])))
 
-    def _populate_writes_and_messages(self) -> None:
+    def _populate_writes_and_messages(self):
         q = self.q
         q.fcall("broadcast_subscribe", q.meta, *own_calls()["broadcast_subscribe"](self.scene(random.Random(1), ["1"])))
         self.client.execute("XGROUP", "CREATE", q.key("stream"), "sub", "0")
@@ -141,12 +140,12 @@ class HostileQueue:
         fetched = self.fetched or [("1", "", 1, self.q.now)]
         return Scene(rng, self.q.base, self.q.now, ids or self.ids, fetched, self.messages)
 
-    def restore(self) -> None:
+    def restore(self):
         """Bring back the original data, without any key that was added."""
         self._start_batch()
         self._write()
 
-    def spoil(self, rng: random.Random) -> None:
+    def spoil(self, rng: random.Random):
         """Bring back the original data; make some keys of a foreign type, and write junk to some keys or all."""
         self._start_batch()
         for _ in range(rng.choice((0, 0, 1, 5))):
@@ -159,19 +158,19 @@ class HostileQueue:
 
     # -- hostile data: a batch of commands, sent in one script because there are a hundred keys ------------------
 
-    def _start_batch(self) -> None:
+    def _start_batch(self):
         self._batch: list[tuple[Any, ...]] = []
         self._kind_now, self._members_now = dict(self.kinds), dict(self.members)
 
-    def _write(self) -> None:
-        flat: list[Any] = [escaped(self.q.base) + ":*", self.q.key("clock"), 2 * len(self.dumps)]
+    def _write(self):
+        flat: Any = [escaped(self.q.base) + ":*", self.q.key("clock"), 2 * len(self.dumps)]
         for suffix, dump in self.dumps.items():
             flat += (self.q.key(suffix), dump)
         for command, suffix, *arguments in self._batch:
             flat += (2 + len(arguments), command, self.q.key(suffix), *arguments)
         self.client.execute("EVAL", _WRITE, 0, *flat)
 
-    def _replace(self, rng: random.Random, suffix: str) -> None:
+    def _replace(self, rng: random.Random, suffix: str):
         kind = rng.choice([kind for kind in KINDS if kind != self.kinds[suffix]])
         command: dict[str, tuple[str, ...]] = {
             "string": ("SET", "junk"), "list": ("RPUSH", "junk"), "hash": ("HSET", "junk", "junk"),
@@ -182,7 +181,7 @@ class HostileQueue:
         self._kind_now[suffix], self._members_now[suffix] = kind, ["junk"]
         self.injected += 1
 
-    def _spoil_key(self, rng: random.Random, suffix: str) -> None:
+    def _spoil_key(self, rng: random.Random, suffix: str):
         kind, before = self._kind_now[suffix], len(self._batch)
         write = self._batch.append
         if kind == "string":
@@ -207,11 +206,11 @@ class HostileQueue:
 class MeasuredServer:
     """A private server on which a hanging call is stopped."""
 
-    def __init__(self, process: ServerProcess) -> None:
+    def __init__(self, process: ServerProcess):
         self.process = process
         self.client = process.client(timeout=REPLY_SECONDS)
 
-    def close(self) -> None:
+    def close(self):
         self.client.close()
 
     def cpu_of(self, command: Sequence[Any]) -> tuple[int, str]:

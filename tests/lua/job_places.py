@@ -1,30 +1,6 @@
 """Put a job into each place of a job that has not started, and return its id."""
 
-from collections.abc import Iterable
-
 from tests.lua.own_support import OwnQueue
-
-SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
-"""Keys that a job may have beside its own."""
-BOOKKEEPING = {
-    "id",
-    "events",
-    "wake",
-    "stream",
-    "meta",
-    "metrics:failed",
-    "metrics:completed",
-    "list-active",
-    "failure-counts",
-}
-"""Keys of no job."""
-
-
-def give_satellites(q: OwnQueue, job_ids: Iterable[str | int]) -> None:
-    """Give each job every key that one may have."""
-    for job_id in job_ids:
-        for kind in SATELLITES:
-            q.redis("RPUSH", f"{kind}:{job_id}", "x")
 
 
 def waiting(q: OwnQueue) -> str:

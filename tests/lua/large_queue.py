@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass
 
 from glidemq_py.testing import RespClient
-from tests.lua import wire_support
 from tests.lua.hostile_calls import Scene
 from tests.lua.own_support import START, OwnQueue
+from tests.wire_library import support as wire_support
 
 CHUNK = 20_000
 STATES = ("active", "waiting", "delayed", "prioritized", "completed", "failed", "suspended", "waiting-children",
@@ -25,12 +25,12 @@ class Large:
     value: str = ""
 
 
-_PAST, _FUTURE = str(START - 10**9), str(START + 10**6)
+_PAST = str(START - 10**9)
 
 KEYS = (
     Large("completed", "zset", "#", _PAST), Large("failed", "zset", "#", _PAST), Large("scheduled", "zset", "#"),
     Large("suspended", "zset", "#", _PAST), Large("ratelimited", "zset", "k#", _PAST),
-    Large("list-active-ids", "zset", "#", _PAST), Large("list-popped", "zset", "#", _PAST),
+    Large("list-heartbeats", "zset", "#", _PAST), Large("list-popped", "zset", "#", _PAST),
     Large("workers", "zset", "py-#", _PAST), Large("invalidated", "zset", "t#", _PAST),
     Large("suspects", "zset", "#", "2"), Large("dedup-expiry", "zset", "d#", _PAST),
     Large("waiting-children", "zset", "#", _PAST), Large("remote-children", "zset", "glide:{o#}:", _PAST),
@@ -38,7 +38,7 @@ KEYS = (
     Large("lifo", "list", "#"), Large("priority", "list", "#"), Large("log:1", "list", "line"),
     Large("signals:1", "list", '{"name":"go","data":"1","receivedAt":1}'), Large("flow:token", "list", "junk"),
     Large("write:w1:try:attempt", "list", "junk"),
-    Large("list-taken", "set", "#"), Large("deps:1", "set", "glide:{large}:#"),
+    Large("list-active-ids", "set", "#"), Large("deps:1", "set", "glide:{large}:#"),
     Large("parents:1", "set", "glide:{large}:#"), Large("write:w1:tried", "set", "attempt#"),
     Large("write:w1:queues", "set", "queue#"), Large("write:w1:won", "zset", "attempt#"),
     Large("write:w1:drivers", "set", "driver#"), Large("write-reports", "list", "junk"),
@@ -52,7 +52,7 @@ KEYS = (
     Large("schedulers-ended", "hash", "s#", "1:1"), Large("stall-watch", "hash", "#", f"5|{_PAST}"),
     Large("losses", "hash", "py-#", "2"), Large("budget:flow", "hash", "charged:large:#:1", "1"),
     Large("flows", "hash", "token#", _PAST), Large("remote-parents", "hash", "#", '["glide:{o}:9"]'),
-    Large("depvals:1", "hash", "glide:{large}:#", "v1"), Large("write-once:w1", "hash", "r#", "0:1:0:1"),
+    Large("depvals:1", "hash", "glide:{large}:#", "v1"),
     Large(f"usage:{START - START % 60_000 - 60_000}", "hash", "tokens:#", "1"),
     Large("job:1", "hash", "depdone:glide:{large}:#", "1"), Large("job:1:sub:sub", "hash", "f#", "1"),
     Large("events", "stream", "#"), Large("results", "stream", "#"), Large("outbox", "stream", "#"),
@@ -108,7 +108,7 @@ return sizes
 class LargeQueue:
     """`prepare` refills the keys that the last call emptied, and sets the state of the jobs of `TOKENS`."""
 
-    def __init__(self, client: RespClient, members: int, *, consumers: int = 5, groups: int = 2) -> None:
+    def __init__(self, client: RespClient, members: int, *, consumers: int = 5, groups: int = 2):
         self.client, self.members = client, members
         wire_support.load(client)
         self.q = OwnQueue(client, "large")
@@ -116,7 +116,7 @@ class LargeQueue:
         self._fill(Large("job:", "job", "#", "active"), first=2)
         self.prepare("active")
 
-    def prepare(self, state: str) -> None:
+    def prepare(self, state: str):
         sizes = self.client.execute(
             "EVAL", _SIZE, len(KEYS), *(self.q.key(key.suffix) for key in KEYS), *(key.kind for key in KEYS)
         )  # fmt: skip
@@ -143,13 +143,13 @@ class LargeQueue:
     def scene(self, rng: random.Random) -> Scene:
         return Scene(rng, self.q.base, self.q.now, ("1", "2", "3"), TOKENS, TOKENS[:1])
 
-    def _fill(self, key: Large, first: int = 1, members: int = 0) -> None:
+    def _fill(self, key: Large, first: int = 1, members: int = 0):
         last = members or self.members
         for start in range(first, last + 1, CHUNK):
             self.client.execute("EVAL", _FILL, 1, self.q.key(key.suffix), key.kind, key.member, key.value, start,
                                 min(start + CHUNK - 1, last))  # fmt: skip
 
-    def _read_stream(self) -> None:
+    def _read_stream(self):
         """Half of the entries are pending, spread over the consumers."""
         for group in ("workers", "sub"):
             self.client.execute("XGROUP", "CREATE", self.q.key("stream"), group, "0")

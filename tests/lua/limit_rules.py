@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._core.calls.adding import row
-from glidemq_py._features.limits import queue_api as limiting
+from tests.inside import queue_api as limiting
+from tests.inside import row
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model, Window
 
@@ -30,14 +30,14 @@ class LimitRules:
     tokens: dict[int, int]
     """Reported by finished jobs, by window."""
 
-    def _pick(self, among: dict[str, Any], pick: int) -> str:
+    def _pick(self, among: Any, pick: int) -> str:
         raise NotImplementedError
 
-    def _added_to_group(self, job_id: str, key: str, concurrency: int, timed: dict[str, int]) -> None:
+    def _added_to_group(self, job_id: str, key: str, concurrency: int, timed: dict[str, int]):
         raise NotImplementedError
 
     @rule(cost=st.sampled_from((0, 0, 500, 2_000, 9_000)), count=st.integers(1, 3), delay=st.sampled_from((0, 0, 20)))
-    def add_paid(self, cost: int, count: int, delay: int) -> None:
+    def add_paid(self, cost: int, count: int, delay: int):
         """Add jobs with a cost; a job that costs more than the bucket holds is not added."""
         if cost <= CAPACITY:
             self.model.group(PAID).set_bucket(CAPACITY, REFILL)
@@ -54,7 +54,7 @@ class LimitRules:
         pick=PICK, rate=st.sampled_from((False, 0, (1, 60), (3, 120))),
         bucket=st.sampled_from((False, 0, (1_000, 20_000), (4_000, 50_000))),
     )  # fmt: skip
-    def change_limits_of_group(self, pick: int, rate: limiting.Setting, bucket: limiting.Setting) -> None:
+    def change_limits_of_group(self, pick: int, rate: limiting.Setting, bucket: limiting.Setting):
         key = self._pick(self.model.groups, pick)
         group = self.model.groups[key]
         # Limits first: they apply to the jobs that the call fetches.
@@ -66,7 +66,7 @@ class LimitRules:
 
     @precondition(lambda self: self.model.groups)
     @rule(pick=PICK, ms=st.sampled_from((1, 20, 90)))
-    def block_group_again(self, pick: int, ms: int) -> None:
+    def block_group_again(self, pick: int, ms: int):
         """An earlier pause is replaced."""
         key = self._pick(self.model.groups, pick)
         at = self.run(limiting.block_group(self.q.meta, key, ms, True))
@@ -74,14 +74,14 @@ class LimitRules:
         self.model.groups[key].limited_until = at
 
     @rule(most=st.sampled_from((0, 0, 2, 5)))
-    def limit_rate_of_queue(self, most: int) -> None:
+    def limit_rate_of_queue(self, most: int):
         self.run(limiting.limit_queue(self.q.meta, False, (most, QUEUE_WINDOW) if most else 0))
         self.window.most, self.window.duration = most, QUEUE_WINDOW
 
     def _tokens_left(self) -> bool:
         return self.tokens.get(self.q.now // TOKEN_WINDOW, 0) < TOKEN_MAX
 
-    def _report_tokens(self, reported: list[int]) -> None:
+    def _report_tokens(self, reported: list[int]):
         if sum(reported):
             number = self.q.now // TOKEN_WINDOW
             self.tokens[number] = self.tokens.get(number, 0) + sum(reported)

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from glidemq_py._client.library_source import Library, assemble
-from glidemq_py._core.calls import Call, administration, declared_keys, working
-from glidemq_py._core.calls.adding import Row, add, row
 from glidemq_py.testing import RespClient, RespError
+from tests.inside import Call, Library, Row, add, administration, assemble, declared_keys, row, working
 
 START = 1_800_000_000_000
 """Start time of the clock of every test queue, epoch ms."""
@@ -25,7 +23,7 @@ def library() -> Library:
     return assemble(settable_clock=True)
 
 
-def load(resp: RespClient) -> None:
+def load(resp: RespClient):
     """Load the library, whose functions have its hash in their names, on every primary, unless it is there."""
     try:
         resp.execute("FCALL", library().function("version"), 0)
@@ -33,27 +31,66 @@ def load(resp: RespClient) -> None:
         resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", library().code)
 
 
-def _as_bytes(reply: Any) -> Any:
+def as_dict(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _as_bytes(reply: Any):
     if isinstance(reply, str):
         return reply.encode("utf-8", "surrogateescape")
     return [_as_bytes(item) for item in reply] if isinstance(reply, list) else reply
 
 
-class OwnQueue:
+class QueueKeys:
+    """The keys of a queue."""
+
+    def __init__(self, resp: RespClient, name: str):
+        self.resp = resp
+        self.name = name
+        self.base = f"glide:{{{name}}}"
+
+    def key(self, suffix: str) -> str:
+        return f"{self.base}:{suffix}"
+
+    def redis(self, command: str, suffix: str, *arguments: str | bytes | float):
+        """A command on the key `suffix` of this queue."""
+        return self.resp.execute(command, self.key(suffix), *arguments)
+
+    def make_group(self, group: str = "workers"):
+        groups = self.redis("EXISTS", "stream") and self.resp.execute("XINFO", "GROUPS", self.key("stream"))
+        if not groups or group not in str(groups):
+            self.resp.execute("XGROUP", "CREATE", self.key("stream"), group, "0", "MKSTREAM")
+
+    def job(self, job_id: str) -> dict[str, str]:
+        return self.resp.hash(self.key(f"job:{job_id}"))
+
+    def state(self, job_id: str) -> str | None:
+        state = self.redis("HGET", f"job:{job_id}", "state")
+        return None if state is None else str(state)
+
+    def entries(self) -> list[dict[str, str]]:
+        return [as_dict(fields) for _, fields in self.redis("XRANGE", "stream", "-", "+")]
+
+    def key_names(self) -> set[str]:
+        """Suffixes of all keys of this queue but the clock."""
+        return {key.removeprefix(self.base + ":") for key in self.resp.keys(escaped(self.base) + ":*")} - {"clock"}
+
+    def delete_everything(self):
+        for suffix in self.key_names() | {"clock"}:
+            self.redis("UNLINK", suffix)
+
+
+class OwnQueue(QueueKeys):
     """`run` a declared call, look at keys, and set the time."""
 
-    def __init__(self, resp: RespClient, name: str) -> None:
-        self.resp = resp
-        self.base = f"glide:{{{name}}}"
+    def __init__(self, resp: RespClient, name: str):
+        super().__init__(resp, name)
         self.meta = self.key("meta")
         self.now = 0
         load(resp)
         self.set_time(START)
 
-    def key(self, suffix: str) -> str:
-        return f"{self.base}:{suffix}"
-
-    def set_time(self, at: int) -> None:
+    def set_time(self, at: int):
         self.now = at
         self.resp.execute("SET", self.key("clock"), at)
 
@@ -61,15 +98,11 @@ class OwnQueue:
         self.set_time(self.now + ms)
         return self.now
 
-    def run(self, call: Call[Any]) -> Any:
+    def run(self, call: Call[Any]):
         return call.decode(_as_bytes(self.fcall(call.function, call.key, *call.args)))
 
-    def fcall(self, function: str, key: str, *args: str | bytes) -> Any:
+    def fcall(self, function: str, key: str, *args: str | bytes):
         return self.resp.execute("FCALL", library().function(function), 2, *declared_keys(key), *args)
-
-    def redis(self, command: str, suffix: str, *arguments: str | bytes | float) -> Any:
-        """A command on the key `suffix` of this queue."""
-        return self.resp.execute(command, self.key(suffix), *arguments)
 
     def redis_groups(self, suffix: str) -> list[list[Any]]:
         """XINFO GROUPS of a stream."""
@@ -111,6 +144,14 @@ class OwnQueue:
     def finish(self, *finished: working.Finished) -> list[int]:
         return list(self.exchange(0, finished).statuses)
 
+    def recover_stalled(
+        self, max_stalled: int = 1, *, holder: str = "py-9", hold: int = 60_000, lock: int = 30_000, cursor: str = "",
+        grace: int = 0,
+    ) -> working.RecoverStalledReply:  # fmt: skip
+        reply = self.run(working.recover_stalled(self.meta, holder, hold, lock, max_stalled, False, cursor, grace))
+        assert isinstance(reply, working.RecoverStalledReply)
+        return reply
+
     def obliterate(self, *, force: bool = False, batch: int = 100) -> list[tuple[str, int]]:
         """Delete the queue; the status of each call, with the number of jobs it deleted."""
         replies: list[tuple[str, int]] = []
@@ -122,13 +163,6 @@ class OwnQueue:
         return replies
 
     # -- looking -------------------------------------------------------------------------------------------
-
-    def job(self, job_id: str) -> dict[str, str]:
-        return self.resp.hash(self.key(f"job:{job_id}"))
-
-    def state(self, job_id: str) -> str | None:
-        state = self.redis("HGET", f"job:{job_id}", "state")
-        return None if state is None else str(state)
 
     def put_job(self, job_id: str, **fields: object) -> str:
         """Write a job hash as a Node peer does (without our additions) and return its id."""
@@ -152,12 +186,7 @@ class OwnQueue:
         )
         return [entry[0] for entry in reply[0][1]] if reply else []
 
-    def make_group(self) -> None:
-        if self.redis("EXISTS", "stream") and "workers" in str(self.redis_groups("stream")):
-            return
-        self.resp.execute("XGROUP", "CREATE", self.key("stream"), "workers", "0", "MKSTREAM")
-
-    def let_idle(self, entry: str, ms: int, consumer: str = "py-1") -> None:
+    def let_idle(self, entry: str, ms: int, consumer: str = "py-1"):
         """Set the idle time of a pending entry to `ms`."""
         self.resp.execute(
             "XCLAIM", self.key("stream"), "workers", consumer, 0, entry, "IDLE", ms, "JUSTID"
@@ -168,15 +197,18 @@ class OwnQueue:
         rows = self.resp.execute("XPENDING", self.key("stream"), "workers", "-", "+", 1000)
         return [(entry, consumer) for entry, consumer, *_ in rows]
 
-    def entries(self) -> list[dict[str, str]]:
-        return [_fields(entry) for entry in self.redis("XRANGE", "stream", "-", "+")]
-
     def events(self, job_id: str | None = None) -> list[dict[str, str]]:
-        found = [_fields(entry) for entry in self.redis("XRANGE", "events", "-", "+")]
+        found = [as_dict(fields) for _, fields in self.redis("XRANGE", "events", "-", "+")]
         return [event for event in found if job_id is None or event["jobId"] == job_id]
 
     def event_names(self, job_id: str | None = None) -> list[str]:
         return [event["event"] for event in self.events(job_id)]
+
+    def calls(self, *commands: str) -> int:
+        """Return how often the server has run these commands, or any."""
+        found = self.resp.info("commandstats").items()
+        chosen = [text for name, text in found if not commands or name.removeprefix("cmdstat_") in commands]
+        return sum(int(text.split(",")[0].removeprefix("calls=")) for text in chosen)
 
     def metric(self, kind: str) -> dict[str, int]:
         """{'c': count, 'd': summed duration} over all minutes."""
@@ -190,19 +222,11 @@ class OwnQueue:
                  "waiting_children", "group_waiting", "band", "below_normal")  # fmt: skip
         return dict(zip(names, self.fcall("counts", self.meta), strict=True))
 
-    def key_names(self) -> set[str]:
-        """Suffixes of all keys of this queue but the clock."""
-        return {key.removeprefix(self.base + ":") for key in self.resp.keys(escaped(self.base) + ":*")} - {"clock"}
-
-    def delete_everything(self) -> None:
-        for suffix in self.key_names() | {"clock"}:
-            self.redis("UNLINK", suffix)
-
 
 class Fetched:
     """A job as `exchange` and `reattach` hand it out."""
 
-    def __init__(self, fields: Sequence[Any], processed_on: int) -> None:
+    def __init__(self, fields: Sequence[Any], processed_on: int):
         self.given = list(fields)
         self.fields = dict(zip(FETCHED_FIELDS, fields, strict=False))
         if len(fields) < len(NEVER_RUN):
@@ -236,16 +260,11 @@ PLAIN_LENGTH = 7
 
 FETCHED_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
                 "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex", "failedReason", "failedType",
-                "suspectLimit")  # fmt: skip
+                "suspectLimit", "ownKeys")  # fmt: skip
 
 
 NEVER_RUN = {**dict.fromkeys(FETCHED_FIELDS[:12], False), "attemptsMade": "0", "priority": "0"}
 """What the row of a plain job that has never run leaves out."""
-
-
-def _fields(entry: Sequence[Any]) -> dict[str, str]:
-    flat = entry[1]
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def escaped(text: str) -> str:

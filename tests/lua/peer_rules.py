@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
-from tests.lua.wire_support import GROUP, WireQueue
+from tests.wire_library.support import GROUP, WireQueue
 
 LOCK = 30_000
 MAX_STALLED = 1
@@ -37,22 +37,22 @@ class PeerRules:
     def _any_job(self, pick: int) -> Job:
         raise NotImplementedError
 
-    def _pick(self, among: dict[str, Any], pick: int) -> str:
+    def _pick(self, among: Any, pick: int) -> str:
         raise NotImplementedError
 
-    def _let_go(self, job: Job) -> None:
+    def _let_go(self, job: Job):
         raise NotImplementedError
 
-    def _notice_failures(self) -> None:
+    def _notice_failures(self):
         raise NotImplementedError
 
-    def _beat(self) -> None:
+    def _beat(self):
         raise NotImplementedError
 
     # -- its worker ---------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 2), begin=st.booleans())
-    def peer_takes(self, count: int, begin: bool) -> None:
+    def peer_takes(self, count: int, begin: bool):
         self.model.by_peer = True
         found = [(fields["jobId"], entry) for entry, fields in self.wire.read(count)]
         found += [(job_id, "") for job_id in self.wire.pop(1)] if begin else []
@@ -67,7 +67,7 @@ class PeerRules:
 
     @precondition(lambda self: self.unread)
     @rule()
-    def peer_begins_what_it_has_read(self) -> None:
+    def peer_begins_what_it_has_read(self):
         self.model.by_peer = True
         for job_id, entry in list(self.unread.items()):
             del self.unread[job_id]
@@ -75,7 +75,7 @@ class PeerRules:
         self._notice_failures()
         self.model.by_peer = False
 
-    def _peer_begins(self, job_id: str, entry: str) -> None:
+    def _peer_begins(self, job_id: str, entry: str):
         reply = self.wire.activate(job_id, entry)
         if isinstance(reply, dict):
             self.model.begin(job_id, self.q.now)
@@ -88,7 +88,7 @@ class PeerRules:
 
     @precondition(lambda self: self.peer)
     @rule(pick=PICK, end=st.sampled_from(("ok", "ok", "next", "fail", "retry")))
-    def peer_finishes(self, pick: int, end: str) -> None:
+    def peer_finishes(self, pick: int, end: str):
         job_id = self._pick(self.peer, pick)
         entry, job = self.peer.pop(job_id), self.model.jobs[job_id]
         if end == "ok" or (end == "next" and job.parent):
@@ -104,7 +104,7 @@ class PeerRules:
             assert self.wire.fail(job_id, entry, limit=1_000, backoff=25) == "retrying"
             job.state, job.due, job.deaths = "ready", self.q.now + 25, 0
 
-    def _peer_completes(self, job_id: str, entry: str) -> None:
+    def _peer_completes(self, job_id: str, entry: str):
         job = self.model.jobs[job_id]
         above: Any = None
         if job.parent is not None:
@@ -113,7 +113,7 @@ class PeerRules:
         self.wire.complete(job_id, entry, parent=above)
         job.state = "completed"
 
-    def _peer_completes_and_fetches(self, job: Job, entry: str) -> None:
+    def _peer_completes_and_fetches(self, job: Job, entry: str):
         self.wire.make_group()
         self.model.by_peer = True
         word, ended, *following = self.wire.complete_and_fetch(job.id, entry)
@@ -132,7 +132,7 @@ class PeerRules:
 
     @precondition(lambda self: self.peer)
     @rule(pick=PICK, step=st.sampled_from(STEPS))
-    def peer_steps_aside(self, pick: int, step: str) -> None:
+    def peer_steps_aside(self, pick: int, step: str):
         job_id = self._pick(self.peer, pick)
         job, entry = self.model.jobs[job_id], self.peer[job_id]
         if step in ("front", "back", "limited") and job.key is None:
@@ -158,14 +158,14 @@ class PeerRules:
         else:
             self._peer_limits_group(job, entry, step)
 
-    def _peer_suspends(self, job: Job, entry: str, timeout: int) -> None:
+    def _peer_suspends(self, job: Job, entry: str, timeout: int):
         keys = [f"job:{job.id}", "stream", "events", "suspended"]
         assert self.wire.call("suspend", keys, job.id, entry, GROUP, self.wire.now, "", timeout, 0) == "ok"
         job.state, job.due = ("ready", 0) if job.early else ("suspended", job.due)
         job.deadline = self.q.now + timeout if timeout and not job.early else None
         job.early = False
 
-    def _peer_limits_group(self, job: Job, entry: str, how: str) -> None:
+    def _peer_limits_group(self, job: Job, entry: str, how: str):
         word, place = ("fail", "front") if how == "limited" else ("requeue", how)
         arguments = (job.id, entry, GROUP, 20, self.wire.now, 0, word, place, "max")
         at = int(self.wire.call("rateLimitGroup", [f"job:{job.id}", "stream"], *arguments))
@@ -181,17 +181,17 @@ class PeerRules:
 
     @precondition(lambda self: self.peer or self.unread)
     @rule()
-    def peer_dies(self) -> None:
+    def peer_dies(self):
         self.lost |= self.peer | self.unread
         self.peer.clear()
         self.unread.clear()
 
-    def _peer_beats(self, at: int) -> None:
+    def _peer_beats(self, at: int):
         for job_id in self.peer:
             self.wire.redis("HSET", f"job:{job_id}", "lastActive", at)
 
     @rule()
-    def peer_recovers_stalled(self) -> None:
+    def peer_recovers_stalled(self):
         """Recover stalled jobs as a peer: those of dead workers, including ours, and no others."""
         self.q.advance(LOCK)
         self.wire.now = self.q.now
@@ -230,7 +230,7 @@ class PeerRules:
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK)
-    def peer_removes(self, pick: int) -> None:
+    def peer_removes(self, pick: int):
         job = self._any_job(pick)
         assert self.wire.remove(job.id) == (job.state != "gone")
         self._let_go(job)
@@ -240,7 +240,7 @@ class PeerRules:
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK)
-    def peer_revokes(self, pick: int) -> None:
+    def peer_revokes(self, pick: int):
         job = self._any_job(pick)
         outcome = self.wire.revoke(job.id)
         if job.state == "gone":
@@ -258,7 +258,7 @@ class PeerRules:
 
     @precondition(lambda self: self.model.of("failed"))
     @rule(count=st.integers(0, 2))
-    def peer_retries(self, count: int) -> None:
+    def peer_retries(self, count: int):
         ids = self.q.redis("ZRANGE", "failed", 0, (count or 0) - 1)
         assert self.wire.call("retryJobs", ["failed", "scheduled", "events", "id"], count, self.wire.now) == len(ids)
         for job_id in ids:
@@ -270,7 +270,7 @@ class PeerRules:
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, delay=st.sampled_from((0, 55)), priority=st.sampled_from((None, 0, 1, 5)))
-    def peer_changes(self, pick: int, delay: int, priority: int | None) -> None:
+    def peer_changes(self, pick: int, delay: int, priority: int | None):
         job = self._any_job(pick)
         keys = [f"job:{job.id}", "stream", "scheduled", "events"]
         job.untouched = ""
@@ -281,7 +281,7 @@ class PeerRules:
 
     @precondition(lambda self: self.model.of("ready"))
     @rule(pick=PICK)
-    def peer_promotes_one(self, pick: int) -> None:
+    def peer_promotes_one(self, pick: int):
         jobs = self.model.of("ready")
         job = jobs[pick % len(jobs)]
         job.untouched = ""
@@ -289,7 +289,7 @@ class PeerRules:
             job.due = 0
 
     @rule(delayed=st.booleans())
-    def peer_drains(self, delayed: bool) -> None:
+    def peer_drains(self, delayed: bool):
         keys = ["stream", "scheduled", "events", "id", "lifo", "priority"]
         self.model.by_peer = True
         total = self.wire.call("drain", keys, int(delayed), GROUP)
@@ -302,7 +302,7 @@ class PeerRules:
         assert total == count
 
     @rule(state=st.sampled_from(ENDED))
-    def peer_cleans(self, state: str) -> None:
+    def peer_cleans(self, state: str):
         ids = self.wire.call("clean", [state, "events", "id"], self.wire.now, 3)
         self.model.by_peer = True
         for job_id in ids:
@@ -311,11 +311,11 @@ class PeerRules:
         self.model.by_peer = False
 
     @rule()
-    def peer_heals(self) -> None:
+    def peer_heals(self):
         assert self.wire.call("healListActive", ["id"]) == 0
 
     @rule()
-    def peer_promotes(self) -> None:
+    def peer_promotes(self):
         for job in self.model.of("ready"):
             if job.untouched == "priority":
                 job.untouched = ""  # from now on it existing in the peer's list

@@ -51,7 +51,7 @@ class Job:
     """True if its options remove it when it fails."""
     on_change: Callable[[Job, str], None] | None = field(default=None, repr=False)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Any):
         before = self.__dict__.get("state")
         super().__setattr__(name, value)
         if name == "deaths" and value == 0:
@@ -88,7 +88,7 @@ class Window:
             return None
         return self.most - (self.count if now - self.start < self.duration else 0)
 
-    def spend(self, now: int, number: int = 1) -> None:
+    def spend(self, now: int, number: int = 1):
         if not self.most or not number:
             return
         if now - self.start >= self.duration:
@@ -112,12 +112,12 @@ class Group:
     limited_until: int = 0
     added: int = 0
 
-    def set_rate_limit(self, most: int, duration: int) -> None:
+    def set_rate_limit(self, most: int, duration: int):
         if not most:
             self.window.start = self.window.count = 0
         self.window.most, self.window.duration = most, duration
 
-    def set_bucket(self, capacity: int, refill: int) -> None:
+    def set_bucket(self, capacity: int, refill: int):
         if not capacity:
             self.tokens = None
         elif self.tokens is None:
@@ -133,7 +133,7 @@ class Group:
         slowest = min(self.fastest, self.refill)
         return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * slowest / 1_000) - 1
 
-    def charge(self, cost: int, now: int) -> None:
+    def charge(self, cost: int, now: int):
         self.window.spend(now)
         if not self.capacity:
             return
@@ -146,7 +146,7 @@ class Group:
 class Model:
     """All jobs of the queue."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.jobs: dict[str, Job] = {}
         self.groups: dict[str, Group] = {}
         self.paused = False
@@ -185,7 +185,7 @@ class Model:
         """Return the number of ancestors, the job included."""
         return 1 + self.depth(job.parent) if job.parent else 0
 
-    def _changed(self, job: Job, before: str) -> None:
+    def _changed(self, job: Job, before: str):
         if job.state != "ready":
             job.untouched = ""
         if job.state == "failed" and self.dead_letters is not None and not self.by_peer:
@@ -203,7 +203,7 @@ class Model:
             if job.open_children():
                 job.state = "waiting"
 
-    def notify_parent(self, child: Job, how: str, policy: str) -> None:
+    def notify_parent(self, child: Job, how: str, policy: str):
         """Update the child's parent with the child's outcome."""
         parent = child.parent
         if parent is None or parent.state == "gone":
@@ -224,7 +224,7 @@ class Model:
         elif parent.state == "waiting" and not parent.open_children():
             parent.state, parent.due = "ready", 0
 
-    def begin(self, job_id: str, now: int) -> None:
+    def begin(self, job_id: str, now: int):
         """Record that a worker fetched the job; assert that the job was next."""
         job = self.jobs[job_id]
         assert job.state == "ready", f"{job} was fetched while it is {job.state}"
@@ -251,7 +251,7 @@ class Model:
         job.begun = True
         group.charge(job.cost, now)
 
-    def _check_order(self, job: Job, now: int) -> None:
+    def _check_order(self, job: Job, now: int):
         """Check the order: priorities, then LIFO jobs (newest first), then the others (oldest first)."""
         if not job.untouched:
             return
@@ -287,7 +287,7 @@ class Model:
         assert job.group is not None
         return sum(other.holds for other in members) < job.group.concurrency
 
-    def reconcile(self, job: Job, state: str | None, now: int) -> None:
+    def reconcile(self, job: Job, state: str | None, now: int):
         """Compare with the state on the server, ready jobs may have failed by themselves."""
         if job.state == "ready" and state in ("failed", None) and job.may_have_failed(now):
             job.state = "failed"

@@ -24,9 +24,9 @@ class RetentionRules:
     q: OwnQueue
     model: Model
 
-    def _trimmed(self, ends: Sequence[str]) -> None:
+    def _trimmed(self, ends: Sequence[str]):
         """Assert which completed jobs remain after jobs ended in these ways."""
-        scored: list[Any] = self.q.redis("ZRANGE", "completed", 0, -1, "WITHSCORES")
+        scored: Any = self.q.redis("ZRANGE", "completed", 0, -1, "WITHSCORES")
         there = {job_id: float(score) for job_id, score in zip(scored[::2], scored[1::2], strict=True)}
         completed = self.model.of("completed")
         if "kept" in ends:

@@ -6,7 +6,7 @@ The jobs and the next due time of each firing are predicted by arithmetic of our
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -14,15 +14,23 @@ from typing import Any, Final, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._core.payload import JSON_SERIALIZER, PAYLOAD_LIMIT
-from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.schedulers import queue_api as schedulers
-from glidemq_py._features.schedulers.entry import FireRow, schedulers_due, schedulers_fire, schedulers_read
-from glidemq_py._features.schedulers.firing import MISSED_AFTER_MS, plan
+from glidemq_py._core.calls import Call
 from glidemq_py.errors import GlideMQValidationError
+from tests.inside import (
+    JSON_SERIALIZER,
+    MISSED_AFTER_MS,
+    PAYLOAD_LIMIT,
+    FireRow,
+    QueueOptions,
+    plan,
+    schedulers_due,
+    schedulers_fire,
+    schedulers_read,
+)
+from tests.inside import schedulers_queue_api as schedulers
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model
-from tests.lua.wire_support import WireQueue
+from tests.wire_library.support import WireQueue
 
 NAMES: Final = ("nightly", "hourly")
 EVERY_MS: Final = (250, 700)
@@ -82,34 +90,33 @@ class SchedulerRules:
         found: dict[str, Planned] = self.__dict__.setdefault("_planned", {})
         return found
 
-    def _link(self) -> Any:
+    def _link(self):
         """Return a queue, as far as the API of schedulers uses it."""
         link = SimpleNamespace(
-            transport=SimpleNamespace(call=self._call), keys=SimpleNamespace(meta=self.q.meta), compression="none",
-            is_listed=True,
+            call=self._call, keys=SimpleNamespace(meta=self.q.meta), compression="none", is_listed=True,
             serializer=JSON_SERIALIZER, payload_limit=PAYLOAD_LIMIT,
         )  # fmt: skip
 
-        async def connected() -> Any:
+        async def connected():
             return link
 
         return SimpleNamespace(_connected=connected, options=QueueOptions(), link=link)
 
-    async def _call(self, call: Any) -> Any:
-        return self.run(call)
+    async def _call(self, make: Callable[..., Call[Any]], *args: Any, **options: Any):
+        return self.run(make(self.q.meta, *args, **options))
 
     @rule(
         name=st.sampled_from(NAMES), how=st.sampled_from((*EVERY_MS, *CRON)), limit=st.sampled_from((None, 1, 3)),
         misfire=st.sampled_from(("fire_once", "fire_all", "skip")), immediately=st.booleans(),
     )  # fmt: skip
-    def upsert_scheduler(self, name: str, how: int | str, limit: int | None, misfire: str, immediately: bool) -> None:
+    def upsert_scheduler(self, name: str, how: int | str, limit: int | None, misfire: str, immediately: bool):
         """Create a scheduler, or change one; with the same times it keeps its next run and its count."""
         now, pattern = self.q.now, how if isinstance(how, str) else None
         every = CRON[pattern] if pattern else cast("int", how)
         before = self.planned.get(name)
         keeps = before is not None and (before.every, before.pattern) == (every, pattern)
-        times: dict[str, Any] = {"pattern": pattern} if pattern else {"every": every}
-        options: dict[str, Any] = {**times, "limit": limit, "misfire": misfire, "immediately": immediately}
+        times: Any = {"pattern": pattern} if pattern else {"every": every}
+        options: Any = {**times, "limit": limit, "misfire": misfire, "immediately": immediately}
         rejected: str | None = None
         try:
             found = run(schedulers.upsert_job_scheduler(self._link(), name, **options))
@@ -130,13 +137,13 @@ class SchedulerRules:
 
     @precondition(lambda self: self.planned)
     @rule(name=st.sampled_from(NAMES))
-    def remove_scheduler(self, name: str) -> None:
+    def remove_scheduler(self, name: str):
         removed = run(schedulers.remove_job_scheduler(self._link(), name))
         assert removed == (self.planned.pop(name, None) is not None)
 
     @precondition(lambda self: self.planned)
     @rule(passed=st.sampled_from((0, 0, 0, 200, 2_500, 7_000)), late=st.booleans())
-    def fire_schedulers(self, passed: int, late: bool) -> None:
+    def fire_schedulers(self, passed: int, late: bool):
         """Fire what is due, perhaps after no process ran for a while; a second process that was late adds nothing."""
         self.wire.now = self.q.advance(passed)
         while True:
@@ -156,7 +163,7 @@ class SchedulerRules:
                 assert again == ["changed"] * len(rows)
         self._compare()
 
-    def _fired(self, row: FireRow, ids: list[str]) -> None:
+    def _fired(self, row: FireRow, ids: list[str]):
         each = self.planned[row.name]
         instants = each.fire(self.q.now)
         assert row.instants == instants, (row, each)
@@ -168,7 +175,7 @@ class SchedulerRules:
         if each.is_over:
             del self.planned[row.name]
 
-    def _compare(self) -> None:
+    def _compare(self):
         """Assert that the stored schedulers are those of the model."""
         pages = [self.run(schedulers_read(self.q.meta, None, home)) for home in ("p0", "o0")]
         stored = {row.name: json.loads(row.text) for page in pages for row in page.rows}
@@ -177,7 +184,7 @@ class SchedulerRules:
         }
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
+def run(work: Coroutine[Any, Any, Any]):
     """Run a coroutine that never waits, and return its result."""
     try:
         work.send(None)

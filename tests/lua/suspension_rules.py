@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._features.suspend import job_api as suspending
+from tests.inside import job_api as suspending
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 
@@ -38,7 +38,7 @@ class SuspensionRules:
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, among=st.booleans())
-    def signal(self, pick: int, among: bool) -> None:
+    def signal(self, pick: int, among: bool):
         suspended = self.model.of("suspended")
         job = suspended[pick % len(suspended)] if among and suspended else self._any_job(pick)
         answer = self.run(suspending.signal(self.q.meta, job.id, "go", ""))
@@ -57,7 +57,7 @@ class SuspensionRules:
             job.state, job.due = "ready", 0
 
     @rule()
-    def sweep_suspended(self) -> None:
+    def sweep_suspended(self):
         overdue = [job for job in self.model.of("suspended") if job.is_overdue(self.q.now)]
         swept = self.run(suspending.sweep(self.q.meta))
         assert sorted(swept.failed) == sorted(job.id for job in overdue)

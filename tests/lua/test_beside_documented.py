@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import administration, working
-from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
+from tests.inside import administration, row, working
 from tests.lua.check_support import check
 from tests.lua.own_support import Fetched, OwnQueue
-from tests.lua.wire_support import GROUP, WireQueue
+from tests.wire_library.support import GROUP, WireQueue
 
 SOURCE = (Path(__file__).parent / "documented.lua").read_text(encoding="utf-8")
 LOCK = 30_000
@@ -36,7 +35,7 @@ class Peer(WireQueue):
 class Fleet:
     """Two workers of ours, one peer, all at random."""
 
-    def __init__(self, resp: RespClient, name: str, seed: int, rude: bool) -> None:
+    def __init__(self, resp: RespClient, name: str, seed: int, rude: bool):
         self.own, self.peer = OwnQueue(resp, name), Peer(resp, name)
         self.random, self.rude = random.Random(seed), rude
         self.jobs: list[str] = []
@@ -46,13 +45,13 @@ class Fleet:
         self.tainted: set[str] = set()
         """Jobs that a peer has removed or reordered."""
 
-    def set_time(self, ms: int) -> None:
+    def set_time(self, ms: int):
         self.own.advance(ms)
         self.peer.now = self.own.now
 
     # -- producers ----------------------------------------------------------------------------------------
 
-    def add(self) -> None:
+    def add(self):
         options = self.random.choice(({}, {"delay": 30}, {"priority": 2}, {"lifo": 1}))
         # The documented way of fetching the next job ignores the group of a LIFO job.
         key = self.random.choice((None, *KEYS)) if self.rude or "lifo" not in options else None
@@ -60,13 +59,13 @@ class Fleet:
             group = {"ordering": key, "concurrency": WIDTHS[key]} if key else {}
             self.jobs.append(self.peer.add(**options, **group))
             return
-        given: dict[str, Any] = {**options, "lifo": bool(options.get("lifo"))}
+        given: Any = {**options, "lifo": bool(options.get("lifo"))}
         ordering = [key, WIDTHS[key], 0, 0, 0, 0, 0] if key else None
         self.jobs += self.own.add(row("task", "{}", "{}", ordering=ordering, **given))
 
     # -- workers ------------------------------------------------------------------------------------------
 
-    def fetch(self) -> None:
+    def fetch(self):
         reply = self.own.exchange(self.random.randrange(4))
         for job in reply.jobs:
             fetched = Fetched(job, reply.now)
@@ -74,7 +73,7 @@ class Fleet:
             assert fetched.id not in self.theirs, "two workers have one job"
             self.ours[fetched.id] = fetched
 
-    def finish(self) -> None:
+    def finish(self):
         if not self.ours:
             return
         job = self.ours.pop(self.random.choice(list(self.ours)))
@@ -93,13 +92,13 @@ class Fleet:
         status = self.own.finish(finished)
         assert status == [expected] or job.id in self.tainted, (job.id, status)
 
-    def peer_takes(self) -> None:
+    def peer_takes(self):
         found = [(fields["jobId"], entry) for entry, fields in self.peer.read(2)]
         found += [(job_id, "") for job_id in self.peer.pop(1)]
         for job_id, entry in found:
             self._peer_begins(job_id, entry, self.peer.activate(job_id, entry))
 
-    def _peer_begins(self, job_id: str, entry: str, reply: Any) -> None:
+    def _peer_begins(self, job_id: str, entry: str, reply: Any):
         if isinstance(reply, dict):
             assert job_id not in self.ours or job_id in self.tainted, "two workers have one job"
             self.theirs[job_id] = entry
@@ -110,7 +109,7 @@ class Fleet:
         if not isinstance(reply, dict) and not entry:
             self.peer.redis("DECR", "list-active")
 
-    def peer_finishes(self) -> None:
+    def peer_finishes(self):
         if not self.theirs:
             return
         job_id = self.random.choice(list(self.theirs))
@@ -132,18 +131,18 @@ class Fleet:
 
     # -- time, deaths and recovery ------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def tick(self):
         self.set_time(self.random.choice((1, 10, 40)))
         self.peer.promote()
         self.peer.call("promoteRateLimited", ["ratelimited", "stream"], self.peer.now)
 
-    def beat(self) -> None:
+    def beat(self):
         self.own.run(working.heartbeat(self.own.meta, "py-1", "{}", 60_000, [job.token for job in self.ours.values()]))
         for job_id in self.theirs:
             if self.peer.redis("EXISTS", f"job:{job_id}"):
                 self.peer.redis("HSET", f"job:{job_id}", "lastActive", self.peer.now)
 
-    def recover(self) -> None:
+    def recover(self):
         """Advance by a lock duration, renew the locks of live workers, and recover on both sides."""
         self.set_time(LOCK)
         self.own.make_group()
@@ -159,11 +158,11 @@ class Fleet:
             assert self.own.state(job_id) == "active", "a healthy job was fetched from its worker"
         self.peer.call("healListActive", ["id"])
 
-    def _they_look(self) -> None:
+    def _they_look(self):
         self.peer.recover_stalled(LOCK, 1000)
         self.peer.recover_list_jobs(LOCK, 1000)
 
-    def _we_look(self) -> None:
+    def _we_look(self):
         cursor = ""
         while True:
             reply = self.own.run(working.recover_stalled(self.own.meta, "py-1", 1, LOCK, 1000, False, cursor))
@@ -171,7 +170,7 @@ class Fleet:
             if not cursor:
                 return
 
-    def die(self) -> None:
+    def die(self):
         if self.random.random() < 0.5:
             if self.ours:
                 self.ours.popitem()
@@ -180,7 +179,7 @@ class Fleet:
 
     # -- operators ----------------------------------------------------------------------------------------
 
-    def operate(self) -> None:
+    def operate(self):
         if not self.jobs:
             return
         job_id = self.random.choice(self.jobs[-10:])
@@ -197,7 +196,7 @@ class Fleet:
         ))()  # fmt: skip
         self.tainted.add(job_id)
 
-    def be_rude(self) -> None:
+    def be_rude(self):
         """Damage groups like the peer's library when it removes their jobs."""
         if not self.rude or not self.jobs:
             return
@@ -212,14 +211,14 @@ class Fleet:
             self.tainted |= set(self.jobs)
             self.peer.call("drain", ["stream", "scheduled", "events", "id", "lifo", "priority"], 0, GROUP)
 
-    def is_no_wider(self) -> None:
+    def is_no_wider(self):
         active = [h for h in map(self.own.job, self.jobs) if h.get("state") == "active"]
         for key, width in WIDTHS.items():
             assert sum(h.get("groupKey") == key for h in active) <= width, [
                 h for h in active if h.get("groupKey") == key
             ]
 
-    def settle(self) -> None:
+    def settle(self):
         """Stop the peer, and process until no job is left."""
         for job_id, entry in self.theirs.items():
             self.peer.complete(job_id, entry)
@@ -239,14 +238,14 @@ class Fleet:
 @pytest.fixture(name="resp", params=("server", pytest.param("cluster", marks=pytest.mark.slow)))
 def resp_fixture(request: pytest.FixtureRequest) -> Iterator[RespClient]:
     place: GlideMQServer = request.getfixturevalue(request.param)
-    with RespClient(place.host, place.port) as client:
+    with RespClient.from_url(place.url) as client:
         yield client
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rude", [False, True], ids=["polite", "rude"])
 @pytest.mark.parametrize("seed", range(3))
-def test_random_operations_of_both_libraries(resp: RespClient, queue_name: str, seed: int, rude: bool) -> None:
+def test_random_operations_of_both_libraries(resp: RespClient, queue_name: str, seed: int, rude: bool):
     resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", SOURCE)
     fleet = Fleet(resp, queue_name, seed, rude)
     steps: tuple[Callable[[], None], ...] = (

@@ -8,6 +8,10 @@ LUA = Path(__file__).resolve().parents[2] / "lua"
 SOURCES = {path.relative_to(LUA).as_posix(): path.read_text(encoding="utf-8") for path in sorted(LUA.rglob("*.lua"))}
 
 EXCEPTIONS = {
+    ("core/active_list_jobs.lua", "'SMEMBERS', q.list_taken"): "once: the active list jobs of an older wire library",
+    ("core/active_list_jobs.lua", "'ZRANGE', q.list_active_ids, 0, -1, 'WITHSCORES'"): (
+        "once: the active list jobs of older builds"
+    ),
     ("core/consumers.lua", "'XINFO', 'GROUPS', q.stream"): "after number_of_groups",
     ("core/consumers.lua", "'XINFO', 'CONSUMERS', q.stream, name"): "after has_few_consumers",
     ("core/finish.lua", "'XTRIM', q.stream, 'MINID', '=', kept"): (
@@ -21,7 +25,7 @@ EXCEPTIONS = {
     ("features/broadcast/functions/_subscription.lua", "'XTRIM', q.stream, 'MAXLEN', '=', length - #found"): (
         "deletes the entries that a read with COUNT has found"
     ),
-    ("features/broadcast/functions/broadcast_subscriptions.lua", "'XPENDING', q.stream, info.name"): (
+    ("features/broadcast/functions/broadcast_subscriptions.lua", "'XPENDING', q.stream, name"): (
         "after a check of the number of consumers"
     ),
     ("features/failures/functions/failure_stats.lua", "'HGETALL', q.failure_counts"): "after HLEN",
@@ -85,7 +89,7 @@ def unbounded(arguments: list[str]) -> bool:
     return command in ("XTRIM", "XADD") and "=" in rest
 
 
-def test_every_loop_has_a_counter() -> None:
+def test_every_loop_has_a_counter():
     """`for` over a range or a table ends; `while` and `repeat` may not."""
     loops = [
         f"{name}:{number}"
@@ -96,7 +100,7 @@ def test_every_loop_has_a_counter() -> None:
     assert loops == []
 
 
-def test_every_read_is_bounded() -> None:
+def test_every_read_is_bounded():
     found = {
         (name, ", ".join(arguments))
         for name, source in SOURCES.items()
@@ -106,7 +110,7 @@ def test_every_read_is_bounded() -> None:
     assert found == EXCEPTIONS.keys()
 
 
-def test_unbounded_reads_are_recognized() -> None:
+def test_unbounded_reads_are_recognized():
     source = """
       redis.call('SMEMBERS', key)
       redis.pcall('ZRANGE', key, 0, -1)

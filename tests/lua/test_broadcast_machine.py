@@ -16,10 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.adding import row
-from glidemq_py._features.broadcast import calls
 from glidemq_py.testing import RespClient
+from tests.inside import broadcast_calls as calls
+from tests.inside import row, working
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.test_state_machine import CHAOS, PHASES
 
@@ -59,7 +58,7 @@ class Subscription:
 class BroadcastMachine(RuleBasedStateMachine):
     """One broadcast, two subscriptions, two workers of each."""
 
-    def __init__(self, resp: RespClient) -> None:
+    def __init__(self, resp: RespClient):
         super().__init__()
         self.q = OwnQueue(resp, f"news-{os.getpid()}-{next(_numbers)}")
         self.run = self.q.run
@@ -78,7 +77,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     # -- the publisher ------------------------------------------------------------------------------------
 
     @rule(subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=4), most=st.sampled_from((0, 0, 3, 6)))
-    def publish(self, subjects: list[str], most: int) -> None:
+    def publish(self, subjects: list[str], most: int):
         rows = [row(subject, "{}", "{}") for subject in subjects]
         for message, subject in zip(self.run(calls.publish(self.q.meta, rows, False, most, 0)).results, subjects,
                                     strict=True):  # fmt: skip
@@ -87,10 +86,10 @@ class BroadcastMachine(RuleBasedStateMachine):
         if most:
             self._trim(most)
 
-    def _append(self, message: str, only: str | None = None) -> None:
+    def _append(self, message: str, only: str | None = None):
         self.stream.append(Entry(next(self.numbers), message, self.alive[message], only))
 
-    def _trim(self, most: int) -> None:
+    def _trim(self, most: int):
         """The oldest entries are deleted, with their messages, whether or not a subscription has read them."""
         removed = self.stream[: max(0, len(self.stream) - most)]
         del self.stream[: len(removed)]
@@ -103,7 +102,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     # -- subscriptions ------------------------------------------------------------------------------------
 
     @rule(group=GROUPS, old=st.booleans())
-    def subscribe(self, group: str, old: bool) -> None:
+    def subscribe(self, group: str, old: bool):
         self.run(calls.subscribe(self.q.meta, group, CREATED if old else "$"))
         if group not in self.subs:
             self.subs[group] = Subscription(0 if old else self._last())
@@ -116,7 +115,7 @@ class BroadcastMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.subs)
     @rule(group=GROUPS)
-    def unsubscribe(self, group: str) -> None:
+    def unsubscribe(self, group: str):
         assert self.run(calls.unsubscribe(self.q.meta, group, True)) == ("ok" if group in self.subs else "gone")
         self.subs.pop(group, None)
         # A subscription of the same name counts deliveries from one again, so the tokens of attempts may recur.
@@ -128,7 +127,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         group=GROUPS, consumer=st.sampled_from(CONSUMERS), want=st.integers(0, 4),
         ends=st.lists(st.sampled_from(("ok", "ok", "retry", "retry", "fail", "release")), max_size=3),
     )  # fmt: skip
-    def exchange(self, group: str, consumer: str, want: int, ends: list[str]) -> None:
+    def exchange(self, group: str, consumer: str, want: int, ends: list[str]):
         """Report messages of one worker and fetch the next ones."""
         sub = self.subs.get(group)
         mine = [] if sub is None else [entry for entry, by in sub.pending.items() if by == consumer]
@@ -156,7 +155,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         """A first delivery of an original entry does not read what an earlier subscription of this name did."""
         return job.fence != 2
 
-    def _call(self, group: str, consumer: str, want: int, rows: list[Any]) -> working.ExchangeReply:
+    def _call(self, group: str, consumer: str, want: int, rows: Any) -> working.ExchangeReply:
         reply = self.run(calls.exchange(
             self.q.meta, consumer, want, rows, False, False, group, PATTERNS[group], CREATED, lambda _: None
         ))  # fmt: skip
@@ -187,12 +186,12 @@ class BroadcastMachine(RuleBasedStateMachine):
         self.delayed.append((self.q.now + BACKOFF, f"{entry.message}||{group}"))
         return finished, RETRYING
 
-    def _leave(self, sub: Subscription, entry: Entry) -> None:
+    def _leave(self, sub: Subscription, entry: Entry):
         sub.pending.pop(entry, None)
         if entry.only and entry in self.stream:
             self.stream.remove(entry)
 
-    def _promote(self) -> None:
+    def _promote(self):
         """Due attempts are appended to the stream, for their subscription only, if their message still exists."""
         for due, member in sorted(self.delayed):
             message, _, group = member.partition("||")
@@ -224,7 +223,7 @@ class BroadcastMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.ended)
     @rule(pick=PICK)
-    def report_again(self, pick: int) -> None:
+    def report_again(self, pick: int):
         """Repeat a report whose reply was lost: it changes nothing."""
         group, consumer, job = self.ended[-1 - pick % min(len(self.ended), 5)]
         (status,) = self._call(group, consumer, 0, [job.completed()]).statuses
@@ -233,7 +232,7 @@ class BroadcastMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(sub.attempts for sub in self.subs.values()))
     @rule(pick=PICK, group=GROUPS)
-    def crash(self, pick: int, group: str) -> None:
+    def crash(self, pick: int, group: str):
         """A worker stops renewing the lock of a message; another worker recovers it; the late report is rejected."""
         sub = self.subs.get(group)
         held = [] if sub is None else [entry for entry in sub.attempts if entry in self.stream]
@@ -261,13 +260,13 @@ class BroadcastMachine(RuleBasedStateMachine):
         assert status == (REPEATED if fails else STALE)
 
     @rule(ms=st.sampled_from((1, 10, 60)))
-    def wait(self, ms: int) -> None:
+    def wait(self, ms: int):
         self.q.advance(ms)
 
     # -- what holds always --------------------------------------------------------------------------------
 
     @invariant()
-    def the_broadcast_is_what_the_model_says(self) -> None:
+    def the_broadcast_is_what_the_model_says(self):
         assert self.q.redis("XLEN", "stream") == len(self.stream)
         assert self.q.redis("ZCARD", "scheduled") == len(self.delayed)
         page = self.run(calls.subscriptions(self.q.meta))
@@ -279,7 +278,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     def _is_behind(self, sub: Subscription) -> bool:
         return bool(sub.pending) or any(entry.number > sub.read for entry in self.stream)
 
-    def teardown(self) -> None:
+    def teardown(self):
         """Assert that every message of every subscription can be fetched and completed."""
         try:
             for _ in range(50):
@@ -296,7 +295,7 @@ class BroadcastMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_broadcast_state_machine(resp: RespClient) -> None:
+def test_broadcast_state_machine(resp: RespClient):
     machine: Any = lambda: BroadcastMachine(resp)  # noqa: E731
     run_state_machine_as_test(
         machine,

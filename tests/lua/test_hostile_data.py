@@ -8,16 +8,17 @@ one of Lua about our code.
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from glidemq_py._client.library_source import Library
-from glidemq_py.testing import ServerProcess
-from tests.lua import wire_support
-from tests.lua.hostile_calls import command_of, own_calls, wire_calls
+from tests.inside import Library
+from tests.lua.hostile_calls import command_of, own_calls
 from tests.lua.hostile_queue import CPU_LIMIT_US, OUR_FAULT, HostileQueue, MeasuredServer, measured
 from tests.lua.own_support import library
+from tests.server.worker_support import StartServer
+from tests.wire_library import support as wire_support
+from tests.wire_library.support import recorded_calls
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ SEED = random.randrange(10**9) if CHAOS else 20_260_701
 
 
 @pytest.fixture
-def hostile(private_server: Callable[..., ServerProcess]) -> Iterator[tuple[MeasuredServer, HostileQueue]]:
+def hostile(private_server: StartServer) -> Iterator[tuple[MeasuredServer, HostileQueue]]:
     server = MeasuredServer(private_server())
     try:
         yield server, HostileQueue(server.client)
@@ -36,10 +37,10 @@ def hostile(private_server: Callable[..., ServerProcess]) -> Iterator[tuple[Meas
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["own", "wire"])
-def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[MeasuredServer, HostileQueue], wire: bool) -> None:
+def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[MeasuredServer, HostileQueue], wire: bool):
     server, queue = hostile
     loaded: Library = wire_support.library() if wire else library()
-    known = wire_calls().keys() if wire else own_calls().keys()
+    known = recorded_calls().keys() if wire else own_calls().keys()
     assert known - loaded.functions == set(), "these functions are gone: remove them from hostile_calls.py"
     faults = []
     for number in range(ROUNDS):
@@ -54,15 +55,23 @@ def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[MeasuredServer, H
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["own", "wire"])
-def test_every_function_works_on_sound_data(hostile: tuple[MeasuredServer, HostileQueue], wire: bool) -> None:
+def test_every_function_works_on_sound_data(hostile: tuple[MeasuredServer, HostileQueue], wire: bool):
     """The arguments are plausible: without hostile data nothing fails. A function that hostile_calls.py does not
     know yet is called all the same, with arguments of any kind, and must not hang.
     """
     server, queue = hostile
     errors = {}
-    for name in sorted(wire_calls() if wire else own_calls()):
+    for name in sorted(recorded_calls() if wire else own_calls()):
         queue.restore()
         _, error = server.cpu_of(command_of(queue, name, wire, random.Random(name)))
         if error:
             errors[name] = error
     assert errors == {}
+
+
+def test_obliterate_leaves_nothing(hostile: tuple[MeasuredServer, HostileQueue]):
+    _, queue = hostile
+    assert queue.q.obliterate(force=True)[-1][0] == "done"
+    assert {name.partition(":")[0] for name in queue.q.key_names()} == {"budget", "usage"}, (
+        "which belong to no job here"
+    )

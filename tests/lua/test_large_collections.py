@@ -4,18 +4,12 @@ import json
 
 import pytest
 
-from glidemq_py._core.calls import administration, reading, working
-from glidemq_py._features.broadcast import calls as broadcasting
-from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.outbox import outbox
-from glidemq_py._features.suspend import job_api as suspending
-from glidemq_py._features.usage.calls import usage_minutes
-from tests.lua import wire_support
+from tests.inside import administration, outbox, reading, usage_minutes, working
+from tests.inside import broadcast_calls as broadcasting
+from tests.inside import calls as flows
+from tests.inside import job_api as suspending
 from tests.lua.own_support import START, Fetched, OwnQueue
-from tests.lua.wire_support import GROUP, WireQueue
-from tests.memory_client import MemoryClient
-
-wire = wire_support.wire_fixture
+from tests.wire_library.support import GROUP, WireQueue
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +20,9 @@ RUN_ALL = "for _, command in ipairs(cjson.decode(ARGV[1])) do redis.call(unpack(
 # -- a child with many parents -------------------------------------------------------------------------------
 
 
-def run_all(q: OwnQueue | WireQueue, commands: list[tuple[str, ...]]) -> None:
+def run_all(q: OwnQueue | WireQueue, commands: list[tuple[str, ...]]):
     """Run commands on keys of the queue, without a round trip for each."""
-    if isinstance(q.resp, MemoryClient):
-        q.resp.pipeline(list(commands))
-    else:
-        q.resp.execute("EVAL", RUN_ALL, 1, q.key("meta"), json.dumps(commands))
+    q.resp.execute("EVAL", RUN_ALL, 1, q.key("meta"), json.dumps(commands))
 
 
 def add_parents(q: OwnQueue | WireQueue, child: str, count: int = PARENTS) -> list[str]:
@@ -65,7 +56,7 @@ def notify_all(q: OwnQueue) -> int:
 
 
 @pytest.mark.parametrize("keep", [0, 1], ids=["kept", "deleted"])
-def test_parents_of_a_completed_child_are_notified_by_later_calls(q: OwnQueue, keep: working.Keep) -> None:
+def test_parents_of_a_completed_child_are_notified_by_later_calls(q: OwnQueue, keep: working.Keep):
     child = q.add_job()
     parents = add_parents(q, child)
     assert q.finish(q.take_one().completed("7", keep)) == [working.AttemptStatus.OK]
@@ -80,7 +71,7 @@ def test_parents_of_a_completed_child_are_notified_by_later_calls(q: OwnQueue, k
     assert sorted(job.id for job in [*q.fetch(1000), *q.fetch(1000)]) == sorted(parents)
 
 
-def test_results_of_a_retried_child_stay_in_order(q: OwnQueue) -> None:
+def test_results_of_a_retried_child_stay_in_order(q: OwnQueue):
     child = q.add_job(opts='{"onFailure":"ignore"}')
     parents = add_parents(q, child)
     for parent in parents:  # another child stays open
@@ -95,7 +86,7 @@ def test_results_of_a_retried_child_stay_in_order(q: OwnQueue) -> None:
     assert states(q, parents) == {"waiting-children"}
 
 
-def test_parent_of_a_foreign_type_does_not_stop_the_others(q: OwnQueue) -> None:
+def test_parent_of_a_foreign_type_does_not_stop_the_others(q: OwnQueue):
     child = q.add_job()
     parents = add_parents(q, child)
     q.redis("UNLINK", f"job:{parents[0]}")
@@ -105,7 +96,7 @@ def test_parent_of_a_foreign_type_does_not_stop_the_others(q: OwnQueue) -> None:
     assert states(q, parents[1:]) == {"waiting"}
 
 
-def test_foreign_type_at_the_parents_to_be_notified_is_replaced(q: OwnQueue) -> None:
+def test_foreign_type_at_the_parents_to_be_notified_is_replaced(q: OwnQueue):
     child, other = q.add_job(), q.add_job()
     q.redis("SET", f"parents-left:{child}", "junk")
     parents = add_parents(q, child)
@@ -117,7 +108,7 @@ def test_foreign_type_at_the_parents_to_be_notified_is_replaced(q: OwnQueue) -> 
 
 
 @pytest.mark.parametrize("key", ["parents-left:{child}", "parents-left"])
-def test_foreign_type_that_appears_while_parents_are_notified_stops_nothing(q: OwnQueue, key: str) -> None:
+def test_foreign_type_that_appears_while_parents_are_notified_stops_nothing(q: OwnQueue, key: str):
     child = q.add_job()
     add_parents(q, child)
     q.finish(q.take_one().completed())
@@ -128,7 +119,7 @@ def test_foreign_type_that_appears_while_parents_are_notified_stops_nothing(q: O
 
 
 @pytest.mark.parametrize("key", ["parents-left:{child}", "parents-left"])
-def test_foreign_type_at_the_parents_does_not_stop_the_promotion_of_a_peer(wire: WireQueue, key: str) -> None:
+def test_foreign_type_at_the_parents_does_not_stop_the_promotion_of_a_peer(wire: WireQueue, key: str):
     child = wire.add()
     add_parents(wire, child)
     job_id, entry = wire.take_id()
@@ -144,7 +135,7 @@ def test_foreign_type_at_the_parents_does_not_stop_the_promotion_of_a_peer(wire:
     assert wire.state(delayed) == "waiting"
 
 
-def test_calls_of_a_peer_notify_the_parents(wire: WireQueue) -> None:
+def test_calls_of_a_peer_notify_the_parents(wire: WireQueue):
     child = wire.add()
     parents = add_parents(wire, child)
     job_id, entry = wire.take_id()
@@ -161,10 +152,10 @@ def test_calls_of_a_peer_notify_the_parents(wire: WireQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["junk", "inf", "-5"])
-def test_unusable_child_counter_is_counted_again(q: OwnQueue, junk: str) -> None:
+def test_unusable_child_counter_is_counted_again(q: OwnQueue, junk: str):
     """One of two children has ended before the counter becomes unusable: the parent waits for the other one."""
     q.put_job("parent", state="waiting-children", depsCompleted=0)
-    queue = q.base.removeprefix("glide:{").removesuffix("}")
+    queue = q.name
     children = [q.add_job(parent=["parent", queue]) for _ in range(3)]
     first, second, third = q.fetch(3)
     q.finish(first.completed())
@@ -186,12 +177,12 @@ def stalled_list_jobs(wire: WireQueue, count: int) -> list[str]:
     for job_id in ids:
         wire.redis("HSET", f"job:{job_id}", "id", job_id, "name", "a", "data", "1", "opts", "{}", "state", "active",
                    "lifo", 1, "src", "l", "lastActive", START, "processedOn", START)  # fmt: skip
-    wire.redis("SADD", "list-taken", *ids)
+    wire.redis("SADD", "list-active-ids", *ids)
     wire.redis("SET", "list-active", count)
     return ids
 
 
-def test_all_stalled_list_jobs_are_recovered_in_several_calls(wire: WireQueue) -> None:
+def test_all_stalled_list_jobs_are_recovered_in_several_calls(wire: WireQueue):
     ids = stalled_list_jobs(wire, 900)
     wire.now += 60_000
     handled = [wire.recover_list_jobs() for _ in range(12)]
@@ -201,17 +192,17 @@ def test_all_stalled_list_jobs_are_recovered_in_several_calls(wire: WireQueue) -
     assert (wire.list_active(), wire.redis("EXISTS", "search-cursors")) == (0, 0)
 
 
-def test_heal_continues_over_members_that_have_ended(wire: WireQueue) -> None:
+def test_heal_continues_over_members_that_have_ended(wire: WireQueue):
     ids = stalled_list_jobs(wire, 900)
     for job_id in ids[100:]:
         wire.redis("HSET", f"job:{job_id}", "state", "completed")
     drifts = [wire.call("healListActive", ["id"]) for _ in range(12)]
     assert sum(drifts) == 800
-    assert (wire.list_active(), wire.redis("SCARD", "list-taken")) == (100, 100)
+    assert (wire.list_active(), wire.redis("SCARD", "list-active-ids")) == (100, 100)
     assert set(wire.call("getActiveListJobIds", ["id"])) == set(ids[:100])
 
 
-def test_healthy_entries_do_not_hide_stalled_ones(wire: WireQueue) -> None:
+def test_healthy_entries_do_not_hide_stalled_ones(wire: WireQueue):
     wire.make_group()
     for number in range(700):
         wire.redis("HSET", f"job:{number}", "id", number, "name", "a", "data", "1", "opts", "{}", "state", "active",
@@ -227,7 +218,7 @@ def test_healthy_entries_do_not_hide_stalled_ones(wire: WireQueue) -> None:
 # -- other collections ---------------------------------------------------------------------------------------
 
 
-def test_drain_passes_active_jobs(wire: WireQueue) -> None:
+def test_drain_passes_active_jobs(wire: WireQueue):
     ids = [wire.add() for _ in range(1_300)]
     wire.read(600)
     drained = [
@@ -238,7 +229,7 @@ def test_drain_passes_active_jobs(wire: WireQueue) -> None:
     assert {entry["jobId"] for entry in wire.entries()} == set(ids[:600])
 
 
-def test_drain_deletes_up_to_two_thousand_plain_jobs(wire: WireQueue) -> None:
+def test_drain_deletes_up_to_two_thousand_plain_jobs(wire: WireQueue):
     keys = ["stream", "scheduled", "events", "id", "lifo", "priority"]
     for number in range(2_100):
         wire.add(delay=1_000 if number % 3 == 0 else 0, lifo=int(number % 3 == 1))
@@ -246,7 +237,7 @@ def test_drain_deletes_up_to_two_thousand_plain_jobs(wire: WireQueue) -> None:
     assert not wire.entries()
 
 
-def test_newest_signals_are_delivered(q: OwnQueue) -> None:
+def test_newest_signals_are_delivered(q: OwnQueue):
     job_id = q.add_job()
     signals = [json.dumps({"name": f"s{number}", "data": "1", "receivedAt": 1}) for number in range(1_500)]
     q.redis("RPUSH", f"signals:{job_id}", *signals)
@@ -256,7 +247,7 @@ def test_newest_signals_are_delivered(q: OwnQueue) -> None:
     assert [signal["name"] for signal in delivered] == [f"s{number}" for number in range(500, 1_500)]
 
 
-def test_obliterate_deletes_all_registrations(q: OwnQueue) -> None:
+def test_obliterate_deletes_all_registrations(q: OwnQueue):
     names = [f"py-{number}" for number in range(2_500)]
     q.redis("ZADD", "workers", *(text for name in names for text in ("1", name)))
     for name in names:
@@ -265,7 +256,7 @@ def test_obliterate_deletes_all_registrations(q: OwnQueue) -> None:
     assert q.key_names() == set()
 
 
-def test_obliterate_deletes_parents_to_be_notified(q: OwnQueue) -> None:
+def test_obliterate_deletes_parents_to_be_notified(q: OwnQueue):
     child = q.add_job()
     add_parents(q, child)
     q.finish(q.take_one().completed())
@@ -274,14 +265,14 @@ def test_obliterate_deletes_parents_to_be_notified(q: OwnQueue) -> None:
     assert q.key_names() == set()
 
 
-def test_old_registrations_are_forgotten_step_by_step(q: OwnQueue) -> None:
+def test_old_registrations_are_forgotten_step_by_step(q: OwnQueue):
     q.redis("ZADD", "workers", *(text for number in range(150) for text in (str(START - 10**9), f"py-{number}")))
     for left in (51, 1):
         q.run(working.heartbeat(q.meta, "py-new", "{}", 60_000, []))
         assert q.redis("ZCARD", "workers") == left
 
 
-def test_usage_of_minutes_with_many_names(q: OwnQueue) -> None:
+def test_usage_of_minutes_with_many_names(q: OwnQueue):
     minute = START - START % 60_000
     for number in range(8):
         fields = [text for name in range(990) for text in (f"tokens:{name}", "1")]
@@ -293,7 +284,7 @@ def test_usage_of_minutes_with_many_names(q: OwnQueue) -> None:
     assert first.tokens["7"] + rest.tokens["7"] == 8
 
 
-def test_totals_of_a_minute_with_too_many_names(q: OwnQueue) -> None:
+def test_totals_of_a_minute_with_too_many_names(q: OwnQueue):
     minute = START - START % 60_000
     fields = [text for name in range(5_000) for text in (f"tokens:{name}", "1")]
     q.redis("HSET", f"usage:{minute}", "jobCount", 3, "totalTokens", 5_000, "costUnit", "EUR", *fields)
@@ -302,7 +293,7 @@ def test_totals_of_a_minute_with_too_many_names(q: OwnQueue) -> None:
     assert 900 < len(sums.tokens) < 2_500
 
 
-def test_subscriptions_are_read_in_pages(q: OwnQueue) -> None:
+def test_subscriptions_are_read_in_pages(q: OwnQueue):
     names = {f"s{number}" for number in range(250)}
     for name in names:
         q.run(broadcasting.subscribe(q.meta, name, "$"))
@@ -318,7 +309,7 @@ def test_subscriptions_are_read_in_pages(q: OwnQueue) -> None:
     assert sorted(name for page in pages for name in page) == sorted(names)
 
 
-def test_number_of_subscriptions_is_limited(q: OwnQueue) -> None:
+def test_number_of_subscriptions_is_limited(q: OwnQueue):
     for number in range(1_000):
         q.resp.execute("XGROUP", "CREATE", q.key("stream"), f"s{number}", "$", "MKSTREAM")
     with pytest.raises(Exception, match="a broadcast has at most 998 subscriptions"):
@@ -327,7 +318,7 @@ def test_number_of_subscriptions_is_limited(q: OwnQueue) -> None:
     assert q.counts()["active"] == 0
 
 
-def test_pending_jobs_are_counted_beside_too_many_groups(q: OwnQueue) -> None:
+def test_pending_jobs_are_counted_beside_too_many_groups(q: OwnQueue):
     for _ in range(3):
         q.add_job()
     fetched: list[Fetched] = q.fetch(3)
@@ -337,7 +328,7 @@ def test_pending_jobs_are_counted_beside_too_many_groups(q: OwnQueue) -> None:
     assert q.finish(*(job.completed() for job in fetched)) == [working.AttemptStatus.OK] * 3
 
 
-def test_page_of_a_list_finds_a_job_that_has_moved(q: OwnQueue) -> None:
+def test_page_of_a_list_finds_a_job_that_has_moved(q: OwnQueue):
     ids = [q.add_job(lifo=True) for _ in range(30)]
     page = q.run(reading.page(q.meta, "waiting", "l:0@", 10, ["name"]))
     q.redis("LREM", "lifo", 1, ids[2])

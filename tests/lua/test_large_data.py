@@ -10,17 +10,18 @@ import contextlib
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from glidemq_py._client.library_source import Library
-from glidemq_py.testing import RespClient, RespError, ServerProcess
-from tests.lua import wire_support
+from glidemq_py.testing import RespClient, RespError
+from tests.inside import Library
 from tests.lua.hostile_calls import command_of
 from tests.lua.large_queue import STATES, LargeQueue
 from tests.lua.own_support import library
+from tests.server.worker_support import StartServer
+from tests.wire_library import support as wire_support
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ def measure(client: RespClient, command: Sequence[Any]) -> tuple[int, int]:
 
 
 @pytest.fixture(params=[False, True], ids=["members", "consumers"])
-def large(request: pytest.FixtureRequest, private_server: Callable[..., ServerProcess]) -> Iterator[LargeQueue]:
+def large(request: pytest.FixtureRequest, private_server: StartServer) -> Iterator[LargeQueue]:
     with private_server().client(timeout=120) as client:
         if request.param:
             yield LargeQueue(client, MEMBERS, consumers=CROWD, groups=CROWD)
@@ -81,7 +82,7 @@ def fault_of(queue: LargeQueue, name: str, wire: bool, state: str) -> str:
     return f"{name}, jobs {state}: {least} microseconds of CPU" if least > limit else ""
 
 
-def test_work_of_a_call_is_bounded(large: LargeQueue) -> None:
+def test_work_of_a_call_is_bounded(large: LargeQueue):
     faults: list[str] = []
     for wire in (False, True):
         loaded: Library = wire_support.library() if wire else library()

@@ -5,31 +5,14 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespError
+from tests.inside import row
 from tests.lua.own_support import BAND, START, OwnQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def calls(q: OwnQueue, command: str) -> int:
-    """Return how often the server has run a command."""
-    return int(q.resp.info("commandstats").get(f"cmdstat_{command}", "calls=0").split(",")[0].removeprefix("calls="))
-
-
-def test_a_plain_job(q: OwnQueue) -> None:
-    assert q.add(row("welcome", '{"to":"a"}', '{"attempts":3}', attempts=3)) == ["1"]
-    (entry,) = q.redis("XRANGE", "stream", "-", "+")
-    assert entry[1] == ["jobId", "1", "name", "welcome", "plain", str(START)]
-    assert q.job("1") == {
-        "id": "1", "name": "welcome", "data": '{"to":"a"}', "opts": '{"attempts":3}', "timestamp": str(START),
-        "attemptsMade": "0", "delay": "0", "priority": "0", "maxAttempts": "3", "state": "waiting",
-        "eid": entry[0],
-    }  # fmt: skip
-    assert q.events() == [{"event": "added", "jobId": "1", "name": "welcome"}]
-
-
-def test_plain_and_full_add_write_the_same_record(q: OwnQueue) -> None:
+def test_plain_and_full_add_write_the_same_record(q: OwnQueue):
     q.add(["a", "1", "{}"])
     q.add(["a", "1", "{}", "", 0, 0, 0, 0, 0])
     short, full = q.job("1"), q.job("2")
@@ -38,40 +21,11 @@ def test_plain_and_full_add_write_the_same_record(q: OwnQueue) -> None:
     assert short == full
 
 
-def test_data_may_be_any_text(q: OwnQueue) -> None:
-    text = 'ü"\n\u2028\U0001f600' + "x" * 100_000
-    q.add_job(data=text)
-    assert q.job("1")["data"] == text
-    assert q.take_one().fields["data"] == text
-
-
-def test_ids_are_in_row_order_and_counted_once(q: OwnQueue) -> None:
-    rows = [row(f"n{i}", "{}", "{}") for i in range(700)]
-    assert q.add(*rows) == [str(i + 1) for i in range(700)]
-    assert q.redis("GET", "id") == "700"
-    assert [entry["jobId"] for entry in q.entries()] == [str(i + 1) for i in range(700)]
-
-
-def test_quiet_add_writes_no_event(q: OwnQueue) -> None:
-    q.add(row("a", "{}", "{}"), row("b", "{}", "{}", delay=5, priority=1), quiet=True)
-    assert q.key_names().isdisjoint({"events"})
-
-
-def test_custom_id_is_unique(q: OwnQueue) -> None:
-    assert q.add(row("a", "1", "{}", "x"), row("b", "2", "{}", "x"), row("c", "3", "{}")) == [
-        "x",
-        ["duplicate", "x"],
-        "1",
-    ]
-    assert q.job("x")["name"] == "a"
-    assert q.counts()["waiting"] == 2
-
-
-def test_chosen_ids_of_a_bulk_are_looked_up_together(q: OwnQueue) -> None:
-    before = calls(q, "exists")
+def test_chosen_ids_of_a_bulk_are_looked_up_together(q: OwnQueue):
+    before = q.calls("exists")
     q.add(*[row("a", "1", "{}", f"id-{n}", attempts=n % 3) for n in range(600)])
     # One call per 500 ids; none if another node of the cluster counts them.
-    assert calls(q, "exists") - before in (2, 0)
+    assert q.calls("exists") - before in (2, 0)
     lone = q.add_job("a", data="1", job_id="lone", attempts=2)
     fields = [field for field in q.job(lone) if field not in ("id", "eid")]
     for n in (2, 599):
@@ -89,9 +43,7 @@ def test_chosen_ids_of_a_bulk_are_looked_up_together(q: OwnQueue) -> None:
         ("2", ["1", "2", "3"], ["1", ["duplicate", "2"], "3"]),
     ],
 )
-def test_chosen_id_is_added_once_in_a_bulk(
-    q: OwnQueue, taken: str | None, chosen: list[str], expected: list[Any]
-) -> None:
+def test_chosen_id_is_added_once_in_a_bulk(q: OwnQueue, taken: str | None, chosen: list[str], expected: Any):
     if taken is not None:
         q.add_job(data="before", job_id=taken)
     assert q.add(*[row("a", "new", "{}", each) for each in chosen]) == expected
@@ -99,36 +51,22 @@ def test_chosen_id_is_added_once_in_a_bulk(
     assert data == ["before" if each == taken else "new" for each in dict.fromkeys(chosen)]
 
 
-def test_issued_id_is_not_that_of_a_later_row(q: OwnQueue) -> None:
-    assert q.add(row("a", "1", "{}"), row("b", "2", "{}", "1"), row("c", "3", "{}", "x")) == [
-        "1", ["duplicate", "1"], "x",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("job_id", "following"), [("41", "42"), ("007", "1"), ("9" * 19, "1"), ("123456789012345", "1")]
+)
+def test_only_a_usable_number_moves_the_counter(q: OwnQueue, job_id: str, following: str):
+    assert q.add(row("a", "", "{}", job_id), row("b", "", "{}")) == [job_id, following]
+    q.add_job(job_id="7")
+    assert q.redis("GET", "id") == str(max(int(following), 7))
+
+
+def test_issued_id_is_not_that_of_a_later_row(q: OwnQueue):
+    rows = [row("a", "1", "{}"), row("b", "2", "{}", "1"), row("c", "3", "{}", "x")]
+    assert q.add(*rows) == ["1", ["duplicate", "1"], "x"]
     assert q.job("1")["name"] == "a"
 
 
-@pytest.mark.parametrize("options", [{"delay": 5}, {"priority": 2}, {"lifo": True}, {"ttl": 5}, {"fair_key": "k"}])
-def test_options_of_a_bulk_with_chosen_ids_count(q: OwnQueue, options: dict[str, Any]) -> None:
-    q.add(row("a", "1", "{}", "lone", **options))
-    q.add(*[row("a", "1", "{}", f"id-{n}", **options) for n in range(2)])
-    own = ("id", "eid")
-    assert {k: v for k, v in q.job("id-1").items() if k not in own} == {
-        k: v for k, v in q.job("lone").items() if k not in own
-    }
-
-
-def test_a_digit_id_moves_the_counter(q: OwnQueue) -> None:
-    assert q.add(row("a", "", "{}", "41"), row("b", "", "{}")) == ["41", "42"]
-    assert q.add(row("c", "", "{}", "7")) == ["7"]
-    assert q.redis("GET", "id") == "42"
-
-
-@pytest.mark.parametrize("job_id", ["007", "9" * 19, "123456789012345"])
-def test_unusable_digit_id_does_not_move_counter(q: OwnQueue, job_id: str) -> None:
-    q.add_job(job_id=job_id)
-    assert q.add_job() == "1"
-
-
-def test_existing_id_is_skipped_by_counter(q: OwnQueue) -> None:
+def test_existing_id_is_skipped_by_counter(q: OwnQueue):
     q.put_job("2")
     q.put_job("3")
     ids = q.add(*[row("a", "", "{}") for _ in range(3)])
@@ -137,95 +75,42 @@ def test_existing_id_is_skipped_by_counter(q: OwnQueue) -> None:
     assert [q.state(job_id) for job_id in ids] == ["waiting"] * 3
 
 
-def test_lost_counter_recovers_in_few_reads(q: OwnQueue) -> None:
+def test_lost_counter_recovers_in_few_reads(q: OwnQueue):
     q.add(*[row("a", "", "{}") for _ in range(1000)], quiet=True)
     q.redis("DEL", "id")
-    before = int(q.resp.info("commandstats").get("cmdstat_exists", "calls=0").split("calls=")[1].split(",")[0])
+    before = q.calls("exists")
     job_id = q.add_job()
-    after = int(q.resp.info("commandstats").get("cmdstat_exists", "calls=0").split("calls=")[1].split(",")[0])
+    after = q.calls("exists")
     assert int(job_id) > 1000
     assert after - before < 20
 
 
-def test_a_delayed_job(q: OwnQueue) -> None:
-    q.add_job(delay=5_000)
-    job = q.job("1")
-    assert (job["state"], job["delay"]) == ("delayed", "5000")
-    assert "eid" not in job
-    assert q.redis("ZRANGE", "scheduled", 0, -1, "WITHSCORES") == ["1", str(START + 5_000)]
-    assert q.entries() == []
-
-
-def test_run_at(q: OwnQueue) -> None:
-    q.add(["a", "", "{}", "", 0, 0, 0, 0, 0, START + 70], ["b", "", "{}", "", 0, 0, 0, 0, 0, START - 70])
-    assert (q.job("1")["state"], q.job("1")["delay"]) == ("delayed", "70")
-    assert (q.job("2")["state"], q.job("2")["delay"]) == ("waiting", "0")
-
-
-def test_a_delayed_priority_job(q: OwnQueue) -> None:
-    q.add_job(delay=9, priority=3)
-    assert q.job("1")["state"] == "delayed"
-    assert int(q.redis("ZSCORE", "scheduled", "1")) == 3 * BAND + START + 9
-
-
-def test_priorities_keep_their_order_within_a_bulk(q: OwnQueue) -> None:
-    ids = q.add(*[row("a", "", "{}", priority=2) for _ in range(25)])
-    assert q.job("1")["state"] == "prioritized"
-    assert [job.id for job in q.fetch(25)] == ids
-
-
-def test_priority_jobs_are_due_however_many_there_are(q: OwnQueue) -> None:
-    q.redis("HSET", "meta", "priorityClock", START + 10_000_000)
-    q.add_job(priority=1)
-    assert q.take_one().id == "1"
-
-
-def test_clock_of_priorities_lags_by_the_documented_time(q: OwnQueue) -> None:
+def test_documented_lag_of_the_clock_of_priorities():
     """So many jobs of one millisecond keep their order; the pages say the same number."""
-    lag = 1_048_576
-    assert f"G.PRIORITY_CLOCK_LAG_MS = {lag}" in (ROOT / "lua/core/enqueue.lua").read_text(encoding="utf-8")
+    assert f"G.PRIORITY_CLOCK_LAG_MS = {LAG}" in (ROOT / "lua/core/enqueue.lua").read_text(encoding="utf-8")
     for page in ("functions.md", "data-model.md"):
         assert "1,048,576 ms (2^20, 17 minutes)" in (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
-    first, second = q.add(*[row("a", "", "{}", priority=2) for _ in range(2)])
-    assert int(q.redis("ZSCORE", "scheduled", first)) == 2 * BAND + START - lag
-    assert int(q.redis("ZSCORE", "scheduled", second)) == 2 * BAND + START - lag + 1
 
 
-def test_clock_of_priorities_never_passes_the_server(q: OwnQueue) -> None:
-    q.redis("HSET", "meta", "priorityClock", START - 1)
-    q.add(*[row("a", "", "{}", priority=2) for _ in range(3)])
-    assert q.redis("ZRANGE", "scheduled", 0, -1, "WITHSCORES")[1::2] == [str(2 * BAND + START)] * 3
+LAG = 1_048_576
 
 
-@pytest.mark.parametrize("junk", ["junk", "nan", "inf", "-5", "1e308"])
-def test_unusable_priority_clock_restarts(q: OwnQueue, junk: str) -> None:
-    q.redis("HSET", "meta", "priorityClock", junk)
-    q.add_job(priority=2)
-    assert int(q.redis("ZSCORE", "scheduled", "1")) == 2 * BAND + START - 1_048_576
-
-
-def test_time_of_a_priority_job_is_never_below_zero(q: OwnQueue) -> None:
-    """The band of a score is its priority: a clock that has hardly begun must not lead to the band before it."""
-    q.set_time(1000)
-    q.add_job(priority=2)
-    assert int(q.redis("ZSCORE", "scheduled", "1")) == 2 * BAND + 1
-
-
-def test_lifo(q: OwnQueue) -> None:
-    ids = q.add(*[row("a", "", "{}", lifo=True) for _ in range(3)])
-    assert q.job("1")["lifo"] == "1"
-    assert q.redis("LRANGE", "lifo", 0, -1) == ids
-    assert [job.id for job in q.fetch(3)] == ids[::-1]
-
-
-def test_ttl(q: OwnQueue) -> None:
-    q.add_job(ttl=1_000)
-    assert q.job("1")["expireAt"] == str(START + 1_000)
-
-
-def test_an_empty_bulk(q: OwnQueue) -> None:
-    assert q.add() == []
-    assert q.key_names() == set()
+@pytest.mark.parametrize(
+    ("clock", "now", "first"),
+    [
+        (None, START, START - LAG), (START - 1, START, START), (START + 10_000_000, START, START), (None, 1_000, 1),
+        *((junk, START, START - LAG) for junk in ("junk", "nan", "inf", "-5", "1e308")),
+    ],
+)  # fmt: skip
+def test_clock_of_priorities_stays_behind_the_server(q: OwnQueue, clock: object, now: int, first: int):
+    """The band of a score is its priority: a time must not lead to the band before it."""
+    q.set_time(now)
+    if clock is not None:
+        q.redis("HSET", "meta", "priorityClock", str(clock))
+    ids = q.add(*[row("a", "", "{}", priority=2) for _ in range(3)])
+    scores = [int(score) - 2 * BAND for score in q.redis("ZRANGE", "scheduled", 0, -1, "WITHSCORES")[1::2]]
+    assert scores == [min(first + number, now) for number in range(3)]
+    assert [job.id for job in q.fetch(3)] == ids
 
 
 # -- nothing half-present ----------------------------------------------------------------------------------
@@ -242,7 +127,7 @@ def test_an_empty_bulk(q: OwnQueue) -> None:
         ("id", {}),
     ],
 )
-def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, options: dict[str, Any]) -> None:
+def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, options: Any):
     q.redis("SADD", suffix, "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.add_job(**options)
@@ -250,7 +135,7 @@ def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, opt
 
 
 @pytest.mark.parametrize(("suffix", "options"), [("scheduled", {"delay": 5}), ("lifo", {"lifo": True})])
-def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: dict[str, Any]) -> None:
+def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: Any):
     q.redis("SADD", suffix, "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.add(row("a", "", "{}"), row("b", "", "{}", **options))
@@ -258,7 +143,7 @@ def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: 
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": 5}, {"priority": 5}, {"lifo": True}])
-def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: dict[str, Any]) -> None:
+def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: Any):
     q.redis("SADD", "wake", "foreign")
     q.redis("SADD", "events", "foreign")
     assert q.add_job(**options) == "1"
@@ -269,16 +154,40 @@ def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: dict
 # -- waking ------------------------------------------------------------------------------------------------
 
 
-def test_push_outside_stream_adds_marker(q: OwnQueue) -> None:
-    q.add_job()
-    assert not q.redis("EXISTS", "wake")
-    q.add_job(lifo=True)
-    q.add_job(priority=1)
-    q.add_job(delay=1_000)
-    assert q.redis("XLEN", "wake") == 3
+@pytest.mark.parametrize(
+    ("options", "commands"),
+    [
+        ({"ttl": 60_000}, 2), ({"delay": 60_000}, 2), ({"run_at": START + 60_000}, 2),
+        ({"priority": 7}, 2), ({"lifo": True}, 2), ({"ordering": ["g", 0, 0, 0, 0, 0, 0]}, 2),
+        ({"ordering": ["g", 0, 0, 0, 0, 0, 0], "delay": 60_000}, 2), ({"fair_key": "k"}, 2),
+    ],
+)  # fmt: skip
+def test_rows_of_a_bulk_cost_few_commands(q: OwnQueue, options: Any, commands: int):
+    """And their records are those of jobs added alone."""
+    (lone,) = q.add(row("a", "1", "{}", **options), quiet=True)
+
+    before = q.calls()
+    ids = q.add(*[row("a", "1", "{}", **options) for _ in range(500)], quiet=True)
+    assert q.calls() - before <= 500 * commands + 100  # markers that wake workers among them
+    own = {"id", "eid", "orderingSeq"}
+    expected = {field: text for field, text in q.job(lone).items() if field not in own}
+    for job_id in (ids[0], ids[-1]):
+        assert {field: text for field, text in q.job(job_id).items() if field not in own} == expected
 
 
-def test_only_earliest_due_time_of_a_priority_wakes(q: OwnQueue) -> None:
+def test_new_keys_of_a_bulk_cost_one_command_at_most(q: OwnQueue):
+    def commands(kind: str, *names: str) -> int:
+        before = q.calls(*names)
+        q.add(*[row("a", "1", "{}", ordering=[f"{kind}-{n}", 0, 0, 0, 0, 0, 0]) for n in range(600)], quiet=True)
+        q.add(*[row("a", "1", "{}", fair_key=f"{kind}-{n}") for n in range(600)], quiet=True)
+        return q.calls(*names) - before
+
+    assert commands("x", "hmget", "hincrby", "exists", "zrange", "hget") < 30
+    assert commands("y", "hset", "zadd") < 600 * (2 + 1) + 600 * (1 + 1) + 30
+    assert q.redis("ZCARD", "fair") == q.redis("ZCARD", "fair-keys") == q.redis("HLEN", "ordering") == 1200
+
+
+def test_only_earliest_due_time_of_a_priority_wakes(q: OwnQueue):
     q.add_job(delay=1_000)
     q.add_job(delay=2_000)
     assert q.redis("XLEN", "wake") == 1

@@ -1,50 +1,24 @@
 """Test pause, remove, retry, update_job, locks and obliterate."""
 
-from typing import Any
+import re
+from pathlib import Path
 
 import pytest
 
-from glidemq_py._core.calls import administration, working
-from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.reading import version
-from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import heartbeat, recover_stalled
 from glidemq_py._features.limits.queue_api import limit_group
-from glidemq_py._features.usage.calls import create_budget
+from glidemq_py._features.streams.job_api import _append as chunk
 from glidemq_py.testing import RespError
-from tests.lua.job_places import (
-    BOOKKEEPING,
-    delayed,
-    give_satellites,
-    in_nodes_priority_list,
-    lifo,
-    prioritized,
-    promoted,
-    waiting,
-    waiting_for_retry,
-)
-from tests.lua.own_support import BAND, NODE_CONSUMER, START, Fetched, OwnQueue, library
+from tests.inside import AttemptStatus as S
+from tests.inside import administration, create_budget, row, working
+from tests.lua.own_support import BAND, NODE_CONSUMER, Fetched, OwnQueue
 
-# -- pause -------------------------------------------------------------------------------------------------
-
-
-def test_pause_and_resume_return_whether_state_changed(q: OwnQueue) -> None:
-    calls = (
-        administration.resume,
-        administration.pause,
-        administration.pause,
-        administration.resume,
-        administration.resume,
-    )
-    assert [q.run(call(q.meta)) for call in calls] == [False, True, False, True, False]
-    assert [event["event"] for event in q.events("0")] == ["resumed", "paused", "paused", "resumed", "resumed"]
-    assert q.redis("HGET", "meta", "paused") == "0"
+LUA = Path(__file__).parents[2] / "lua"
 
 
 # -- events ------------------------------------------------------------------------------------------------
 
 
-def work(q: OwnQueue, jobs: int) -> None:
+def work(q: OwnQueue, jobs: int):
     """Two events a job, added one by one and completed five at a time, as time goes by."""
     for n in range(1, jobs + 1):
         q.advance(n % 3)
@@ -54,30 +28,22 @@ def work(q: OwnQueue, jobs: int) -> None:
 
 
 @pytest.mark.slow
-def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
-    work(q, 1_500)
-    assert 1_000 <= q.redis("XLEN", "events") <= 1_300
-    q.add(*[row("task", "{}", "{}") for _ in range(2_000)])
-    assert 1_000 <= q.redis("XLEN", "events") <= 1_100
-
-
-@pytest.mark.slow
-def test_event_retention_can_be_raised(q: OwnQueue) -> None:
-    assert q.run(administration.set_event_retention(q.meta, 3_000)) == 1
+def test_event_retention_can_be_raised(q: OwnQueue):
+    assert q.run(administration.set_settings(q.meta, maxLenEvents="3000")) == 1
     q.add(*[row("task", "{}", "{}") for _ in range(900)])
     work(q, 1_500)
     for _ in range(100):
         q.add_job(priority=1)
         q.finish(q.take_one().failed("boom"))
     assert 3_000 <= q.redis("XLEN", "events") <= 3_300
-    assert q.run(administration.set_event_retention(q.meta, 0)) == 1
+    assert q.run(administration.set_settings(q.meta, maxLenEvents=None)) == 1
     assert q.redis("HGET", "meta", "maxLenEvents") is None
     q.run(administration.pause(q.meta))
     assert q.redis("XLEN", "events") <= 1_100
 
 
 @pytest.mark.parametrize("junk", ["many", "-5", "1e3", ""])
-def test_invalid_events_limit_uses_default(q: OwnQueue, junk: str) -> None:
+def test_invalid_events_limit_uses_default(q: OwnQueue, junk: str):
     q.redis("HSET", "meta", "maxLenEvents", junk)
     q.run(administration.pause(q.meta))
     assert [event["event"] for event in q.events("0")] == ["paused"]
@@ -88,16 +54,6 @@ def test_invalid_events_limit_uses_default(q: OwnQueue, junk: str) -> None:
 
 def active(q: OwnQueue) -> str:
     q.add_job()
-    return q.take_one().id
-
-
-def active_from_list(q: OwnQueue) -> str:
-    q.add_job(lifo=True)
-    return q.take_one().id
-
-
-def active_with_priority(q: OwnQueue) -> str:
-    q.add_job(priority=1)
     return q.take_one().id
 
 
@@ -115,57 +71,14 @@ def failed(q: OwnQueue) -> str:
     return job.id
 
 
-def stalled(q: OwnQueue) -> str:
-    q.add_job()
-    q.let_idle(q.take_one().entry, 60_000)
-    q.run(recover_stalled(q.meta, "py-9", 1_000, 30_000, 1, False, ""))
-    q.redis("DEL", "lock:recover")
-    return "1"
-
-
-STATES = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promoted, active, active_from_list,
-          active_with_priority, completed, failed, waiting_for_retry, stalled)  # fmt: skip
-
-
-@pytest.mark.parametrize("arrange", STATES)
-def test_remove_deletes_every_key_of_a_job(q: OwnQueue, arrange: object) -> None:
-    job_id = arrange(q)  # type: ignore[operator]
-    give_satellites(q, [job_id])
-    assert q.run(administration.remove(q.meta, job_id)) is True
-    assert q.key_names() <= BOOKKEEPING
-    assert q.entries() == []
-    assert q.redis("GET", "list-active") in (None, "0")
-    assert q.counts() == dict.fromkeys(q.counts(), 0)
-    assert q.event_names(job_id)[-1] == "removed"
-    assert q.run(administration.remove(q.meta, job_id)) is False
-    assert q.exchange(5).jobs == []
-
-
-@pytest.mark.parametrize("arrange", [waiting, lifo, delayed, prioritized, active_from_list])
-def test_remove_keeps_other_jobs(q: OwnQueue, arrange: object) -> None:
-    first = arrange(q)  # type: ignore[operator]
-    before = q.counts()
-    second = arrange(q)  # type: ignore[operator]
-    assert first != second
-    q.run(administration.remove(q.meta, second))
-    assert q.counts() == before
-    assert q.state(first) is not None
-
-
-def test_removing_a_job_that_node_added(q: OwnQueue) -> None:
+def test_removing_a_job_that_node_added(q: OwnQueue):
     q.push_entry(q.put_job("7"))
     assert q.run(administration.remove(q.meta, "7")) is True
     assert q.entries() == []
     assert q.exchange(1).dropped == []
 
 
-def test_removing_a_suspended_job(q: OwnQueue) -> None:
-    q.redis("ZADD", "suspended", START, q.put_job("7", state="suspended"))
-    assert q.run(administration.remove(q.meta, "7")) is True
-    assert q.key_names() == {"events"}
-
-
-def test_remove_of_missing_job(q: OwnQueue) -> None:
+def test_remove_of_missing_job(q: OwnQueue):
     q.redis("SET", "job:7", "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.run(administration.remove(q.meta, "7"))
@@ -175,39 +88,13 @@ def test_remove_of_missing_job(q: OwnQueue) -> None:
 # -- retry -------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_job_runs_again_with_all_its_attempts(q: OwnQueue) -> None:
-    job_id = failed(q)
-    q.redis("HSET", f"job:{job_id}", "revoked", "1", "stalledCount", "1")
-    assert q.run(administration.requeue_job(q.meta, job_id)) == "ok"
-    record = q.job(job_id)
-    assert (record["state"], record["attemptsMade"], record["failedReason"]) == ("waiting", "0", "")
-    assert record.keys().isdisjoint({"revoked", "stalledCount", "failedType", "stacktrace", "processedOn"})
-    assert not q.redis("EXISTS", "failed")
-    assert q.event_names(job_id)[-1] == "retried"
-    again = q.take_one()
-    assert (again.id, again.fence) == (job_id, 2)
-    assert q.finish(again.completed()) == [S.OK]
-
-
-@pytest.mark.parametrize(
-    ("options", "state"), [({"lifo": True}, "waiting"), ({"priority": 3}, "prioritized"), ({"delay": 5}, "waiting")]
-)
-def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any], state: str) -> None:
-    job_id = q.add_job(**options)
-    q.advance(5)
-    q.finish(q.take_one().failed())
-    assert q.run(administration.requeue_job(q.meta, job_id)) == "ok"
-    assert q.state(job_id) == state
-    assert q.take_one().id == job_id
-
-
 @pytest.mark.parametrize("fields", [{}, {"notBefore": "9999999999999"}])
-def test_requeued_parent_is_ready_when_its_children_have_ended(q: OwnQueue, fields: dict[str, str]) -> None:
+def test_requeued_parent_is_ready_when_its_children_have_ended(q: OwnQueue, fields: dict[str, str]):
     """It has waited for its delay before, or was revoked during it: requeued jobs are not delayed."""
     parent = q.add_job(delay=45)
     for name, value in fields.items():
         q.redis("HSET", f"job:{parent}", name, value)
-    child = q.add_job(parent=[parent, q.base[q.base.index("{") + 1 : -1]])
+    child = q.add_job(parent=[parent, q.name])
     assert q.run(administration.revoke(q.meta, parent)) == "revoked"
     assert q.run(administration.requeue_job(q.meta, parent)) == "ok"
     assert q.state(parent) == "waiting-children"
@@ -217,20 +104,7 @@ def test_requeued_parent_is_ready_when_its_children_have_ended(q: OwnQueue, fiel
     assert q.take_one().id == parent
 
 
-@pytest.mark.parametrize("arrange", [waiting, delayed, prioritized, active, completed])
-def test_only_failed_jobs_are_requeued(q: OwnQueue, arrange: object) -> None:
-    job_id = arrange(q)  # type: ignore[operator]
-    before = q.job(job_id)
-    assert q.run(administration.requeue_job(q.meta, job_id)) == before["state"]
-    assert q.job(job_id) == before
-
-
-def test_retry_of_missing_job(q: OwnQueue) -> None:
-    assert q.run(administration.requeue_job(q.meta, "7")) == "gone"
-    assert q.key_names() == set()
-
-
-def test_job_that_cannot_be_requeued_stays_failed(q: OwnQueue) -> None:
+def test_job_that_cannot_be_requeued_stays_failed(q: OwnQueue):
     job_id = failed(q)
     q.redis("DEL", "stream")
     q.redis("SET", "stream", "foreign")
@@ -242,49 +116,42 @@ def test_job_that_cannot_be_requeued_stays_failed(q: OwnQueue) -> None:
 # -- note --------------------------------------------------------------------------------------------------
 
 
-def test_updates_of_current_worker_are_accepted(q: OwnQueue) -> None:
+@pytest.mark.parametrize("kind", ["log", "jstream"])
+def test_numbered_append_is_made_once_in_any_order(q: OwnQueue, kind: str):
     q.add_job()
-    job = q.take_one()
-    token = (job.fence, job.processed_on)
-    assert q.run(administration.update_job_progress(q.meta, "1", '{"at":5}', token)) == S.OK
-    assert q.run(administration.update_job_data(q.meta, "1", '{"new":1}', token)) == S.OK
-    assert q.run(administration.append_job_log(q.meta, "1", "line", 0, token)) == S.OK
-    record = q.job("1")
-    assert (record["progress"], record["data"]) == ('{"at":5}', '{"new":1}')
-    assert q.redis("LRANGE", "log:1", 0, -1) == ["line"]
-    assert q.events("1")[-1] == {"event": "progress", "jobId": "1", "data": '{"at":5}'}
 
+    def append(job: Fetched, number: int) -> S:
+        token = (job.fence, job.processed_on)
+        if kind == "log":
+            return q.run(administration.append_job_log(q.meta, "1", str(number), 0, token, str(number)))
+        status, entry = q.run(chunk(q.meta, "1", token, 0, ["n", str(number)], str(number)))
+        if status in (S.OK, S.ALREADY) and str(number) not in old:
+            assert q.redis("XRANGE", "jstream:1", entry, entry) == [[entry, ["n", str(number)]]]
+        return status
 
-def test_updates_of_stale_worker_are_rejected(q: OwnQueue) -> None:
-    q.add_job()
-    job = q.take_one()
-    q.finish(job.released())
-    before = q.job("1")
-    assert q.run(administration.update_job_progress(q.meta, "1", "5", (job.fence, job.processed_on))) == S.STALE
-    assert q.run(administration.append_job_log(q.meta, "1", "5", 0, (job.fence, job.processed_on))) == S.STALE
-    assert q.job("1") == before
-    assert not q.redis("EXISTS", "log:1")
+    def appended() -> list[int]:
+        if kind == "log":
+            return [int(each) for each in q.redis("LRANGE", "log:1", 0, -1)]
+        return [int(fields[1]) for _, fields in q.redis("XRANGE", "jstream:1", "-", "+")]
 
-
-def test_updates_without_token_need_only_the_job(q: OwnQueue) -> None:
-    q.add_job()
-    assert q.run(administration.update_job_data(q.meta, "1", "2")) == S.OK
-    assert q.run(administration.append_job_log(q.meta, "7", "x", 5)) == S.GONE
-    assert q.run(administration.update_job_progress(q.meta, "7", "x")) == S.GONE
-    assert {key for key in q.key_names() if key.endswith(":7")} == set()
-
-
-def test_the_newest_log_lines_stay(q: OwnQueue) -> None:
-    q.add_job()
-    for i in range(5):
-        q.run(administration.append_job_log(q.meta, "1", str(i), 3))
-    assert q.redis("LRANGE", "log:1", 0, -1) == ["2", "3", "4"]
+    first = q.take_one()
+    sent = [1, *range(65, 1, -1), 70, 68, 100]  # 65 - 2 < 64: all may be in flight together
+    old = {"1", *(str(number) for number in range(62, 66))}  # no longer among the newest 64 chunks
+    assert {append(first, number) for number in sent} == {S.OK}
+    assert {append(first, number) for number in sent} == {S.ALREADY}
+    assert append(first, 67) == S.OK  # lost at first
+    assert append(first, 67) == S.ALREADY
+    assert len(q.job("1")["appended"]) < 300
+    q.finish(first.released())
+    assert append(first, 101) == S.STALE
+    assert append(q.take_one(), 1) == S.OK  # another attempt counts anew
+    assert appended() == [*sent, 67, 1]
 
 
 # -- locks -------------------------------------------------------------------------------------------------
 
 
-def test_a_lock(q: OwnQueue) -> None:
+def test_a_lock(q: OwnQueue):
     key = q.key("lock:x")
     assert q.run(administration.lock(key, "a", 60_000)) is True
     assert q.run(administration.lock(key, "b", 60_000)) is False
@@ -297,62 +164,20 @@ def test_a_lock(q: OwnQueue) -> None:
     assert q.run(administration.lock(key, "b", 60_000)) is True
 
 
-def test_version(q: OwnQueue) -> None:
-    assert q.run(version(q.meta)) == library().name
-    assert q.key_names() == set()
-
-
 # -- obliterate --------------------------------------------------------------------------------------------
 
 
-def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
-    for arrange in (completed, failed, waiting, lifo, delayed, prioritized, in_nodes_priority_list):
-        arrange(q)
-    waiting_for_retry(q)
-    q.redis("ZADD", "suspended", START, q.put_job("8", state="suspended"))
-    give_satellites(q, range(1, 9))
-    q.run(heartbeat(q.meta, "py-1", "{}", 60_000, []))
-    q.run(recover_stalled(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
-    q.run(administration.pause(q.meta))
-    q.run(administration.resume(q.meta))
-    replies = q.obliterate(batch=3)
-    assert replies[-1] == ("done", 0)
-    assert all(deleted <= 3 for _, deleted in replies)
-    assert q.key_names() == set()
-    assert q.obliterate() == [("done", 0)]
-
-
-@pytest.mark.parametrize("arrange", [active, active_from_list])
-def test_obliterate_of_active_queue_needs_force(q: OwnQueue, arrange: object) -> None:
-    arrange(q)  # type: ignore[operator]
-    before = q.key_names()
-    assert q.obliterate() == [("active", 1)]
-    assert q.key_names() == before
-    assert q.obliterate(force=True)[-1] == ("done", 0)
-    assert q.key_names() == set()
-
-
-def test_obliterate_deletes_foreign_keys(q: OwnQueue) -> None:
-    waiting(q)
-    for suffix in ("completed", "lifo", "list-active", "events", "wake", "workers", "stall-watch"):
-        q.redis("DEL", suffix)
-        q.redis("RPUSH" if suffix == "completed" else "SADD", suffix, "foreign")
+def test_obliterate_deletes_every_key_even_of_a_foreign_type(q: OwnQueue):
+    names = (LUA / "core" / "queue.lua").read_text(encoding="utf-8").partition("SUFFIXES = ")[2].partition("\n\n")[0]
+    suffixes = set(re.sub(r"' *\n? *\.\. '|'", "", names).split()) - {"meta"}
+    assert len(suffixes) > 50
+    for suffix in suffixes:
+        q.redis("SET", suffix, "foreign")
     assert q.obliterate()[-1] == ("done", 0)
     assert q.key_names() == set()
 
 
-def test_obliterate_does_not_touch_other_queues(q: OwnQueue) -> None:
-    other = OwnQueue(q.resp, "other-" + q.base[7:-1])
-    try:
-        other.add_job()
-        q.add_job()
-        q.obliterate()
-        assert other.counts()["waiting"] == 1
-    finally:
-        other.delete_everything()
-
-
-def test_obliterate_finds_jobs_that_no_index_names(q: OwnQueue) -> None:
+def test_obliterate_finds_jobs_that_no_index_names(q: OwnQueue):
     """Node's library keeps waiting parents, active jobs of lists and keys of removed jobs in no index."""
     q.put_job("1", state="waiting-children")
     for i in range(1_500):
@@ -378,7 +203,7 @@ def test_obliterate_finds_jobs_that_no_index_names(q: OwnQueue) -> None:
     assert len(replies) < 50
 
 
-def test_obliterate_finds_keys_that_expire(q: OwnQueue) -> None:
+def test_obliterate_finds_keys_that_expire(q: OwnQueue):
     q.run(create_budget(q.meta, "1", ["maxTotalTokens", "9"]))
     q.add_job()
     job = q.take_one()
@@ -394,14 +219,14 @@ def test_obliterate_finds_keys_that_expire(q: OwnQueue) -> None:
     assert q.key_names() == set()
 
 
-def test_obliterate_deletes_foreign_entries(q: OwnQueue) -> None:
+def test_obliterate_deletes_foreign_entries(q: OwnQueue):
     q.redis("XADD", "stream", "*", "foreign", "entry")
     q.read_as(NODE_CONSUMER)
     assert q.obliterate(force=True) == [("more", 0), ("done", 0)]
     assert q.key_names() == set()
 
 
-def test_priority_above_our_maximum(q: OwnQueue) -> None:
+def test_priority_above_our_maximum(q: OwnQueue):
     q.put_job("7", priority=2048, state="prioritized")
     q.redis("ZADD", "scheduled", 2048 * BAND, "7")
     assert q.take_one().id == "7"
@@ -409,7 +234,7 @@ def test_priority_above_our_maximum(q: OwnQueue) -> None:
     assert q.run(administration.remove(q.meta, "7")) is True
 
 
-def test_removed_grouped_job_leaves_list_active(q: OwnQueue) -> None:
+def test_removed_grouped_job_leaves_list_active(q: OwnQueue):
     """It came from no list, and without a stream entry."""
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(2)))

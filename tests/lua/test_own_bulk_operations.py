@@ -1,24 +1,16 @@
 """drain, clean, requeue_jobs, revoke, change_priority, change_delay, promote, and pages by name and of groups."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import administration, reading
-from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.administration import requeue_job
-from glidemq_py._core.calls.working import heartbeat, recover_stalled
 from glidemq_py._features.delays import due_times
 from glidemq_py.testing import RespError
-from tests.lua import job_places
+from tests.inside import administration, reading, requeue_job, row
 from tests.lua.job_places import (
-    SATELLITES,
     delayed,
-    give_satellites,
     in_nodes_priority_list,
     lifo,
     prioritized,
@@ -26,9 +18,7 @@ from tests.lua.job_places import (
     waiting,
     waiting_for_retry,
 )
-from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue
-
-BOOKKEEPING = {*job_places.BOOKKEEPING, "ordering", "ratelimited"}
+from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
 
 
 def member(key: str = "k", concurrency: int = 1, *, delay: int | bool = False, job_id: str = "") -> list[Any]:
@@ -80,98 +70,10 @@ def fail_jobs(q: OwnQueue, count: int) -> list[str]:
     return ids
 
 
-def event_ids(q: OwnQueue, event: str) -> list[str]:
-    """Whom the events of a kind name."""
-    return [each["jobId"] for each in q.events() if each["event"] == event]
-
-
-def check_only_bookkeeping(q: OwnQueue) -> None:
-    groups = {name for name in q.key_names() if name.startswith("group:")}
-    assert q.key_names() - groups <= BOOKKEEPING
-
-
 # -- drain -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [1, 3, 250])
-def test_drain_deletes_only_ready_jobs(q: OwnQueue, batch: int) -> None:
-    q.add(*[row("a", "1", "{}") for _ in range(7)])
-    active = q.fetch(2)
-    ready = [q.add_job(lifo=True), q.add_job(priority=3), q.add_job(priority=2047), q.add_job(lifo=True)]
-    later = [q.add_job(delay=50), q.add_job(delay=50, priority=3)]
-    due = [q.add_job(delay=5), q.add_job(delay=5, priority=9)]
-    q.redis("LPUSH", "priority", q.put_job("77", priority=1))
-    q.advance(5)
-    give_satellites(q, (*ready, *due))
-    assert drain(q, batch=batch) == 5 + len(ready) + len(due) + 1
-    assert [q.state(job.id) for job in active] == ["active", "active"]
-    assert {q.state(job_id) for job_id in later} == {"delayed"}
-    assert q.key_names() - BOOKKEEPING == {"scheduled", *(f"job:{i}" for i in (*later, *(job.id for job in active)))}
-    assert event_ids(q, "drained") == [str(5 + len(ready) + len(due) + 1)]
-    counts = q.counts()
-    assert (counts["waiting"], counts["active"], counts["prioritized"], counts["delayed"]) == (0, 2, 0, 2)
-
-
-@pytest.mark.parametrize("batch", [1, 4, 250])
-def test_drain_of_the_delayed_too(q: OwnQueue, batch: int) -> None:
-    for options in ({}, {"lifo": True}, {"priority": 5}, {"delay": 50}, {"delay": 50, "priority": 5}):
-        for _ in range(3):
-            q.add_job(**options)
-    q.add_job()
-    q.finish(q.take_one().failed(limit=3, backoff=1000))
-    assert drain(q, delayed=True, batch=batch) == 16
-    check_only_bookkeeping(q)
-    assert q.counts() == dict.fromkeys(q.counts(), 0)
-    assert drain(q, delayed=True, batch=batch) == 0
-    assert event_ids(q, "drained") == ["16"]
-
-
-def test_drain_of_nothing(q: OwnQueue) -> None:
-    assert q.run(administration.drain(q.meta, True, "", 250, 0)) == (0, "")
-    assert q.key_names() == set()
-
-
-@pytest.mark.parametrize("batch", [1, 2, 250])
-def test_groups_continue_after_drain(q: OwnQueue, batch: int) -> None:
-    """Parked jobs are deleted too (W98), and their turns do not block later jobs."""
-    q.add(*[member("k") for _ in range(6)], *[member("j") for _ in range(3)])
-    running = q.fetch(10)  # the first of each; all others are parked
-    assert len(running) == 2
-    q.add(*[member("k") for _ in range(4)])  # these are not
-    assert q.redis("ZCARD", "groupq:k") == 5
-    assert drain(q, batch=batch) == 5 + 2 + 4
-    q.add(member("k", job_id="last"))
-    assert q.fetch(10) == []
-    q.finish(*[job.completed() for job in running])
-    assert q.take_one().id == "last"
-    assert q.redis("HGET", "group:k", "active") == "1"
-    assert not [field for field in q.resp.hash(q.key("group:k")) if field.startswith("skip:")]
-
-
-def test_drain_frees_slots(q: OwnQueue) -> None:
-    """A job that waits for its retry keeps its slot; it goes with it (W92)."""
-    q.add(member("k"), member("k"))
-    q.finish(q.take_one().failed(limit=3, backoff=1000))
-    assert drain(q) == 1
-    assert q.redis("HGET", "group:k", "active") == "1"
-    assert drain(q, delayed=True) == 1
-    assert q.redis("HGET", "group:k", "active") == "0"
-    q.add(member("k", job_id="last"))
-    assert q.take_one().id == "last"
-
-
-def test_group_continues_after_next_job_is_drained(q: OwnQueue) -> None:
-    """Its first job comes later, the others wait for their turn; only the first goes."""
-    q.add(member("k", delay=50), member("k"), member("k"))
-    assert q.fetch(10) == []
-    assert q.redis("ZCARD", "groupq:k") == 2
-    q.redis("ZREM", "groupq:k", "3")  # as if it stood elsewhere
-    piece = q.run(administration.drain(q.meta, True, "scheduled:1", 250, 0))
-    assert piece.deleted == 1
-    assert q.take_one().id == "2"
-
-
-def test_thousands_of_skip_marks_are_passed(q: OwnQueue) -> None:
+def test_thousands_of_skip_marks_are_passed(q: OwnQueue):
     """More than one call may consume: the group is come back to."""
     q.add(member("k", delay=50))
     q.add(*[member("k") for _ in range(2500)])
@@ -184,7 +86,7 @@ def test_thousands_of_skip_marks_are_passed(q: OwnQueue) -> None:
     assert [job.id for job in fetched] == ["last"]
 
 
-def test_drain_skips_jobs_that_are_not_waiting(q: OwnQueue) -> None:
+def test_drain_skips_jobs_that_are_not_waiting(q: OwnQueue):
     q.push_entry("gone")
     q.push_entry(q.put_job("parent", state="waiting-children"))
     q.redis("XADD", "stream", "*", "other", "1")
@@ -199,7 +101,7 @@ def test_drain_skips_jobs_that_are_not_waiting(q: OwnQueue) -> None:
     assert q.redis("GET", "job:foreign") == "x"
 
 
-def test_drain_error_leaves_consistent_state(q: OwnQueue) -> None:
+def test_drain_error_leaves_consistent_state(q: OwnQueue):
     q.redis("SET", "lifo", "foreign")
     q.add_job()
     with pytest.raises(RespError, match="WRONGTYPE"):
@@ -209,7 +111,7 @@ def test_drain_error_leaves_consistent_state(q: OwnQueue) -> None:
     q.redis("DEL", "lifo")
 
 
-def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
+def test_a_drain_ends_beside_a_producer(q: OwnQueue):
     """Jobs added between the calls are after the end position of each phase."""
     cursor, pieces = "", 0
     q.add(*[row("a", "1", "{}") for _ in range(5)])
@@ -224,7 +126,7 @@ def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
         assert pieces < 30
 
 
-def test_drain_keeps_pending_entries_after_deleted_ones(q: OwnQueue) -> None:
+def test_drain_keeps_pending_entries_after_deleted_ones(q: OwnQueue):
     """The group still has deleted entries pending; they must not hide the entry that a peer has read."""
     for number in range(1, 7):
         q.push_entry(q.put_job(str(number)))
@@ -240,22 +142,7 @@ def test_drain_keeps_pending_entries_after_deleted_ones(q: OwnQueue) -> None:
 # -- clean -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [1, 2, 250])
-def test_clean_deletes_the_oldest_with_all_their_keys(q: OwnQueue, batch: int) -> None:
-    ids = fail_jobs(q, 5)
-    give_satellites(q, ids)
-    assert clean(q, "completed", batch=batch) == []
-    assert clean(q, "failed", grace=3, batch=batch) == ids[:2]
-    assert clean(q, "failed", limit=2, batch=batch) == ids[2:4]
-    assert {name for name in q.key_names() if ":" in name} - BOOKKEEPING == {
-        f"{kind}:{ids[4]}" for kind in (*SATELLITES, "job")
-    }
-    assert clean(q, "failed", batch=batch) == [ids[4]]
-    check_only_bookkeeping(q)
-    assert event_ids(q, "cleaned") == ["2", "2", "1"]
-
-
-def test_clean_keeps_requeued_jobs(q: OwnQueue) -> None:
+def test_clean_keeps_requeued_jobs(q: OwnQueue):
     """A peer that retries without leaving the index (W40)."""
     (job_id,) = fail_jobs(q, 1)
     q.redis("HSET", f"job:{job_id}", "state", "active")
@@ -265,7 +152,7 @@ def test_clean_keeps_requeued_jobs(q: OwnQueue) -> None:
     assert q.redis("ZCARD", "failed") == 0
 
 
-def test_clean_uses_cutoff_of_first_call(q: OwnQueue) -> None:
+def test_clean_uses_cutoff_of_first_call(q: OwnQueue):
     fail_jobs(q, 2)
     piece = q.run(administration.clean(q.meta, "failed", 0, -1, 1, 100, 0))
     assert (piece.ids, piece.more, piece.cutoff) == (["1"], True, q.now)
@@ -274,39 +161,10 @@ def test_clean_uses_cutoff_of_first_call(q: OwnQueue) -> None:
     assert q.run(administration.clean(q.meta, "failed", 0, piece.cutoff, 10, 99, 1)).ids == ["2"]
 
 
-def test_clean_of_another_state(q: OwnQueue) -> None:
-    with pytest.raises(RespError, match="no index"):
-        clean(q, "waiting")
-
-
 # -- requeue_jobs --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [1, 2, 250])
-def test_failed_jobs_are_requeued_oldest_first(q: OwnQueue, batch: int) -> None:
-    ids = fail_jobs(q, 5)
-    q.redis("HSET", f"job:{ids[0]}", "revoked", "1", "stalledCount", "1", "fallbackIndex", "1")
-    assert retry_all(q, want=3, batch=batch) == 3
-    assert retry_all(q, batch=batch) == 2
-    job = q.job(ids[0])
-    assert not {"revoked", "stalledCount", "fallbackIndex", "failedType", "processedOn"} & job.keys()
-    assert (job["state"], job["attemptsMade"], job["failedReason"], job["finishedOn"]) == ("waiting", "0", "", "")
-    assert q.redis("ZCARD", "failed") == 0
-    assert event_ids(q, "retried") == ["3", "2"]
-    assert [fetched.id for fetched in q.fetch(10)] == ids
-    assert retry_all(q) == 0
-
-
-def test_requeued_job_goes_to_its_source(q: OwnQueue) -> None:
-    q.add_job(lifo=True)
-    q.add_job(priority=7)
-    q.finish(*[job.failed() for job in q.fetch(2)])
-    assert retry_all(q) == 2
-    assert q.redis("LRANGE", "lifo", 0, -1) == ["1"]
-    assert q.state("2") == "prioritized"
-
-
-def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue) -> None:
+def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue):
     for job_id in ("gone", "2gone"):
         q.redis("ZADD", "failed", 1, job_id)
     q.redis("ZADD", "failed", 2, q.put_job("done", state="completed"))
@@ -316,25 +174,14 @@ def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue) -> None:
     assert q.redis("ZRANGE", "failed", 0, -1) == [ids[1]]
 
 
-def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
+def test_job_failing_again_is_not_requeued_twice(q: OwnQueue):
     fail_jobs(q, 3)
     left = q.run(administration.requeue_jobs(q.meta, 2, 0, -1, 0)).left
     assert left == 1
     for job in q.fetch(2):
         q.finish(job.failed())
-    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0, 0, [])
+    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0, 0)
     assert q.redis("ZCARD", "failed") == 2
-
-
-def test_requeued_job_takes_a_new_slot(q: OwnQueue) -> None:
-    q.add(member("k"), member("k"))
-    q.finish(q.take_one().failed())
-    running = q.take_one()
-    assert retry_all(q) == 1
-    assert q.fetch(5) == []
-    q.finish(running.completed())
-    assert q.take_one().id == "1"
-    assert q.redis("HGET", "group:k", "active") == "1"
 
 
 # -- revoke ------------------------------------------------------------------------------------------------
@@ -359,7 +206,7 @@ NOT_BEGUN = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promot
 
 
 @pytest.mark.parametrize("arrange", NOT_BEGUN)
-def test_revoke_fails_jobs_not_started(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+def test_revoke_fails_jobs_not_started(q: OwnQueue, arrange: Callable[[OwnQueue], str]):
     job_id = arrange(q)
     assert revoke(q, job_id) == "revoked"
     job = q.job(job_id)
@@ -380,25 +227,7 @@ def test_revoke_fails_jobs_not_started(q: OwnQueue, arrange: Callable[[OwnQueue]
     assert q.take_one().id == job_id
 
 
-def test_revoked_active_job_is_reported_by_heartbeat(q: OwnQueue) -> None:
-    q.add_job()
-    job = q.take_one()
-    assert revoke(q, job.id) == "flagged"
-    assert q.event_names(job.id)[-1] == "revoked"
-    assert q.run(heartbeat(q.meta, "py-1", "", 1000, [job.token])).statuses == [7]
-    assert q.state(job.id) == "active"
-
-
-def test_a_job_that_has_ended_is_flagged(q: OwnQueue) -> None:
-    q.add_job()
-    q.finish(q.take_one().completed())
-    assert revoke(q, "1") == "flagged"
-    assert q.state("1") == "completed"
-    assert revoke(q, "nobody") == "not_found"
-    assert not q.redis("EXISTS", "job:nobody")
-
-
-def test_revoke_flags_entry_read_by_peer(q: OwnQueue) -> None:
+def test_revoke_flags_entry_read_by_peer(q: OwnQueue):
     """Its worker may be starting it now (W38); activation refuses it."""
     q.add_job()
     q.read_as("worker-1-x")
@@ -407,7 +236,7 @@ def test_revoke_flags_entry_read_by_peer(q: OwnQueue) -> None:
     assert len(q.pending()) == 1
 
 
-def test_revoked_job_deep_in_list_is_rejected_at_fetch(q: OwnQueue) -> None:
+def test_revoked_job_deep_in_list_is_rejected_at_fetch(q: OwnQueue):
     q.add(*[row("a", "1", "{}", lifo=True) for _ in range(2100)])
     assert revoke(q, "1050") == "flagged"
     assert revoke(q, "1") == "revoked"
@@ -418,31 +247,6 @@ def test_revoked_job_deep_in_list_is_rejected_at_fetch(q: OwnQueue) -> None:
     reply = q.exchange(20)
     assert [drop[1:] for drop in reply.dropped] == [["1050", "revoked"]]
     assert q.state("1050") == "failed"
-
-
-def test_revoking_in_a_group(q: OwnQueue) -> None:
-    """The next job starts after a parked, waiting or active one is revoked (W1, W92)."""
-    q.add(*[member("k") for _ in range(5)])
-    first = q.take_one()
-    q.fetch(10)  # parks the others
-    assert revoke(q, "2") == "revoked"
-    q.finish(first.failed(limit=2, backoff=1000))
-    assert revoke(q, "1") == "revoked"  # it waits for its retry, with its slot
-    third = q.take_one()
-    assert third.id == "3"
-    assert revoke(q, "4") == "revoked"
-    q.finish(third.completed())
-    last = q.take_one()
-    assert last.id == "5"
-    q.finish(last.completed())
-    assert q.redis("HMGET", "group:k", "active", "nextSeq") == ["0", "6"]
-
-
-def test_revoking_waiting_job_starts_parked_jobs(q: OwnQueue) -> None:
-    q.add(member("k", delay=50), member("k"))
-    assert q.fetch(5) == []
-    assert revoke(q, "1") == "revoked"
-    assert q.take_one().id == "2"
 
 
 # -- priority, delay, promotion ----------------------------------------------------------------------------
@@ -460,7 +264,7 @@ def promote(q: OwnQueue, job_id: str) -> str:
     return str(q.run(administration.promote(q.meta, job_id)))
 
 
-def test_due_times(q: OwnQueue) -> None:
+def test_due_times(q: OwnQueue):
     options: list[dict[str, Any]] = [{}, {"priority": 4}, {"rank": 9_000}, {"rank": -9}, {"rank": 7}]
     options.append({"fair_key": "key"})
     ids = [q.add_job(delay=1_000 + number, **each) for number, each in enumerate(options)]
@@ -478,7 +282,7 @@ def test_due_times(q: OwnQueue) -> None:
 @pytest.mark.parametrize(
     "arrange", [waiting, lifo, promoted, added_by_node, ours_promoted_by_node, in_nodes_priority_list]
 )
-def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQueue], str]):
     first, job_id = q.add_job(priority=6), arrange(q)
     assert change_priority(q, job_id, 3) == "ok"
     job = q.job(job_id)
@@ -489,46 +293,10 @@ def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQue
     assert q.counts() == {**dict.fromkeys(q.counts(), 0), "active": 2}
 
 
-@pytest.mark.parametrize("arrange", [waiting, lifo, prioritized, delayed])
-def test_the_same_priority_changes_nothing(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
-    job_id = arrange(q)
-    events = q.events()
-    assert change_priority(q, job_id, int(q.job(job_id)["priority"])) == "no_op"
-    assert q.events() == events
-
-
-def test_a_prioritized_job_gets_another_priority_and_goes_behind_its_jobs(q: OwnQueue) -> None:
-    early = q.add_job(priority=9)
-    q.advance(10)
-    late = q.add_job(priority=4)
-    assert change_priority(q, early, 4) == "ok"
-    assert q.job(early)["priority"] == "4"
-    assert [job.id for job in q.fetch(2)] == [late, early]
-
-
-def test_a_prioritized_job_loses_its_priority(q: OwnQueue) -> None:
-    job_id, stacked = q.add_job(priority=9), q.add_job(priority=9, lifo=True)
-    assert change_priority(q, job_id, 0) == "ok"
-    assert change_priority(q, stacked, 0) == "ok"
-    assert [entry["jobId"] for entry in q.entries()] == [job_id]
-    assert q.redis("LRANGE", "lifo", 0, -1) == [stacked]
-    assert q.redis("ZCARD", "scheduled") == 0
-    assert q.state(job_id) == q.state(stacked) == "waiting"
-
-
-def test_a_delayed_job_keeps_its_time_in_another_priority(q: OwnQueue) -> None:
-    job_id = q.add_job(delay=50)
-    assert change_priority(q, job_id, 2047) == "ok"
-    assert float(q.redis("ZSCORE", "scheduled", job_id)) == 2047 * BAND + START + 50
-    assert change_priority(q, job_id, 0) == "ok"
-    assert float(q.redis("ZSCORE", "scheduled", job_id)) == START + 50
-    assert q.state(job_id) == "delayed"
-
-
 @pytest.mark.parametrize(
     "arrange", [waiting, lifo, promoted, added_by_node, prioritized, in_nodes_priority_list, delayed]
 )
-def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]):
     job_id = arrange(q)
     assert change_delay(q, job_id, 70) == "ok"
     job = q.job(job_id)
@@ -542,27 +310,8 @@ def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> 
     assert q.redis("ZCARD", "scheduled") == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"priority": 5}, {"lifo": True}])
-def test_a_delay_ends_at_once(q: OwnQueue, options: dict[str, Any]) -> None:
-    for change in (lambda job_id: change_delay(q, job_id, 0), lambda job_id: promote(q, job_id)):
-        job_id = q.add_job(delay=50, **options)
-        assert change(job_id) == "ok"
-        assert q.job(job_id)["delay"] == "0"
-        assert q.state(job_id) == ("prioritized" if "priority" in options else "waiting")
-        job = q.take_one()
-        assert job.id == job_id
-        q.finish(job.completed())
-    assert q.event_names("2")[:2] == ["added", "promoted"]
-    assert q.redis("ZCARD", "scheduled") == 0
-
-
-def test_promote_of_ready_job_is_rejected(q: OwnQueue) -> None:
-    assert [change_delay(q, q.add_job(), 0), change_delay(q, q.add_job(priority=1), 0)] == ["no_op", "no_op"]
-    assert [promote(q, "1"), promote(q, "2")] == ["waiting", "prioritized"]
-
-
 @pytest.mark.parametrize("state", ["active", "completed", "failed", "group-waiting", "waiting-children", "suspended"])
-def test_other_states_allow_no_change(q: OwnQueue, state: str) -> None:
+def test_other_states_allow_no_change(q: OwnQueue, state: str):
     q.put_job("7", state=state)
     before = q.job("7")
     assert [change_priority(q, "7", 1), change_delay(q, "7", 1), promote(q, "7")] == [state] * 3
@@ -570,7 +319,7 @@ def test_other_states_allow_no_change(q: OwnQueue, state: str) -> None:
     assert [change_priority(q, "no", 1), change_delay(q, "no", 1), promote(q, "no")] == ["gone"] * 3
 
 
-def test_job_read_by_peer_is_held(q: OwnQueue) -> None:
+def test_job_read_by_peer_is_held(q: OwnQueue):
     """Re-queueing it would run it twice (W38)."""
     q.add_job()
     q.read_as("worker-1-x")
@@ -582,7 +331,7 @@ def test_job_read_by_peer_is_held(q: OwnQueue) -> None:
     assert [change_delay(q, "8", 5), change_priority(q, "8", 4)] == ["lost"] * 2
 
 
-def test_a_foreign_key_leaves_the_job_where_it_was(q: OwnQueue) -> None:
+def test_a_foreign_key_leaves_the_job_where_it_was(q: OwnQueue):
     q.add_job()
     q.redis("SET", "scheduled", "foreign")
     for change in (change_priority, change_delay):
@@ -595,11 +344,11 @@ def test_a_foreign_key_leaves_the_job_where_it_was(q: OwnQueue) -> None:
 # -- pages -------------------------------------------------------------------------------------------------
 
 
-def pages(q: OwnQueue, state: str, count: int, name: str = "") -> list[str]:
+def pages(q: OwnQueue, state: str, count: int, name: str = "", newest: bool = False) -> list[str]:
     ids: list[str] = []
     cursor = ""
     while True:
-        piece = q.run(reading.page(q.meta, state, cursor, count, ("state",), name))
+        piece = q.run(reading.page(q.meta, state, cursor, count, ("state",), name, newest=newest))
         assert len(piece.rows) <= count
         ids += [each[0] for each in piece.rows]
         cursor = piece.cursor
@@ -608,16 +357,17 @@ def pages(q: OwnQueue, state: str, count: int, name: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_pages_of_one_name(q: OwnQueue, count: int) -> None:
-    names = ["a", "b", "a", "c", "a"]
-    q.add(*[row(name, "1", "{}") for name in names], *[row(name, "1", "{}", delay=9) for name in names])
-    assert pages(q, "waiting", count, "a") == ["1", "3", "5"]
-    assert pages(q, "delayed", count, "b") == ["7"]
-    assert pages(q, "delayed", count, "z") == []
+def test_pages_from_the_newest_job_on(q: OwnQueue, count: int):
+    q.add(*[row("a", "1", "{}") for _ in range(12)])
+    taken = q.fetch(8)
+    q.finish(*[job.completed() for job in taken[:6]])
+    assert pages(q, "waiting", count, newest=True) == ["12", "11", "10", "9"]
+    assert pages(q, "completed", count, newest=True) == pages(q, "completed", count)[::-1]
+    assert sorted(pages(q, "active", count, newest=True)) == ["7", "8"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
-def test_pages_of_parked_jobs(q: OwnQueue, count: int) -> None:
+def test_pages_of_parked_jobs(q: OwnQueue, count: int):
     groups = ["k", "a@b", "a:9", "", "z"]
     for name in filter(None, groups):
         q.add(*[member(name) for _ in range(4)])
@@ -628,7 +378,7 @@ def test_pages_of_parked_jobs(q: OwnQueue, count: int) -> None:
     assert pages(q, "group-waiting", count, "other") == []
 
 
-def test_parked_jobs_of_many_groups(q: OwnQueue) -> None:
+def test_parked_jobs_of_many_groups(q: OwnQueue):
     """More groups than one step of the scan gives, some of them gone while we look."""
     q.add(*[member(f"g{n % 700}") for n in range(1400)])
     assert sum(len(q.fetch(1000)) for _ in range(3)) == 700
@@ -639,11 +389,24 @@ def test_parked_jobs_of_many_groups(q: OwnQueue) -> None:
 # -- metrics -----------------------------------------------------------------------------------------------
 
 
-def test_recovery_trims_metrics(q: OwnQueue) -> None:
+def test_recovery_trims_metrics(q: OwnQueue):
     """Where peers are always the first of a minute (W71)."""
     minute = START - START % 60_000
     fields = [f"m:{minute - n * 60_000}:c" for n in range(3000)]
     q.redis("HSET", "metrics:completed", *(text for field in fields for text in (field, "1")))
-    q.run(recover_stalled(q.meta, "py-1", 1000, 30_000, 1, False, ""))
+    q.recover_stalled()
     assert q.redis("HLEN", "metrics:completed") == 1441
     q.redis("DEL", "lock:recover")
+
+
+@pytest.mark.parametrize("arrange", [waiting, lifo, prioritized, delayed])
+def test_the_same_priority_changes_nothing(q: OwnQueue, arrange: Callable[[OwnQueue], str]):
+    job_id = arrange(q)
+    events = q.events()
+    assert change_priority(q, job_id, int(q.job(job_id)["priority"])) == "no_op"
+    assert q.events() == events
+
+
+def test_promote_of_ready_job_is_rejected(q: OwnQueue):
+    assert [change_delay(q, q.add_job(), 0), change_delay(q, q.add_job(priority=1), 0)] == ["no_op", "no_op"]
+    assert [promote(q, "1"), promote(q, "2")] == ["waiting", "prioritized"]

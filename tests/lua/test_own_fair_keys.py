@@ -2,11 +2,10 @@
 
 import pytest
 
-from glidemq_py._core.calls.adding import row
+from tests.inside import row
 from tests.lua.own_support import PLAIN_LENGTH, Fetched, OwnQueue
 
 RUNNING = "fair-running"
-HAS_RUN = ("stalledCount", "attemptsMade")
 
 
 def add(q: OwnQueue, *keys: str) -> list[str]:
@@ -19,27 +18,22 @@ def keys_of(q: OwnQueue, jobs: list[Fetched]) -> list[str]:
 
 def commands(q: OwnQueue) -> int:
     """The number of commands that the server has run for functions."""
-    stats = q.resp.info("commandstats")
-    own = {"fcall", "info", "ping", "hello", "set", "client|setinfo"}
-    return sum(
-        int(facts.split(",")[0].removeprefix("calls="))
-        for name, facts in stats.items()
-        if name.removeprefix("cmdstat_") not in own
-    )
+    return q.calls() - q.calls("fcall", "info", "ping", "hello", "set", "client|setinfo")
 
 
-def test_keys_take_turns_within_a_call(q: OwnQueue) -> None:
-    add(q, *"aaaaaabbbc")
-    assert keys_of(q, q.fetch(10)) == list("abcababaaa")
-    assert q.resp.hash(q.key(RUNNING)) == {"a": "6", "b": "3", "c": "1"}
+def test_keys_of_a_bulk_join_in_order_beside_blocked_ones(q: OwnQueue):
+    """The first key is served first. Keys that have jobs keep their turn, and blocked ones stay blocked."""
+    add(q, *"zzyx")
+    assert q.redis("ZRANGE", "fair", 0, 0) == ["z"]
+    q.redis("HSET", "fair-limits", "z", "1|1|0|0|0|0")
+    assert keys_of(q, q.fetch(9)) == list("zxy")
+    add(q, *"zyxw")
+    assert q.redis("ZRANGE", "fair-blocked", 0, -1) == ["z"]
+    assert sorted(q.redis("ZRANGE", "fair", 0, -1)) == list("wxy")
+    assert sorted(keys_of(q, q.fetch(9))) == list("wxy")
 
 
-def test_turns_continue_in_the_next_call(q: OwnQueue) -> None:
-    add(q, *"aaaabbbb")
-    assert [keys_of(q, q.fetch(3)) for _ in range(3)] == [list("aba"), list("bab"), list("ab")]
-
-
-def test_a_page_of_the_ring_is_followed_by_the_next(q: OwnQueue) -> None:
+def test_a_page_of_the_ring_is_followed_by_the_next(q: OwnQueue):
     keys = [f"key-{number:03}" for number in range(250)]
     add(q, *keys, *keys)
     fetched = keys_of(q, q.fetch(500))
@@ -49,30 +43,8 @@ def test_a_page_of_the_ring_is_followed_by_the_next(q: OwnQueue) -> None:
     assert q.redis("EXISTS", "fair") == q.redis("EXISTS", "fair-keys") == 0
 
 
-def test_a_limit_is_reached_within_a_call(q: OwnQueue) -> None:
-    q.redis("HSET", "fair-limits", "a", "1|2|0|0|0|0")
-    add(q, *"aaaab")
-    jobs = q.fetch(5)
-    assert sorted(keys_of(q, jobs)) == ["a", "a", "b"]
-    first = next(job for job in jobs if q.job(job.id)["fairKey"] == "a")
-    reply = q.exchange(5, [first.completed()])
-    assert keys_of(q, [Fetched(job, reply.now) for job in reply.jobs]) == ["a"]
-    assert q.resp.hash(q.key(RUNNING)) == {"a": "2", "b": "1"}
-
-
-def test_all_ends_of_a_call_are_counted(q: OwnQueue) -> None:
-    add(q, *"aaabb")
-    jobs = q.fetch(5)
-    q.finish(jobs[0].completed(), jobs[1].released(), jobs[2].failed(), jobs[3].failed(limit=2))
-    assert q.resp.hash(q.key(RUNNING)) == {"a": "1"}
-    assert q.redis("HLEN", "fair-active") == 1
-    assert q.redis("GET", "list-active") == "1"
-    q.finish(jobs[4].completed())
-    assert {RUNNING, "fair-active", "list-active-ids"} & q.key_names() == set()
-
-
 @pytest.mark.parametrize(("waiting", "most"), [(1, 8.5), (6, 7.5)])
-def test_commands_per_job_do_not_grow_with_the_number_of_keys(q: OwnQueue, waiting: int, most: float) -> None:
+def test_commands_per_job_do_not_grow_with_the_number_of_keys(q: OwnQueue, waiting: int, most: float):
     """Of a job's fetch and end, with 100 jobs per call; waiting: jobs per key."""
     counts: list[float] = []
     for keys in (250, 2_000):
@@ -91,7 +63,7 @@ def test_commands_per_job_do_not_grow_with_the_number_of_keys(q: OwnQueue, waiti
     assert max(counts) < 1.1 * min(counts), counts
 
 
-def test_a_job_without_other_options_is_fetched_and_completed_like_a_plain_one(q: OwnQueue) -> None:
+def test_a_job_without_other_options_is_fetched_and_completed_like_a_plain_one(q: OwnQueue):
     (job_id,) = add(q, "a")
     job = q.take_one()
     assert job.given == [job_id, "", 1, "task", "{}", "{}", q.job(job_id)["timestamp"]]
@@ -99,14 +71,14 @@ def test_a_job_without_other_options_is_fetched_and_completed_like_a_plain_one(q
     assert q.finish(job.completed('"done"')) == [0]
     assert (q.state(job_id), q.job(job_id)["returnvalue"]) == ("completed", '"done"')
     assert q.event_names(job_id) == ["added", "completed"]
-    assert {RUNNING, "fair-active", "list-active-ids"} & q.key_names() == set()
+    assert {RUNNING, "fair-active", "list-active-ids", "list-heartbeats"} & q.key_names() == set()
 
 
 @pytest.mark.parametrize(("field", "value"), [
     ("parentId", "9"), ("schedulerName", "nightly"), ("progress", "50"), ("stalledCount", "1"),
     ("expireAt", "9999999999999"), ("attemptsMade", "1"), ("priority", "3"),
 ])  # fmt: skip
-def test_a_job_with_another_field_is_read_in_full(q: OwnQueue, field: str, value: str) -> None:
+def test_a_job_with_another_field_is_read_in_full(q: OwnQueue, field: str, value: str):
     (job_id,) = add(q, "a")
     q.redis(
         "HSET", f"job:{job_id}", field, value, *(["fence", "1"] if field in ("stalledCount", "attemptsMade") else [])
@@ -117,14 +89,14 @@ def test_a_job_with_another_field_is_read_in_full(q: OwnQueue, field: str, value
 
 
 @pytest.mark.parametrize("field", ["revoked", "expireAt"])
-def test_a_job_that_must_not_run_is_dropped(q: OwnQueue, field: str) -> None:
+def test_a_job_that_must_not_run_is_dropped(q: OwnQueue, field: str):
     (job_id,) = add(q, "a")
     q.redis("HSET", f"job:{job_id}", field, "1")
     assert q.exchange(1).jobs == []
     assert q.state(job_id) == "failed"
 
 
-def test_a_bulk_counts_its_jobs_once_and_exactly(q: OwnQueue) -> None:
+def test_a_bulk_counts_its_jobs_once_and_exactly(q: OwnQueue):
     """Also if a row of the bulk replaces the only job of its key, which a row before it has added."""
     results = q.add(
         row("task", "1", "{}", fair_key="a"),
@@ -140,7 +112,7 @@ def test_a_bulk_counts_its_jobs_once_and_exactly(q: OwnQueue) -> None:
     assert q.redis("EXISTS", "fair") == q.redis("EXISTS", "fair-keys") == 0
 
 
-def test_a_bulk_that_fails_half_way_has_counted_what_it_added(q: OwnQueue) -> None:
+def test_a_bulk_that_fails_half_way_has_counted_what_it_added(q: OwnQueue):
     q.redis("SET", "fairq:broken", "foreign")
     with pytest.raises(Exception, match="WRONGTYPE"):
         add(q, "a", "a", "broken", "a")
@@ -148,6 +120,6 @@ def test_a_bulk_that_fails_half_way_has_counted_what_it_added(q: OwnQueue) -> No
     assert keys_of(q, q.fetch(5)) == ["a", "a"]
 
 
-def test_a_call_writes_at_most_as_many_wake_markers_as_are_kept(q: OwnQueue) -> None:
+def test_a_call_writes_at_most_as_many_wake_markers_as_are_kept(q: OwnQueue):
     add(q, *(f"key-{number}" for number in range(200)))
     assert q.redis("XLEN", "wake") == 64

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from glidemq_py._client.library_source import Library, Variant, assemble, lua_root
 from glidemq_py.testing import RespError
-from tests.lua import wire_support
+from tests.inside import Library, Variant, assemble, lua_root
 from tests.lua.own_support import OwnQueue, library
-from tests.memory_client import MemoryClient
+from tests.wire_library import support as wire_support
 
 FEATURE = "telepathy:9.9"
 USE = f"""-- use_it: use the feature of the test.   KEYS 1 meta   -> 1
@@ -39,7 +38,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Library:
 class NewerQueue(OwnQueue):
     """The queue as the later build calls it."""
 
-    def __init__(self, q: OwnQueue, newer: Library) -> None:
+    def __init__(self, q: OwnQueue, newer: Library):
         self.resp, self.base, self.meta, self.now, self.newer = q.resp, q.base, q.meta, q.now, newer
         if newer.name not in str(self.resp.execute("FUNCTION", "LIST", "LIBRARYNAME", newer.name)):
             self.resp.execute_everywhere("FUNCTION", "LOAD", newer.code)
@@ -52,8 +51,7 @@ class NewerQueue(OwnQueue):
 def later(q: OwnQueue, newer: Library) -> Iterator[NewerQueue]:
     """Return the queue as the later build calls it; its own library is deleted afterwards."""
     yield NewerQueue(q, newer)
-    if not isinstance(q.resp, MemoryClient):
-        q.resp.execute_everywhere("FUNCTION", "DELETE", newer.name)
+    q.resp.execute_everywhere("FUNCTION", "DELETE", newer.name)
 
 
 def dump(q: OwnQueue) -> dict[str, object]:
@@ -73,14 +71,17 @@ def refused(q: OwnQueue) -> str:
     return re.escape(f"unknown feature {FEATURE} of queue {q.base}")
 
 
-def test_plain_queue_lists_no_feature(q: OwnQueue) -> None:
-    q.add_job(priority=3)
+def test_plain_queue_lists_no_feature(q: OwnQueue):
+    q.add_job()
     q.add_job(ordering=["k", 1, 0, 0, 0, 0, 0])
-    q.finish(q.take_one().completed())
+    q.finish(*[job.completed() for job in q.fetch(2)])
+    q.add_job(priority=3)
     assert q.redis("HGET", "meta", "features") is None
+    q.take_one()  # older builds keep a key of another type in a place that this job needs
+    assert q.redis("HGET", "meta", "features") == "list-ids:0.2.0"
 
 
-def test_every_function_refuses_a_queue_with_an_unknown_feature(q: OwnQueue, later: NewerQueue) -> None:
+def test_every_function_refuses_a_queue_with_an_unknown_feature(q: OwnQueue, later: NewerQueue):
     q.add_job()
     job = q.take_one()
     assert later.fcall("use_it", q.meta) == 1
@@ -99,7 +100,7 @@ def test_every_function_refuses_a_queue_with_an_unknown_feature(q: OwnQueue, lat
     assert later.add_job() == "2"
 
 
-def test_known_and_unknown_features_together(q: OwnQueue, later: NewerQueue) -> None:
+def test_known_and_unknown_features_together(q: OwnQueue, later: NewerQueue):
     for listed, unknown in (
         (f"{FEATURE},groups:10.0", "groups:10.0"), ("groups:10.0", "groups:10.0"), ("groups", "groups"),
         ("telepathy:9.8", "telepathy:9.8"), (",,x:1", "x:1"),
@@ -112,14 +113,14 @@ def test_known_and_unknown_features_together(q: OwnQueue, later: NewerQueue) -> 
         later.fcall("pause", q.meta)
 
 
-def test_version_and_keys_without_a_queue_are_not_checked(q: OwnQueue, later: NewerQueue) -> None:
+def test_version_and_keys_without_a_queue_are_not_checked(q: OwnQueue, later: NewerQueue):
     later.fcall("use_it", q.meta)
     assert q.resp.execute("FCALL", library().function("version"), 0) == library().name
     assert q.resp.execute("FCALL", library().function("lock"), 1, "test-of-features:lock", "a", "1000") == 1
     q.resp.execute("UNLINK", "test-of-features:lock")
 
 
-def test_obliterate_ends_the_use_of_a_feature(q: OwnQueue, later: NewerQueue) -> None:
+def test_obliterate_ends_the_use_of_a_feature(q: OwnQueue, later: NewerQueue):
     q.add_job()
     later.fcall("use_it", q.meta)
     assert later.obliterate() == [("more", 1), ("done", 0)]
@@ -127,14 +128,14 @@ def test_obliterate_ends_the_use_of_a_feature(q: OwnQueue, later: NewerQueue) ->
     assert q.add_job() == "1"
 
 
-def test_foreign_meta_key_is_left_to_the_functions(q: OwnQueue) -> None:
+def test_foreign_meta_key_is_left_to_the_functions(q: OwnQueue):
     q.redis("SET", "meta", "foreign")
     assert q.add_job() == "1"
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.take_one()
 
 
-def test_wire_library_refuses_too(q: OwnQueue) -> None:
+def test_wire_library_refuses_too(q: OwnQueue):
     wire_support.load(q.resp)
     q.add_job()
     q.redis("HSET", "meta", "features", FEATURE)

@@ -1,18 +1,17 @@
 """Test that a server at maxmemory rejects only new jobs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.working import heartbeat, leave, reattach, recover_stalled
-from glidemq_py.testing import RespError, ServerProcess
+from glidemq_py.testing import RespError
+from tests.inside import administration, heartbeat, leave, reattach, row
 from tests.lua.own_support import OwnQueue
+from tests.server.worker_support import StartServer
 
 
 @pytest.fixture(params=["valkey-9.1", "valkey-8.1", "redis"])
-def full(request: pytest.FixtureRequest, private_server: Callable[..., ServerProcess]) -> Iterator[OwnQueue]:
+def full(request: pytest.FixtureRequest, private_server: StartServer) -> Iterator[OwnQueue]:
     """A queue with 20 waiting and one failed job on a server that has no memory left."""
     server = private_server(request.param, maxmemory_policy="noeviction")
     with server.client() as resp:
@@ -23,7 +22,7 @@ def full(request: pytest.FixtureRequest, private_server: Callable[..., ServerPro
         yield q
 
 
-def test_full_server_rejects_adds_completely(full: OwnQueue) -> None:
+def test_full_server_rejects_adds_completely(full: OwnQueue):
     before = full.key_names()
     for options in ({}, {"delay": 5}, {"priority": 1}, {"lifo": True}, {"job_id": "x"}):
         with pytest.raises(RespError, match="OOM"):
@@ -35,7 +34,7 @@ def test_full_server_rejects_adds_completely(full: OwnQueue) -> None:
     assert full.state("1") == "failed"
 
 
-def test_the_backlog_drains(full: OwnQueue) -> None:
+def test_the_backlog_drains(full: OwnQueue):
     jobs = full.fetch(20)
     assert len(jobs) == 20
     assert full.finish(*[job.completed() for job in jobs[:15]], *[job.failed(limit=2) for job in jobs[15:]])
@@ -45,11 +44,11 @@ def test_the_backlog_drains(full: OwnQueue) -> None:
     assert full.counts()["completed"] == 15
 
 
-def test_everything_but_adding_works(full: OwnQueue) -> None:
+def test_everything_but_adding_works(full: OwnQueue):
     job = full.take_one()
     full.run(heartbeat(full.meta, "py-1", "{}", 60_000, [job.token]))
     full.let_idle(job.entry, 60_000)
-    assert full.run(recover_stalled(full.meta, "py-1", 60_000, 30_000, 1, False, "")).recovered == [job.id]
+    assert full.recover_stalled().recovered == [job.id]
     full.take_one()
     assert len(full.run(reattach(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
     full.run(administration.pause(full.meta))

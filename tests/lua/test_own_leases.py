@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import administration, working
-from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._features.consistency.checking import FindingKind
 from glidemq_py._features.leases.calls import CONSUMER, Leased, end_leases, extend_leases, release_leases
-from tests.lua import wire_support
+from tests.inside import AttemptStatus as S
+from tests.inside import FindingKind, administration, working
 from tests.lua.check_support import assert_repairs, check
 from tests.lua.own_support import START, Fetched, OwnQueue
 from tests.lua.test_beside_documented import SOURCE, Peer
-from tests.lua.test_own_recovery import look
-from tests.lua.wire_support import WireQueue
-from tests.memory_client import MemoryClient
+from tests.wire_library import support as wire_support
+from tests.wire_library.support import WireQueue
 
 LOCK = 30_000
 DAY = 86_400_000
@@ -46,7 +43,7 @@ def leases(q: OwnQueue) -> list[str]:
     return list(q.redis("ZRANGE", "leases", 0, -1))
 
 
-def test_deadline_is_in_the_record_and_in_the_set(q: OwnQueue) -> None:
+def test_deadline_is_in_the_record_and_in_the_set(q: OwnQueue):
     job_id = q.add_job()
     job = lease(q)
     record = q.job(job_id)
@@ -58,57 +55,20 @@ def test_deadline_is_in_the_record_and_in_the_set(q: OwnQueue) -> None:
     assert leases(q) == []
 
 
-def test_a_plain_exchange_writes_no_lease(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    q.take_one()
-    assert "lease" not in q.job(job_id)
-    assert not q.redis("EXISTS", "leases")
-    assert not q.redis("HEXISTS", "meta", "features")
-
-
 @pytest.mark.parametrize("place", [{}, {"lifo": True}, {"priority": 3}], ids=["stream", "list", "priority"])
-def test_a_lease_is_recovered_at_its_deadline_and_not_before(q: OwnQueue, place: dict[str, Any]) -> None:
+def test_a_lease_is_recovered_at_its_deadline_and_not_before(q: OwnQueue, place: Any):
     job_id = q.add_job(**place)
     job = lease(q, lock=5 * LOCK)
     q.advance(5 * LOCK - 1)
     if job.entry:
         q.let_idle(job.entry, 5 * LOCK, CONSUMER)
-    assert look(q).recovered == []
+    assert q.recover_stalled().recovered == []
     assert leasing(q)[1] == []
     q.advance(1)
-    assert look(q, holder="py-9").recovered == [job_id]
+    assert q.recover_stalled().recovered == [job_id]
     assert (q.job(job_id)["stalledCount"], leases(q)) == ("1", [])
     assert q.take_one().id == job_id
     assert q.finish(job.completed()) == [S.STALE]
-
-
-@pytest.mark.parametrize("place", [{}, {"lifo": True}], ids=["stream", "list"])
-def test_a_fetch_recovers_expired_leases_without_a_worker(q: OwnQueue, place: dict[str, Any]) -> None:
-    job_id = q.add_job(**place)
-    lease(q)
-    q.advance(LOCK)
-    again = lease(q)
-    assert (again.id, again.fence > 1) == (job_id, True)
-    q.advance(LOCK)
-    assert leasing(q)[1] == []  # it stalled a second time
-    assert (q.state(job_id), q.job(job_id)["failedReason"]) == ("failed", "job stalled more than maxStalledCount")
-
-
-def test_expiry_counts_an_attempt_by_option(q: OwnQueue) -> None:
-    opts = {"attempts": 2, "backoff": {"type": "exponential", "delay": 1_000}}
-    job_id = q.add_job(opts=json.dumps(opts), attempts=2)
-    first = lease(q, expiry=working.Expiry.FAILED_ATTEMPT)
-    q.advance(LOCK)
-    assert leasing(q)[1] == []
-    record = q.job(job_id)
-    assert (record["state"], record["attemptsMade"], record["failedType"]) == ("delayed", "1", "LeaseExpiredError")
-    assert "stalledCount" not in record
-    assert leasing(q, 0, [first.failed(limit=2)])[0] == [S.STALE]
-    q.advance(1_000)
-    lease(q, expiry=working.Expiry.FAILED_ATTEMPT)
-    q.advance(LOCK)
-    assert leasing(q)[1] == []
-    assert (q.state(job_id), q.job(job_id)["attemptsMade"]) == ("failed", "2")
 
 
 def end(q: OwnQueue) -> tuple[list[str], list[str]]:
@@ -123,7 +83,7 @@ def stalled_attempt(q: OwnQueue) -> Fetched:
 
 
 @pytest.mark.parametrize("place", [{}, {"lifo": True}, {"priority": 3}], ids=["stream", "list", "priority"])
-def test_stalled_attempt_runs_again_at_once_until_its_last_one(q: OwnQueue, place: dict[str, Any]) -> None:
+def test_stalled_attempt_runs_again_at_once_until_its_last_one(q: OwnQueue, place: Any):
     job_id = q.add_job(opts=json.dumps({"attempts": 2, "backoff": {"type": "fixed", "delay": 60_000}}), **place)
     first = stalled_attempt(q)
     assert end(q) == ([job_id], [])
@@ -143,7 +103,7 @@ def test_stalled_attempt_runs_again_at_once_until_its_last_one(q: OwnQueue, plac
 
 
 @pytest.mark.parametrize(("policy", "stalls"), [(None, 3), (0, 1), (1, 1), (2, 2)])
-def test_stalled_attempts_end_at_the_maximum_of_stalls(q: OwnQueue, policy: int | None, stalls: int) -> None:
+def test_stalled_attempts_end_at_the_maximum_of_stalls(q: OwnQueue, policy: int | None, stalls: int):
     job_id = q.add_job(opts=json.dumps({"attempts": 100}))
     if policy is not None:
         q.redis("HSET", "meta", "maxStalledCount", policy)
@@ -157,7 +117,7 @@ def test_stalled_attempts_end_at_the_maximum_of_stalls(q: OwnQueue, policy: int 
     assert record["failureReason"].startswith("stalled|")
 
 
-def test_stalled_attempt_of_a_discarded_job_is_its_last(q: OwnQueue) -> None:
+def test_stalled_attempt_of_a_discarded_job_is_its_last(q: OwnQueue):
     job_id = q.add_job(opts=json.dumps({"attempts": 100}))
     job = lease(q, expiry=working.Expiry.STALLED_ATTEMPT)
     q.redis("HSET", f"job:{job_id}", "discarded", "1")
@@ -166,30 +126,15 @@ def test_stalled_attempt_of_a_discarded_job_is_its_last(q: OwnQueue) -> None:
     assert end(q) == ([], [job_id])
 
 
-def test_stalled_attempt_applies_retention(q: OwnQueue) -> None:
-    job_id = q.add_job(opts=json.dumps({"removeOnFail": True}))
-    stalled_attempt(q)
-    assert end(q) == ([], [job_id])
-    assert q.state(job_id) is None
-
-
-def test_stalled_attempt_is_recovered_by_a_worker(q: OwnQueue) -> None:
+def test_stalled_attempt_is_recovered_by_a_worker(q: OwnQueue):
     job_id = q.add_job(opts=json.dumps({"attempts": 2}))
     job = stalled_attempt(q)
     q.let_idle(job.entry, LOCK, CONSUMER)
-    assert look(q).recovered == [job_id]
+    assert q.recover_stalled().recovered == [job_id]
     assert (q.job(job_id)["attemptsMade"], q.job(job_id)["stalledCount"]) == ("1", "1")
 
 
-def test_counted_expiry_applies_retention(q: OwnQueue) -> None:
-    job_id = q.add_job(opts=json.dumps({"removeOnFail": True}))
-    lease(q, expiry=working.Expiry.FAILED_ATTEMPT)
-    q.advance(LOCK)
-    leasing(q)
-    assert q.state(job_id) is None
-
-
-def test_timeout_rejects_a_late_result(q: OwnQueue) -> None:
+def test_timeout_rejects_a_late_result(q: OwnQueue):
     job_id = q.add_job(opts=json.dumps({"timeout": 10_000}))
     job = lease(q)
     limit = START + 10_000
@@ -203,49 +148,7 @@ def test_timeout_rejects_a_late_result(q: OwnQueue) -> None:
     assert record["failedReason"] == "timed out after 10000 ms"
 
 
-def test_late_result_of_an_expired_lease_is_applied_while_nobody_has_the_job(q: OwnQueue) -> None:
-    q.add_job()
-    job = lease(q)
-    q.advance(2 * LOCK)
-    assert leasing(q, 0, [job.completed("1")])[0] == [S.OK]
-
-
-def test_extension_moves_both_deadlines(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    job = lease(q)
-    q.advance(LOCK - 1)
-    assert extend(q, job, 3 * LOCK) == ([S.OK], [q.now + 3 * LOCK])
-    assert q.job(job_id)["lastActive"] == str(q.now + 3 * LOCK)
-    q.advance(2 * LOCK)
-    assert look(q).recovered == []
-    q.redis("HSET", f"job:{job_id}", "revoked", "1")
-    assert extend(q, job, LOCK)[0] == [S.REVOKED]
-    assert extend(q, Fetched([job_id, job.entry, 7], job.processed_on), LOCK) == ([S.STALE], [0])
-    q.run(administration.remove(q.meta, job_id))
-    assert extend(q, job, LOCK) == ([S.GONE], [0])
-
-
-def test_a_worker_s_attempt_cannot_be_extended_as_a_lease(q: OwnQueue) -> None:
-    q.add_job()
-    assert extend(q, q.take_one(), LOCK) == ([S.STALE], [0])
-
-
-def test_release_of_an_owner_is_paged(q: OwnQueue) -> None:
-    for _ in range(700):
-        q.add_job()
-    leasing(q, 700, owner="gone")
-    for _ in range(20):
-        q.add_job(lifo=True)
-    leasing(q, 5, owner="other")
-    leasing(q, 15, owner="gone")
-    first = q.run(release_leases(q.meta, "gone", "", False))
-    assert (first.released <= 500, first.cursor != "") == (True, True)
-    second = q.run(release_leases(q.meta, "gone", first.cursor, False))
-    assert (first.released + second.released, second.cursor, len(leases(q))) == (715, "", 5)
-    assert check(q).findings == ()
-
-
-def test_release_of_an_owner_skips_nothing_when_others_report_between_two_pages(q: OwnQueue) -> None:
+def test_release_of_an_owner_skips_nothing_when_others_report_between_two_pages(q: OwnQueue):
     for _ in range(1_500):
         q.add_job()
     others = [job for _ in range(2) for job in leasing(q, 500, owner="other")[1]]
@@ -261,7 +164,7 @@ def test_release_of_an_owner_skips_nothing_when_others_report_between_two_pages(
     assert check(q).findings == ()
 
 
-def test_a_fetch_after_a_mass_expiry_is_full(q: OwnQueue) -> None:
+def test_a_fetch_after_a_mass_expiry_is_full(q: OwnQueue):
     for _ in range(100):
         q.add_job()
     assert len(leasing(q, 100)[1]) == 100
@@ -270,7 +173,7 @@ def test_a_fetch_after_a_mass_expiry_is_full(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("place", [{}, {"lifo": True}], ids=["stream", "list"])
-def test_leases_that_are_over_are_ended_without_a_fetch(q: OwnQueue, place: dict[str, Any]) -> None:
+def test_leases_that_are_over_are_ended_without_a_fetch(q: OwnQueue, place: Any):
     assert q.run(end_leases(q.meta, False)) == ([], [], -1, 0)
     again = q.add_job(**place)
     assert len(leasing(q, 1)[1]) == 1
@@ -287,7 +190,7 @@ def test_leases_that_are_over_are_ended_without_a_fetch(q: OwnQueue, place: dict
     assert check(q).findings == ()
 
 
-def test_few_leases_are_ended_per_call(q: OwnQueue) -> None:
+def test_few_leases_are_ended_per_call(q: OwnQueue):
     for _ in range(101):
         q.add_job()
     leasing(q, 101)
@@ -297,17 +200,7 @@ def test_few_leases_are_ended_per_call(q: OwnQueue) -> None:
     assert (len(second.recovered), second.wait) == (1, -1)
 
 
-def test_group_keeps_its_order_when_a_lease_expires(q: OwnQueue) -> None:
-    ordering = ["k", 1, 0, 0, 0, 0, 0]
-    first, second = q.add_job(ordering=ordering), q.add_job(ordering=ordering)
-    assert [job.id for job in leasing(q)[1]] == [first]
-    q.advance(LOCK)
-    assert [job.id for job in leasing(q)[1]] == [first]
-    assert q.state(second) == "group-waiting"
-    assert check(q).findings == ()
-
-
-def test_a_suspect_is_leased_alone(q: OwnQueue) -> None:
+def test_a_suspect_is_leased_alone(q: OwnQueue):
     suspect, others = q.add_job(), [q.add_job(), q.add_job()]
     job = q.take_one()
     q.redis("HSET", f"job:{suspect}", "suspectLimit", "2")
@@ -316,18 +209,18 @@ def test_a_suspect_is_leased_alone(q: OwnQueue) -> None:
     assert sorted(job.id for job in leasing(q)[1]) == others
 
 
-def test_stale_members_are_removed_after_their_deadline(q: OwnQueue) -> None:
+def test_stale_members_are_removed_after_their_deadline(q: OwnQueue):
     job_id = q.add_job()
     lease(q)
     q.run(administration.remove(q.meta, job_id))
     assert leases(q) == [job_id]
     assert check(q).findings == ()
     q.advance(LOCK)
-    look(q)
+    q.recover_stalled()
     assert leases(q) == []
 
 
-def test_check_repairs_the_set(q: OwnQueue) -> None:
+def test_check_repairs_the_set(q: OwnQueue):
     job_id = q.add_job()
     lease(q)
     q.redis("UNLINK", "leases")
@@ -336,20 +229,13 @@ def test_check_repairs_the_set(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("score", ["+inf", "9e99", str(START + 10 * DAY)])
-def test_unusable_deadlines_are_repaired(q: OwnQueue, score: str) -> None:
+def test_unusable_deadlines_are_repaired(q: OwnQueue, score: str):
     job_id = q.add_job()
     lease(q)
     q.redis("ZADD", "leases", score, job_id)
     q.advance(LOCK)
-    look(q)
+    q.recover_stalled()
     assert q.state(job_id) == "waiting"
-
-
-def test_obliterate_deletes_leases(q: OwnQueue) -> None:
-    q.add_job()
-    lease(q)
-    q.obliterate(force=True)
-    assert q.key_names() == set()
 
 
 # -- peers ---------------------------------------------------------------------------------------------------
@@ -358,18 +244,16 @@ def test_obliterate_deletes_leases(q: OwnQueue) -> None:
 @pytest.fixture(params=["wire", "documented"])
 def peer(request: pytest.FixtureRequest, q: OwnQueue) -> WireQueue:
     """Return a peer that calls the wire library, or one that calls a library as Node peers have it."""
-    name = q.base.partition("{")[2].rstrip("}")
+    name = q.name
     if request.param == "wire":
         wire_support.load(q.resp)
         return WireQueue(q.resp, name)
-    if isinstance(q.resp, MemoryClient):
-        pytest.skip("the in-memory server loads no foreign library")
     q.resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", SOURCE)
     return Peer(q.resp, name)
 
 
 @pytest.mark.parametrize("place", [{}, {"lifo": True}], ids=["stream", "list"])
-def test_no_peer_takes_a_leased_job_early(q: OwnQueue, peer: WireQueue, place: dict[str, Any]) -> None:
+def test_no_peer_takes_a_leased_job_early(q: OwnQueue, peer: WireQueue, place: Any):
     job_id = q.add_job(**place)
     job = lease(q, lock=10 * LOCK)
     q.advance(10 * LOCK - 1)
@@ -379,12 +263,12 @@ def test_no_peer_takes_a_leased_job_early(q: OwnQueue, peer: WireQueue, place: d
         q.let_idle(job.entry, 10 * LOCK, CONSUMER)
     recover()
     assert q.state(job_id) == "active"
-    assert look(q).recovered == []
+    assert q.recover_stalled().recovered == []
     assert leasing(q, 0, [job.completed("1")])[0] == [S.OK]
     assert check(q).findings == ()
 
 
-def test_a_peer_recovers_an_abandoned_lease(q: OwnQueue, peer: WireQueue) -> None:
+def test_a_peer_recovers_an_abandoned_lease(q: OwnQueue, peer: WireQueue):
     job_id = q.add_job()
     job = lease(q)
     q.advance(3 * LOCK)
@@ -399,3 +283,30 @@ def test_a_peer_recovers_an_abandoned_lease(q: OwnQueue, peer: WireQueue) -> Non
     assert q.state(job_id) == "active"
     peer.complete(job_id, entry, "2")
     assert q.job(job_id)["returnvalue"] == "2"
+
+
+def test_late_result_of_an_expired_lease_is_applied_while_nobody_has_the_job(q: OwnQueue):
+    q.add_job()
+    job = lease(q)
+    q.advance(2 * LOCK)
+    assert leasing(q, 0, [job.completed("1")])[0] == [S.OK]
+
+
+def test_a_worker_s_attempt_cannot_be_extended_as_a_lease(q: OwnQueue):
+    q.add_job()
+    assert extend(q, q.take_one(), LOCK) == ([S.STALE], [0])
+
+
+def test_release_of_an_owner_is_paged(q: OwnQueue):
+    for _ in range(700):
+        q.add_job()
+    leasing(q, 700, owner="gone")
+    for _ in range(20):
+        q.add_job(lifo=True)
+    leasing(q, 5, owner="other")
+    leasing(q, 15, owner="gone")
+    first = q.run(release_leases(q.meta, "gone", "", False))
+    assert (first.released <= 500, first.cursor != "") == (True, True)
+    second = q.run(release_leases(q.meta, "gone", first.cursor, False))
+    assert (first.released + second.released, second.cursor, len(leases(q))) == (715, "", 5)
+    assert check(q).findings == ()

@@ -1,14 +1,10 @@
 """Test the figures per job name and minute on the server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, unpack, working
-from glidemq_py._core.calls.working import NameMetrics, NameMetricsReport
+from tests.inside import Call, NameMetrics, NameMetricsReport, requests, set_settings, unpack, working
 from tests.lua.own_support import START, OwnQueue
 
 MINUTE = 60_000
@@ -16,8 +12,8 @@ THIS = START - START % MINUTE
 BY_NAME = working.ExchangeFlags.BY_NAME
 
 
-def turn_on(q: OwnQueue, minutes: int = 10, names: int = 5) -> None:
-    q.run(Call("set_metrics_by_name", q.meta, requests.set_metrics_by_name(text=f"{minutes}|{names}"), int))
+def turn_on(q: OwnQueue, minutes: int = 10, names: int = 5):
+    q.run(set_settings(q.meta, metricsByName=f"{minutes}|{names}"))
 
 
 def send(q: OwnQueue, number: int, *rows: NameMetrics, worker: str = "py-1", no_metrics: bool = False) -> int:
@@ -41,24 +37,7 @@ def read(q: OwnQueue, minutes: int = 60, name: object = False, last: int = 0) ->
             return sorted(found, key=lambda each: (each[0], str(each[1])))
 
 
-def test_off_by_default(q: OwnQueue) -> None:
-    assert not send(q, 1, row()) & BY_NAME
-    assert read(q) == []
-
-
-def test_merged_across_workers(q: OwnQueue) -> None:
-    turn_on(q)
-    assert send(q, 1, row(ran=5), row("b")) & BY_NAME
-    send(q, 1, row(ran=5), worker="py-2")
-    send(q, 2, row(ran=70), worker="py-2")
-    assert read(q) == [
-        [THIS, "a", 3, 0, 0, [3, 9, 3, 3], [3, 80, 5, 2, 70, 1]],
-        [THIS, "b", 1, 0, 0, [1, 3, 3, 1], [1, 5, 5, 1]],
-    ]
-    assert read(q, name="b") == read(q)[1:]
-
-
-def test_repeated_report_counts_once(q: OwnQueue) -> None:
+def test_repeated_report_counts_once(q: OwnQueue):
     turn_on(q)
     rows = [row(minute=THIS - MINUTE), row()]
     for _ in range(3):
@@ -68,13 +47,7 @@ def test_repeated_report_counts_once(q: OwnQueue) -> None:
     assert [each[2] for each in read(q)] == [1, 2]
 
 
-def test_worker_without_metrics_is_left_out(q: OwnQueue) -> None:
-    turn_on(q)
-    assert not send(q, 1, row(), no_metrics=True) & BY_NAME
-    assert read(q) == []
-
-
-def test_bounded_names(q: OwnQueue) -> None:
+def test_bounded_names(q: OwnQueue):
     turn_on(q, names=3)
     for number in range(10):
         send(q, number + 1, row(f"name-{number}"))
@@ -84,7 +57,7 @@ def test_bounded_names(q: OwnQueue) -> None:
     ]  # fmt: skip
 
 
-def test_bounded_minutes(q: OwnQueue) -> None:
+def test_bounded_minutes(q: OwnQueue):
     turn_on(q, minutes=10)
     send(q, 1, row(minute=THIS - 9 * MINUTE), row("late", THIS - 10 * MINUTE), row("early", THIS + 5 * MINUTE))
     assert [(each[0], each[1]) for each in read(q)] == [(THIS - 9 * MINUTE, "a"), (THIS, "early")]
@@ -93,7 +66,7 @@ def test_bounded_minutes(q: OwnQueue) -> None:
     assert 10 * MINUTE < last <= 11 * MINUTE
 
 
-def test_pages(q: OwnQueue) -> None:
+def test_pages(q: OwnQueue):
     turn_on(q, minutes=1_440)
     minutes = [THIS - number * MINUTE for number in (0, 1, 199, 200, 201, 700)]
     for number, minute in enumerate(minutes):
@@ -104,13 +77,13 @@ def test_pages(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["x", "0|5", "|", "-1|5"])
-def test_malformed_setting_is_off(q: OwnQueue, junk: str) -> None:
+def test_malformed_setting_is_off(q: OwnQueue, junk: str):
     q.redis("HSET", "meta", "metricsByName", junk)
     assert not send(q, 1, row()) & BY_NAME
     assert read(q) == []
 
 
-def test_malformed_figures(q: OwnQueue) -> None:
+def test_malformed_figures(q: OwnQueue):
     turn_on(q)
     key = f"metrics-by-name:{THIS}"
     q.redis("HSET", key, "n:a", "junk", "n:b", "\x93\x01", "names", "x")
@@ -122,13 +95,4 @@ def test_malformed_figures(q: OwnQueue) -> None:
     q.redis("DEL", key)
     q.redis("RPUSH", key, "foreign")
     assert send(q, 3, row()) & BY_NAME
-    assert read(q) == []
-
-
-def test_obliterate_deletes_figures(q: OwnQueue) -> None:
-    turn_on(q)
-    send(q, 1, row())
-    assert q.obliterate()[-1][0] == "done"
-    assert q.redis("EXISTS", f"metrics-by-name:{THIS}") == 0
-    turn_on(q)
     assert read(q) == []

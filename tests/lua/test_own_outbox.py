@@ -4,18 +4,16 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled
-from glidemq_py._features.outbox import OutboxEntry, OutboxReply, dead_letter_queue, outbox
 from glidemq_py.testing import RespError
+from tests.inside import AttemptStatus as S
+from tests.inside import ExchangeFlags, OutboxEntry, OutboxReply, dead_letter_queue, outbox, row
 from tests.lua.own_support import Fetched, OwnQueue
 
 ALL = "failed,stalled,expired,cost,revoked,malformed"
 HOLD = 10_000
 
 
-def declare(q: OwnQueue, on: str = ALL) -> None:
+def declare(q: OwnQueue, on: str = ALL):
     assert q.run(dead_letter_queue(q.meta, "dlq", on)) == "dlq"
 
 
@@ -44,16 +42,20 @@ def take_with(q: OwnQueue, **options: Any) -> Fetched:
 # -- which ends make one -----------------------------------------------------------------------------------
 
 
-def test_final_failure_creates_dead_letter_entry(q: OwnQueue) -> None:
+def test_reply_reports_whether_the_outbox_has_entries(q: OwnQueue):
+    def pending(job: Fetched) -> bool:
+        reply = q.exchange(0, [job.failed("no luck", limit=2)])
+        return bool(reply.flags & ExchangeFlags.OUTBOX_PENDING)
+
+    assert not pending(take_with(q))
+    assert not pending(q.take_one())
     declare(q)
     job = take_with(q, name="mail", data='{"to":1}')
-    assert q.finish(job.failed(limit=2)) == [S.RETRYING]
-    assert outbox_entries(q) == []
+    assert not pending(job)
     again = q.take_one()
-    reply = q.exchange(0, [again.failed("no luck", limit=2)])
-    assert (reply.statuses, reply.flags & ExchangeFlags.OUTBOX_PENDING) == ([S.FAILED], ExchangeFlags.OUTBOX_PENDING)
+    assert pending(again)
     assert only_outbox_entry(q) == {
-        "kind": "dead", "to": "dlq", "id": "1", "activation": "2", "why": "failed", "name": "mail",
+        "kind": "dead", "to": "dlq", "id": "2", "activation": "2", "why": "failed", "name": "mail",
         "data": '{"to":1}', "reason": "no luck", "attempts": "1",
     }  # fmt: skip
     # A lost reply: the attempt is reported again and adds no second entry.
@@ -61,41 +63,11 @@ def test_final_failure_creates_dead_letter_entry(q: OwnQueue) -> None:
     assert len(outbox_entries(q)) == 1
 
 
-def test_no_outbox_entry_without_dead_letter_queue(q: OwnQueue) -> None:
-    job = take_with(q)
-    reply = q.exchange(0, [job.failed()])
-    assert (reply.statuses, reply.flags & ExchangeFlags.OUTBOX_PENDING) == ([S.FAILED], 0)
-    assert not q.redis("EXISTS", "outbox")
-
-
-def test_removed_failed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
-    declare(q)
-    q.finish(take_with(q, data='"kept"').failed(keep=1))
-    assert q.job("1") == {}
-    assert only_outbox_entry(q)["data"] == '"kept"'
-
-
-def test_expired_job_creates_dead_letter_entry(q: OwnQueue) -> None:
-    declare(q)
-    q.add_job(ttl=10)
-    q.advance(11)
-    assert q.exchange(1).flags & ExchangeFlags.OUTBOX_PENDING
-    assert (only_outbox_entry(q)["why"], only_outbox_entry(q)["reason"]) == ("expired", "expired")
-
-
-def test_expired_delayed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
-    declare(q)
-    q.add_job(ttl=10, delay=50)
-    q.advance(51)
-    q.exchange(1)
-    assert only_outbox_entry(q)["why"] == "expired"
-
-
-def test_stalled_job_creates_dead_letter_entry(q: OwnQueue) -> None:
+def test_stalled_job_creates_dead_letter_entry(q: OwnQueue):
     declare(q)
     job = take_with(q, data='"x"')
     q.let_idle(job.entry, 40_000)
-    reply = q.run(recover_stalled(q.meta, "py-2", 1_000, 30_000, 0, False, ""))
+    reply = q.recover_stalled(0)
     assert reply.failed == ["1"]
     entry = only_outbox_entry(q)
     assert (entry["why"], entry["reason"]) == ("stalled", "job stalled more than maxStalledCount")
@@ -103,23 +75,7 @@ def test_stalled_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     assert int(entry["activation"]) > job.fence
 
 
-def test_revoked_job_creates_dead_letter_entry(q: OwnQueue) -> None:
-    declare(q)
-    q.add_job(delay=1_000)
-    assert q.fcall("revoke", q.meta, "1") == "revoked"
-    assert only_outbox_entry(q)["why"] == "revoked"
-
-
-def test_job_revoked_while_active_creates_revoked_entry(q: OwnQueue) -> None:
-    declare(q, "revoked")
-    job, other = take_with(q), take_with(q)
-    by_revocation = job.failed("revoked")._replace(failed_type="JobRevokedError")
-    # A handler can raise any message; the text alone does not mark a job as revoked.
-    assert q.finish(by_revocation, other.failed("revoked")) == [S.FAILED, S.FAILED]
-    assert only_outbox_entry(q)["id"] == job.id
-
-
-def test_too_costly_job_creates_dead_letter_entry(q: OwnQueue) -> None:
+def test_too_costly_job_creates_dead_letter_entry(q: OwnQueue):
     declare(q)
     q.add(row("a", "{}", "{}", ordering=["g", 1, 0, 0, 5_000, 1_000, 3_000]))
     q.redis("HSET", "group:g", "tbCapacity", "1000")
@@ -127,7 +83,7 @@ def test_too_costly_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     assert (q.state("1"), only_outbox_entry(q)["why"]) == ("failed", "cost")
 
 
-def test_malformed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
+def test_malformed_job_creates_dead_letter_entry(q: OwnQueue):
     declare(q)
     q.put_job("m")
     q.redis("HDEL", "job:m", "name")
@@ -136,19 +92,7 @@ def test_malformed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     assert (only_outbox_entry(q)["why"], only_outbox_entry(q)["name"]) == ("malformed", "")
 
 
-def test_only_configured_kinds_create_entries(q: OwnQueue) -> None:
-    declare(q, "failed,stalled")
-    q.add_job(ttl=10)
-    q.advance(11)
-    q.exchange(1)
-    q.add_job(delay=1_000)
-    q.fcall("revoke", q.meta, "2")
-    assert outbox_entries(q) == []
-    q.finish(take_with(q).failed())
-    assert only_outbox_entry(q)["why"] == "failed"
-
-
-def test_setting_of_node_peer_means_default_kinds(q: OwnQueue) -> None:
+def test_setting_of_node_peer_means_default_kinds(q: OwnQueue):
     q.redis("HSET", "meta", "deadLetterQueueName", "theirs")
     q.add_job(delay=1_000)
     q.fcall("revoke", q.meta, "1")
@@ -156,32 +100,10 @@ def test_setting_of_node_peer_means_default_kinds(q: OwnQueue) -> None:
     assert (only_outbox_entry(q)["to"], only_outbox_entry(q)["why"]) == ("theirs", "failed")
 
 
-def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
-    declare(q)
-    q.add_job(ttl=10)
-    q.advance(11)
-    q.exchange(1)
-    assert q.fcall("requeue_job", q.meta, "1") == "ok"
-    q.exchange(1)
-    assert len({entry["activation"] for entry in outbox_entries(q)}) == len(outbox_entries(q)) == 2
-
-
-# -- target queues -----------------------------------------------------------------------------------------
-
-
-def test_dead_letters_to_sets_queue(q: OwnQueue) -> None:
-    assert q.run(dead_letter_queue(q.meta)) == ""
-    declare(q, "failed")
-    assert q.resp.hash(q.meta) == {"deadLetterQueueName": "dlq", "deadLetterOn": "failed"}
-    assert q.run(dead_letter_queue(q.meta)) == "dlq"
-    assert q.run(dead_letter_queue(q.meta, "")) == ""
-    assert q.resp.hash(q.meta) == {}
-
-
 # -- an error half-way -------------------------------------------------------------------------------------
 
 
-def test_job_stays_active_if_its_dead_letter_entry_cannot_be_written(q: OwnQueue) -> None:
+def test_job_stays_active_if_its_dead_letter_entry_cannot_be_written(q: OwnQueue):
     declare(q)
     job = take_with(q)
     q.redis("SET", "outbox", "foreign")
@@ -193,7 +115,7 @@ def test_job_stays_active_if_its_dead_letter_entry_cannot_be_written(q: OwnQueue
     assert len(outbox_entries(q)) == 1
 
 
-def test_entries_of_one_attempt_have_one_id(q: OwnQueue) -> None:
+def test_entries_of_one_attempt_have_one_id(q: OwnQueue):
     declare(q)
     job = take_with(q)
     q.redis("SET", "failed", "foreign")
@@ -207,13 +129,13 @@ def test_entries_of_one_attempt_have_one_id(q: OwnQueue) -> None:
 # -- reading and crossing off ------------------------------------------------------------------------------
 
 
-def fill(q: OwnQueue, count: int, data: str = '"x"') -> None:
+def fill(q: OwnQueue, count: int, data: str = '"x"'):
     declare(q)
     q.add(*[row("a", data, "{}") for _ in range(count)], quiet=True)
     q.finish(*[job.failed() for job in q.fetch(count)])
 
 
-def test_entries_are_read_and_deleted(q: OwnQueue) -> None:
+def test_entries_are_read_and_deleted(q: OwnQueue):
     fill(q, 3)
     reply = read(q)
     assert reply.held
@@ -227,7 +149,7 @@ def test_entries_are_read_and_deleted(q: OwnQueue) -> None:
     assert not q.redis("EXISTS", "lock:outbox")
 
 
-def test_one_holder_at_a_time(q: OwnQueue) -> None:
+def test_one_holder_at_a_time(q: OwnQueue):
     fill(q, 1)
     mine = read(q, "mine")
     assert mine.entries
@@ -237,7 +159,7 @@ def test_one_holder_at_a_time(q: OwnQueue) -> None:
     assert read(q, "yours") == OutboxReply(True, [])
 
 
-def test_entries_added_during_a_round_are_read(q: OwnQueue) -> None:
+def test_entries_added_during_a_round_are_read(q: OwnQueue):
     fill(q, 1)
     first = read(q, "mine")
     q.finish(take_with(q).failed())
@@ -246,7 +168,7 @@ def test_entries_added_during_a_round_are_read(q: OwnQueue) -> None:
     assert [entry.fields["id"] for entry in later.entries] == ["2"]
 
 
-def test_pages_are_bounded_in_number_and_bytes(q: OwnQueue) -> None:
+def test_pages_are_bounded_in_number_and_bytes(q: OwnQueue):
     fill(q, 150)
     first = read(q)
     assert len(first.entries) == 100
@@ -258,10 +180,3 @@ def test_pages_are_bounded_in_number_and_bytes(q: OwnQueue) -> None:
     q.redis("DEL", "lock:outbox")
     fill(q, 5, '"' + "x" * 400_000 + '"')
     assert len(read(q).entries) == 3
-
-
-def test_obliterate_deletes_the_outbox(q: OwnQueue) -> None:
-    fill(q, 1)
-    read(q)
-    q.obliterate(force=True)
-    assert q.key_names() <= {"lock:recover"}

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.working import AttemptStatus
+from tests.inside import AttemptStatus, row
 from tests.lua.own_support import FETCHED_FIELDS, START, Fetched, OwnQueue
 
 PLAIN_FIELDS = FETCHED_FIELDS.index("attemptsMade")
@@ -15,21 +14,16 @@ def plain_marks(q: OwnQueue) -> list[str | None]:
     return [entry.get("plain", entry.get("chosen")) for entry in q.entries()]
 
 
-def calls_of(q: OwnQueue, command: str) -> int:
-    """Arguments of the server's calls cannot be counted; its calls can."""
-    return int(q.resp.info("commandstats").get(f"cmdstat_{command}", "calls=0").split(",")[0].removeprefix("calls="))
-
-
 @pytest.mark.parametrize(("options", "marked"), [
     ({}, True), ({"attempts": 3}, True), ({"job_id": "mine"}, True), ({"delay": 5}, False), ({"ttl": 5}, False),
     ({"priority": 1}, False), ({"fair_key": "tenant"}, False), ({"ordering": ["g", 1, 0, 0, 0, 0, 0]}, False),
 ])  # fmt: skip
-def test_only_plain_jobs_are_marked(q: OwnQueue, options: dict[str, Any], marked: bool) -> None:
+def test_only_plain_jobs_are_marked(q: OwnQueue, options: Any, marked: bool):
     q.add_job(**options)
     assert [mark for mark in plain_marks(q) if mark] == [str(START)] * marked
 
 
-def test_retried_and_released_jobs_are_not_marked(q: OwnQueue) -> None:
+def test_retried_and_released_jobs_are_not_marked(q: OwnQueue):
     q.add(row("a", "1", "{}"), row("b", "2", "{}"))
     first, second = q.fetch(2)
     q.finish(first.released(), second.failed(limit=2))
@@ -40,13 +34,7 @@ def test_retried_and_released_jobs_are_not_marked(q: OwnQueue) -> None:
     assert [len(job.given) > PLAIN_FIELDS for job in again] == [True, True]
 
 
-def test_fetched_row_ends_after_the_timestamp(q: OwnQueue) -> None:
-    q.add_job("send", data="[1]", opts='{"attempts":3}', attempts=3)
-    job = q.take_one()
-    assert job.given == [job.id, job.entry, 1, "send", "[1]", '{"attempts":3}', str(START)]
-
-
-def test_job_with_a_chosen_id_is_plain(q: OwnQueue) -> None:
+def test_job_with_a_chosen_id_is_plain(q: OwnQueue):
     q.add_job("send", data="[1]", job_id="mine")
     (entry,) = q.entries()
     assert (entry["chosen"], entry.get("plain")) == (str(START), None)
@@ -57,7 +45,7 @@ def test_job_with_a_chosen_id_is_plain(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("again", [{}, {"ttl": 5}])
-def test_chosen_id_that_is_used_again_in_the_same_millisecond(q: OwnQueue, again: dict[str, Any]) -> None:
+def test_chosen_id_that_is_used_again_in_the_same_millisecond(q: OwnQueue, again: Any):
     """A peer has removed the first job, and left its entry behind."""
     q.add_job(job_id="mine")
     q.redis("DEL", "job:mine")
@@ -71,46 +59,17 @@ def test_chosen_id_that_is_used_again_in_the_same_millisecond(q: OwnQueue, again
     assert q.job("mine")["state"] == "completed"
 
 
-def test_expired_job_whose_chosen_id_was_used_before(q: OwnQueue) -> None:
-    q.add_job(job_id="mine")
-    q.redis("DEL", "job:mine")
-    q.add_job(job_id="mine", ttl=5)
-    q.advance(6)
-    assert q.fetch(5) == []
-    assert q.job("mine")["failedReason"] == "expired"
-
-
-def test_progress_of_a_waiting_job_is_returned(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    q.redis("HSET", f"job:{job_id}", "progress", "50")
-    assert q.take_one().fields["progress"] == "50"
-
-
-def test_changed_data_is_returned(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    q.redis("HSET", f"job:{job_id}", "data", '"new"')
-    assert q.take_one().fields["data"] == '"new"'
-
-
-def test_revoked_job_is_not_fetched(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    q.redis("HSET", f"job:{job_id}", "revoked", "1")
-    reply = q.exchange()
-    assert (reply.jobs, [dropped[2] for dropped in reply.dropped]) == ([], ["revoked"])
-    assert q.state(job_id) == "failed"
-
-
 @pytest.mark.parametrize("fields", [
     {"fence": "4", "attemptsMade": "2"}, {"processedOn": str(START), "attemptsMade": "2"},
 ], ids=["ours", "of a peer"])  # fmt: skip
-def test_a_job_that_has_run_is_read_in_full(q: OwnQueue, fields: dict[str, str]) -> None:
+def test_a_job_that_has_run_is_read_in_full(q: OwnQueue, fields: dict[str, str]):
     job_id = q.add_job()
     q.redis("HSET", f"job:{job_id}", *[part for pair in fields.items() for part in pair])
     job = q.take_one()
     assert (job.fields["attemptsMade"], job.fence) == ("2", int(fields.get("fence", "0")) + 1)
 
 
-def test_entry_of_a_removed_job_does_not_stand_for_a_later_one(q: OwnQueue) -> None:
+def test_entry_of_a_removed_job_does_not_stand_for_a_later_one(q: OwnQueue):
     """A peer removes a job and leaves its entry; another job gets the id and a group without a free slot."""
     group = ["g", 1, 0, 0, 0, 0, 0]
     q.add_job(job_id="holder", ordering=group)
@@ -123,7 +82,7 @@ def test_entry_of_a_removed_job_does_not_stand_for_a_later_one(q: OwnQueue) -> N
     assert q.state(job_id) == "group-waiting"
 
 
-def test_expired_job_is_not_fetched_by_the_entry_of_a_removed_one(q: OwnQueue) -> None:
+def test_expired_job_is_not_fetched_by_the_entry_of_a_removed_one(q: OwnQueue):
     job_id = q.add_job()
     q.redis("UNLINK", f"job:{job_id}")
     q.advance(1)
@@ -134,7 +93,7 @@ def test_expired_job_is_not_fetched_by_the_entry_of_a_removed_one(q: OwnQueue) -
 
 
 @pytest.mark.parametrize("damage", ["gone", "no data", "foreign"])
-def test_damaged_record_is_dropped(q: OwnQueue, damage: str) -> None:
+def test_damaged_record_is_dropped(q: OwnQueue, damage: str):
     job_id = q.add_job()
     if damage == "no data":
         q.redis("HDEL", f"job:{job_id}", "data")
@@ -147,15 +106,15 @@ def test_damaged_record_is_dropped(q: OwnQueue, damage: str) -> None:
     assert (reply.jobs, [dropped[2] for dropped in reply.dropped]) == ([], [reasons[damage]])
 
 
-def test_a_plain_fetch_reads_each_record_once(q: OwnQueue) -> None:
+def test_a_plain_fetch_reads_each_record_once(q: OwnQueue):
     q.add(*[row("a", "1", "{}") for _ in range(10)])
-    before = calls_of(q, "hmget")
+    before = q.calls("hmget")
     assert len(q.fetch(10)) == 10
     settings = 2  # of the queue, and by the guard of the call
-    assert calls_of(q, "hmget") - before <= 10 + settings
+    assert q.calls("hmget") - before <= 10 + settings
 
 
-def test_completed_rows_are_checked_as_before(q: OwnQueue) -> None:
+def test_completed_rows_are_checked_as_before(q: OwnQueue):
     q.add(row("a", "1", "{}"), row("b", "2", "{}"))
     first, second = q.fetch(2)
     stale = Fetched([second.id, second.entry, second.fence + 1], second.processed_on)
@@ -168,25 +127,17 @@ def pending_and_entries(q: OwnQueue) -> tuple[int, list[str]]:
     return len(q.pending()) if q.redis_groups("stream") else 0, [entry["jobId"] for entry in q.entries()]
 
 
-def test_a_plain_completion_reads_the_record_once_and_four_fields(q: OwnQueue) -> None:
+def test_a_plain_completion_reads_the_record_once_and_four_fields(q: OwnQueue):
     q.add(*[row("a", "1", "{}") for _ in range(10)])
     jobs = q.fetch(10)
-    before = calls_of(q, "hmget")
+    before = q.calls("hmget")
     assert q.finish(*[job.completed('"done"') for job in jobs]) == [0] * 10
-    assert calls_of(q, "hmget") - before <= 10 + 2
+    assert q.calls("hmget") - before <= 10 + 2
     assert {q.job(job.id)["returnvalue"] for job in jobs} == {'"done"'}
     assert [event["event"] for event in q.events()][-10:] == ["completed"] * 10
 
 
-def test_plain_completion_with_a_rule(q: OwnQueue) -> None:
-    q.add(*[row("a", "1", "{}") for _ in range(4)])
-    first, second, third, fourth = q.fetch(4)
-    q.finish(first.completed(keep=1), second.completed(keep=2), third.completed(), fourth.completed(keep=(1, 0)))
-    assert [q.resp.execute("EXISTS", q.key(f"job:{n}")) for n in (1, 2, 3, 4)] == [0, 0, 0, 1]
-    assert q.finish(first.completed(), fourth.completed()) == [2, 1]
-
-
-def test_a_job_that_others_wait_for_tells_them(q: OwnQueue) -> None:
+def test_a_job_that_others_wait_for_tells_them(q: OwnQueue):
     """The dependency is attached while the job runs as a plain one."""
     job_id = q.add_job()
     job = q.take_one()
@@ -197,7 +148,7 @@ def test_a_job_that_others_wait_for_tells_them(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 15, 16, 40, 120])
-def test_entries_of_finished_jobs_are_deleted(q: OwnQueue, count: int) -> None:
+def test_entries_of_finished_jobs_are_deleted(q: OwnQueue, count: int):
     q.add(*[row("a", "1", "{}") for _ in range(count + 5)])
     jobs = q.fetch(count)
     assert q.finish(*[job.completed() for job in jobs]) == [0] * count
@@ -206,7 +157,7 @@ def test_entries_of_finished_jobs_are_deleted(q: OwnQueue, count: int) -> None:
 
 
 @pytest.mark.parametrize("active", [(0,), (39,), (20,), (0, 7, 39)])
-def test_entries_of_active_jobs_stay(q: OwnQueue, active: tuple[int, ...]) -> None:
+def test_entries_of_active_jobs_stay(q: OwnQueue, active: tuple[int, ...]):
     q.add(*[row("a", "1", "{}") for _ in range(45)])
     jobs = q.fetch(40)
     q.finish(*[job.completed() for place, job in enumerate(jobs) if place not in active])
@@ -216,16 +167,7 @@ def test_entries_of_active_jobs_stay(q: OwnQueue, active: tuple[int, ...]) -> No
     assert pending_and_entries(q) == (0, waiting)
 
 
-def test_entries_in_any_order_are_deleted(q: OwnQueue) -> None:
-    q.add(*[row("a", "1", "{}") for _ in range(60)])
-    jobs = q.fetch(40)
-    q.finish(*[job.completed() for job in (*jobs[21:], *jobs[1:20])])
-    assert pending_and_entries(q) == (2, [jobs[0].id, jobs[20].id, *(str(number) for number in range(41, 61))])
-    q.finish(jobs[20].completed(), jobs[0].completed())
-    assert pending_and_entries(q) == (0, [str(number) for number in range(41, 61)])
-
-
-def test_entries_that_a_new_group_has_not_delivered_stay(q: OwnQueue) -> None:
+def test_entries_that_a_new_group_has_not_delivered_stay(q: OwnQueue):
     """Someone destroys the consumer group; a new one starts from the first entry."""
     q.add(*[row("a", "1", "{}") for _ in range(40)])
     jobs = q.fetch(40)

@@ -4,15 +4,11 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import administration, working
-from glidemq_py._core.calls.adding import row
-from glidemq_py._features.consistency.checking import FindingKind
 from glidemq_py._features.ranks import count_ranks_page
+from tests.inside import FindingKind, administration, row, working
 from tests.lua.check_support import assert_repairs, check
 from tests.lua.own_support import Fetched, OwnQueue
-from tests.lua.test_own_reading import visit
 
-FEATURE = "ranks:0.2.0"
 MINUTE_MS = 60_000
 
 
@@ -24,16 +20,8 @@ def ids(q: OwnQueue, want: int = 10) -> list[str]:
     return [fetched.id for fetched in q.fetch(want)]
 
 
-def test_plain_jobs_and_priorities_need_no_feature(q: OwnQueue) -> None:
-    q.add_job()
-    q.add_job(priority=2_047)
-    assert q.redis("HGET", "meta", "features") is None
-    q.add_job(rank=-1)
-    assert q.redis("HGET", "meta", "features") == FEATURE
-
-
 @pytest.mark.parametrize("rank", [2_048, -1])
-def test_delayed_job_waits_where_no_peer_promotes(q: OwnQueue, rank: int) -> None:
+def test_delayed_job_waits_where_no_peer_promotes(q: OwnQueue, rank: int):
     job = q.add_job(rank=rank, delay=500)
     assert q.redis("EXISTS", "scheduled") == 0
     assert float(q.redis("ZSCORE", "delayed-own", job)) == q.now + 500
@@ -46,21 +34,6 @@ def test_delayed_job_waits_where_no_peer_promotes(q: OwnQueue, rank: int) -> Non
     assert q.counts() == {**dict.fromkeys(q.counts(), 0), "active": 1}
 
 
-@pytest.mark.parametrize("rank", [2_048, -1])
-def test_released_and_retried_jobs_return_to_their_rank(q: OwnQueue, rank: int) -> None:
-    first, second = q.add_job(rank=rank, attempts=2), q.add_job(rank=rank)
-    taken = q.take_one()
-    q.finish(taken.released())
-    assert q.state(first) == "prioritized"
-    assert ids(q, 1) == [second]
-    again = q.take_one()
-    assert again.id == first
-    q.finish(again.failed(limit=2, backoff=30))
-    assert (q.state(first), q.redis("ZCARD", "delayed-own")) == ("delayed", 1)
-    q.advance(30)
-    assert ids(q) == [first]
-
-
 def add(q: OwnQueue, rank: int, **options: Any) -> str:
     if 0 < rank < 2_048:
         return q.add_job(priority=2_048 - rank, **options)
@@ -69,7 +42,7 @@ def add(q: OwnQueue, rank: int, **options: Any) -> str:
 
 @pytest.mark.parametrize("before", [0, 5, 9_000, -9])
 @pytest.mark.parametrize("after", [0, 5, 9_000, -9])
-def test_ready_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int) -> None:
+def test_ready_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int):
     first = add(q, after)
     job = add(q, before)
     last = add(q, after)
@@ -84,7 +57,7 @@ def test_ready_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int) -> N
 
 @pytest.mark.parametrize("before", [0, 5, 9_000, -9])
 @pytest.mark.parametrize("after", [0, 5, 9_000, -9])
-def test_delayed_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int) -> None:
+def test_delayed_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int):
     first, late = add(q, after), add(q, before, delay=50)
     assert q.run(administration.change_rank(q.meta, late, after, lifo=True)) == "ok"
     assert q.state(late) == "delayed"
@@ -94,7 +67,7 @@ def test_delayed_job_becomes_a_lifo_job(q: OwnQueue, before: int, after: int) ->
     assert ids(q) == [late, first]
 
 
-def test_jobs_with_an_order_of_their_own_become_no_lifo_jobs(q: OwnQueue) -> None:
+def test_jobs_with_an_order_of_their_own_become_no_lifo_jobs(q: OwnQueue):
     (keyed,) = q.add(row("task", "{}", "{}", fair_key="k"))
     (ordered,) = q.add(row("task", "{}", "{}", ordering=["g", 1, 0, 0, 0, 0, 0]))
     for job, reason in ((keyed, "keyed"), (ordered, "ordered")):
@@ -103,18 +76,18 @@ def test_jobs_with_an_order_of_their_own_become_no_lifo_jobs(q: OwnQueue) -> Non
     assert check(q).findings == ()
 
 
-def test_job_of_a_dead_worker_returns_to_its_rank(q: OwnQueue) -> None:
+def test_job_of_a_dead_worker_returns_to_its_rank(q: OwnQueue):
     job, other = q.add_job(rank=9_000), q.add_job(rank=8_000)
     assert ids(q, 1) == [job]
     for _ in range(2):
         q.advance(MINUTE_MS)
-        q.run(working.recover_stalled(q.meta, "py-9", 60_000, 1_000, 5, False, ""))
+        q.recover_stalled(5, lock=1_000)
     assert q.state(job) == "prioritized"
     assert ids(q) == [job, other]
 
 
 @pytest.mark.parametrize("rank", [9_000, -9_000])
-def test_lost_and_misplaced_jobs_are_repaired(q: OwnQueue, rank: int) -> None:
+def test_lost_and_misplaced_jobs_are_repaired(q: OwnQueue, rank: int):
     place = place_of(rank)
     ready, late = q.add_job(rank=rank), q.add_job(rank=rank, delay=5_000)
     stack = q.add_job(rank=7, lifo=True, priority=2_041)
@@ -134,7 +107,7 @@ def test_lost_and_misplaced_jobs_are_repaired(q: OwnQueue, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [9_000, -9_000])
-def test_members_left_by_a_peer_are_dropped(q: OwnQueue, rank: int) -> None:
+def test_members_left_by_a_peer_are_dropped(q: OwnQueue, rank: int):
     gone, kept, late = q.add_job(rank=rank), q.add_job(rank=rank), q.add_job(rank=rank, delay=50)
     q.redis("DEL", f"job:{gone}")
     q.redis("DEL", f"job:{late}")
@@ -145,7 +118,7 @@ def test_members_left_by_a_peer_are_dropped(q: OwnQueue, rank: int) -> None:
     assert not {"ranked-above", "ranked-below", "delayed-own"} & q.key_names()
 
 
-def test_worker_without_a_free_slot_wakes_another(q: OwnQueue) -> None:
+def test_worker_without_a_free_slot_wakes_another(q: OwnQueue):
     q.add_job()
     running = q.take_one()
     q.add_job(rank=-3)
@@ -154,7 +127,7 @@ def test_worker_without_a_free_slot_wakes_another(q: OwnQueue) -> None:
     assert q.redis("XLEN", "wake") == before + 1
 
 
-def test_many_ranks_are_counted_in_pages(q: OwnQueue) -> None:
+def test_many_ranks_are_counted_in_pages(q: OwnQueue):
     ranks = [*range(5_600, 5_000, -1), *(-n for n in range(1, 100))]
     for rank in ranks:
         q.add_job(rank=rank)
@@ -170,35 +143,14 @@ def test_many_ranks_are_counted_in_pages(q: OwnQueue) -> None:
     assert pages == 3
 
 
-def test_pages_of_ranked_jobs_are_complete(q: OwnQueue) -> None:
-    added = [q.add_job(rank=rank) for rank in (9_000, 9_000, 8_000)]
-    added += [q.add_job(priority=4), q.add_job(priority=5)]
-    added += [q.add_job(rank=rank) for rank in (-1, -2, -2)]
-    late = [q.add_job(priority=1, delay=50), q.add_job(delay=60), q.add_job(rank=-5, delay=70)]
-    for count in (1, 2, 3, 100):
-        assert visit(q, "prioritized", count) == added
-        assert visit(q, "above-normal", count) == added[:5]
-        assert visit(q, "below-normal", count) == added[5:]
-        assert sorted(visit(q, "delayed", count)) == sorted(late)
-    assert (q.counts()["prioritized"], q.counts()["below_normal"]) == (8, 3)
-
-
-def test_change_of_the_rank_of_a_running_job_is_rejected(q: OwnQueue) -> None:
-    job = q.add_job(rank=5_000)
-    assert q.run(administration.change_rank(q.meta, job, 5_000)) == "no_op"
-    q.take_one()
-    assert q.run(administration.change_rank(q.meta, job, 1)) == "active"
-    assert q.run(administration.change_rank(q.meta, "none", 1)) == "gone"
-
-
-def test_rank_of_a_leased_job_is_in_the_reply(q: OwnQueue) -> None:
+def test_rank_of_a_leased_job_is_in_the_reply(q: OwnQueue):
     q.add_job(rank=-7)
     leasing = working.Leasing("owner", 1_000, working.Expiry.STALL, ())
     reply = q.run(working.exchange(q.meta, "c", 1, (), False, False, leasing=leasing))
     assert [Fetched(job, q.now).fields["priority"] for job in reply.jobs] == ["r-7"]
 
 
-def test_reattached_job_keeps_its_rank(q: OwnQueue) -> None:
+def test_reattached_job_keeps_its_rank(q: OwnQueue):
     q.add_job(rank=6_000)
     q.take_one()
     reply = q.run(working.reattach(q.meta, "py-1", (), 5, False, "l:0", ()))

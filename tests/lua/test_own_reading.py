@@ -2,13 +2,7 @@
 
 from typing import Any
 
-import pytest
-
-from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.administration import pause, remove
-from glidemq_py._core.calls.reading import count_delayed, count_parked, page
-from glidemq_py._features.ordering_groups import Ordering
-from glidemq_py.testing import RespError
+from tests.inside import Ordering, count_delayed, count_parked, page, remove, row
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
 
 
@@ -27,56 +21,7 @@ def visit(q: OwnQueue, state: str, count: int = 7, between: Any = None) -> list[
     raise AssertionError("the pages do not end")
 
 
-def fill(q: OwnQueue, count: int = 40) -> None:
-    """Jobs in every state, the times of some equal and of some not."""
-    for state in ("completed", "failed"):
-        q.add(*[row("a", "", "{}") for _ in range(count)], quiet=True)
-        jobs = q.fetch(count)
-        finished = [job.completed() if state == "completed" else job.failed() for job in jobs]
-        q.finish(*finished[: count // 2])
-        for one in finished[count // 2 :]:
-            q.advance(1)
-            q.finish(one)
-    q.add(*[row("a", "", "{}", delay=60_000 + i // 9) for i in range(count)], quiet=True)
-    q.add(*[row("a", "", "{}", priority=1 + i // 9) for i in range(count)], quiet=True)
-
-
-def test_counts(q: OwnQueue) -> None:
-    assert q.counts() == dict.fromkeys(q.counts(), 0)
-    assert q.key_names() == set()
-    fill(q, 10)
-    q.add(*[row("a", "", "{}", lifo=i % 2 == 1) for i in range(6)])
-    q.redis("LPUSH", "priority", q.put_job("x", priority=1))
-    q.redis("DEL", "scheduled")
-    q.fetch(2)  # the priority list, then LIFO
-    q.add_job(delay=9)
-    q.add_job(delay=9, priority=1)
-    q.add_job(priority=1)
-    q.run(pause(q.meta))
-    assert q.counts() == {
-        "waiting": 5, "active": 2, "delayed": 2, "prioritized": 1, "completed": 10, "failed": 10, "paused": 1,
-        "suspended": 0, "waiting_children": 0, "group_waiting": 0, "band": 0,
-        "below_normal": 0,
-    }  # fmt: skip
-
-
-def test_priority_job_is_delayed_until_due(q: OwnQueue) -> None:
-    ready = [q.add_job(priority=priority) for priority in (1, 1, 3, 7, 2_000)]
-    late = [q.add_job(delay=1_000, priority=priority) for priority in (0, 1, 2, 3, 4, 2_000)]
-    counts = q.counts()
-    assert (counts["delayed"], counts["prioritized"]) == (6, 5)
-    for count in (1, 2, 3, 100):
-        assert visit(q, "prioritized", count) == ready
-        assert visit(q, "delayed", count) == late
-    q.advance(1_000)
-    counts = q.counts()
-    assert (counts["delayed"], counts["prioritized"]) == (1, 10)
-    for count in (1, 2, 3, 100):
-        assert sorted(visit(q, "prioritized", count)) == sorted(ready + late[1:])
-        assert visit(q, "delayed", count) == late[:1]
-
-
-def test_many_priorities_are_counted_in_pages(q: OwnQueue) -> None:
+def test_many_priorities_are_counted_in_pages(q: OwnQueue):
     q.add(*[row("a", "", "{}", priority=1 + i, delay=1_000 if i % 2 else 0) for i in range(600)], quiet=True)
     counts = q.counts()
     assert (counts["delayed"], counts["prioritized"], counts["band"]) == (128, 472, 257)
@@ -86,13 +31,13 @@ def test_many_priorities_are_counted_in_pages(q: OwnQueue) -> None:
     assert len(visit(q, "delayed", 50)) == 300
 
 
-def park(q: OwnQueue, groups: int, jobs: int) -> None:
+def park(q: OwnQueue, groups: int, jobs: int):
     for n in range(groups):
         q.add(*[row("a", "", "{}", ordering=Ordering(f"g{n}").to_row(None)) for _ in range(jobs + 1)], quiet=True)
     q.fetch(1_000)
 
 
-def test_parked_jobs_of_few_groups_are_counted_in_one_call(q: OwnQueue) -> None:
+def test_parked_jobs_of_few_groups_are_counted_in_one_call(q: OwnQueue):
     q.add_job(ordering=Ordering("alone").to_row(None))
     park(q, 30, 3)
     counts = q.counts()
@@ -100,13 +45,13 @@ def test_parked_jobs_of_few_groups_are_counted_in_one_call(q: OwnQueue) -> None:
     assert q.counts()["group_waiting"] == len(visit(q, "group-waiting"))
 
 
-def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue) -> None:
+def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue):
     park(q, 40, 2)
     for n in range(1_000):
         q.redis("HSET", "ordering", f"idle{n}", 1)
     assert q.counts()["group_waiting"] == -1
-    cursor, found, pages = "0", dict[str, int](), 0
-    while pages == 0 or cursor != "0":
+    cursor, found, pages = "", dict[str, int](), 0
+    while pages == 0 or cursor:
         cursor, groups = q.run(count_parked(q.meta, cursor))
         found.update(groups)
         pages += 1
@@ -114,33 +59,19 @@ def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue) -> Non
     assert pages >= 2
 
 
-def test_foreign_key_counts_as_no_parked_jobs(q: OwnQueue) -> None:
+def test_foreign_key_counts_as_no_parked_jobs(q: OwnQueue):
     park(q, 2, 2)
     q.redis("SET", "groupq:other", "x")
     q.redis("HSET", "ordering", "other", 1)
     assert q.counts()["group_waiting"] == 4
 
 
-def test_pages_return_each_member_once(q: OwnQueue) -> None:
-    fill(q)
-    for state in ("completed", "failed", "delayed", "prioritized"):
-        for count in (1, 7, 20, 40, 41):
-            assert sorted(visit(q, state, count)) == sorted(set(visit(q, state, 1_000))), (state, count)
-        assert len(visit(q, state, 1_000)) == 40
-
-
-def test_rows_have_requested_fields(q: OwnQueue) -> None:
-    q.add_job("welcome", delay=500)
-    rows, cursor = q.run(page(q.meta, "delayed", "", 10, ["name", "state", "missing"]))
-    assert (rows, cursor) == ([["1", str(START + 500), ["welcome", "delayed", False]]], "")
-
-
-def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue) -> None:
+def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue):
     q.add(*[row("a", "", "{}") for _ in range(60)], quiet=True)
     q.finish(*[job.completed() for job in q.fetch(60)])  # all at one moment
     gone: set[str] = set()
 
-    def leave(found: list[str]) -> None:
+    def leave(found: list[str]):
         for job_id in found[-1:] + found[-4:-3]:
             q.run(remove(q.meta, job_id))
             gone.add(job_id)
@@ -149,11 +80,11 @@ def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue) 
     assert {str(i) for i in range(1, 61)} <= set(found)
 
 
-def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue) -> None:
+def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue):
     q.add(*[row("a", "", "{}", delay=1_000) for _ in range(30)], quiet=True)
     left = [20]
 
-    def come(_: list[str]) -> None:
+    def come(_: list[str]):
         if left[0]:
             left[0] -= 1
             q.add(row("b", "", "{}", delay=1_000), row("b", "", "{}", delay=5), row("b", "", "{}", delay=2_000))
@@ -162,7 +93,7 @@ def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue) -
     assert sorted(found, key=int) == [str(i) for i in range(1, 31)]
 
 
-def test_waiting_excludes_active_jobs(q: OwnQueue) -> None:
+def test_waiting_excludes_active_jobs(q: OwnQueue):
     q.add(*[row("a", "", "{}") for _ in range(30)], quiet=True)
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(10)], quiet=True)
     for i in range(10):
@@ -179,34 +110,17 @@ def test_waiting_excludes_active_jobs(q: OwnQueue) -> None:
     assert len(set(visit(q, "active", 4))) == 30
 
 
-def test_waiting_without_consumer_group(q: OwnQueue) -> None:
-    q.add_job()
-    assert visit(q, "waiting") == ["1"]
-    assert visit(q, "active") == []
-
-
-@pytest.mark.parametrize("state", ["waiting", "active", "delayed", "prioritized", "completed", "failed", "suspended"])
-def test_an_empty_queue_has_empty_pages(q: OwnQueue, state: str) -> None:
-    assert visit(q, state) == []
-    assert q.key_names() == set()
-
-
-def test_members_without_jobs(q: OwnQueue) -> None:
+def test_members_without_jobs(q: OwnQueue):
     q.redis("ZADD", "failed", START, "gone", START, "foreign")
     q.redis("SET", "job:foreign", "x")
     rows, _ = q.run(page(q.meta, "failed", "", 10, ["name"]))
     assert rows == [["gone", str(START), [False]]]
 
 
-def test_foreign_entries_are_not_returned(q: OwnQueue) -> None:
+def test_foreign_entries_are_not_returned(q: OwnQueue):
     q.redis("XADD", "stream", "*", "foreign", "entry")
     q.add_job()
     assert visit(q, "waiting") == ["1"]
     q.read_as(NODE_CONSUMER, 2)
     assert visit(q, "waiting") == []
     assert visit(q, "active") == ["1"]
-
-
-def test_unknown_state_is_rejected(q: OwnQueue) -> None:
-    with pytest.raises(RespError, match="unknown state nonsense"):
-        q.run(page(q.meta, "nonsense", "", 10, []))

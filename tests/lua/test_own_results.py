@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls.administration import clean, requeue_job
-from glidemq_py._features import results
+from tests.inside import clean, results
 from tests.lua.own_support import START, OwnQueue
 
 BOTH = ("completed", "failed")
@@ -46,7 +45,7 @@ def read(q: OwnQueue, after: int = 0, states: tuple[str, ...] = BOTH, count: int
     return found, removed
 
 
-def finish_elsewhere(q: OwnQueue, job: str, at: int, state: str = "completed") -> None:
+def finish_elsewhere(q: OwnQueue, job: str, at: int, state: str = "completed"):
     """Finish a job as the library of another client does: with its own clock, and without a number."""
     q.redis("ZADD", state, at, job)
     q.redis("HSET", f"job:{job}", "id", job, "state", state, "finishedOn", at, "returnvalue", "1")
@@ -59,96 +58,7 @@ def run_one(q: OwnQueue, **how: Any) -> str:
     return job.id
 
 
-def test_queue_without_a_reader_writes_nothing(q: OwnQueue) -> None:
-    run_one(q)
-    run_one(q, reason="x", limit=0)
-    assert search(q) == 0
-    assert "results" not in q.key_names()
-    assert q.redis("HGET", "job:1", "resultSeq") is None
-    assert q.run(results.range_of(q.meta)) == ("", 1, 0, "", 0, "")
-
-
-def test_finished_jobs_are_numbered_in_order(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    first, second, third = run_one(q), run_one(q, reason="x", limit=0), run_one(q)
-    assert numbered(q) == [(1, first, "c"), (2, second, "f"), (3, third, "c")]
-    assert search(q) == 0
-    assert read(q) == ([first, second, third], 0)
-    assert read(q, states=("completed",)) == ([first, third], 0)
-    assert read(q, states=("failed",)) == ([second], 0)
-    assert read(q, after=2) == ([third], 0)
-
-
-def test_retried_attempt_gets_no_number(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    q.add_job()
-    q.finish(q.take_one().failed(limit=2))
-    assert jobs(q) == []
-    again = q.take_one()
-    q.finish(again.completed())
-    q.finish(again.completed())  # the reply of the report was lost
-    assert jobs(q) == [again.id]
-
-
-def test_expired_job_is_numbered(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    job = q.add_job(ttl=10)
-    q.advance(1_000)
-    assert q.fetch() == []
-    assert numbered(q) == [(1, job, "f")]
-
-
-def test_existing_results_are_numbered_in_order_of_finishing(q: OwnQueue) -> None:
-    for n, at in enumerate((5, 3, 9, 3, 7)):
-        finish_elsewhere(q, f"j{n}", START + at)
-    q.run(results.start_sequence(q.meta))
-    assert search(q, 2) == 5
-    assert sorted(jobs(q)) == ["j0", "j1", "j2", "j3", "j4"]
-    assert search(q, 2) == 0
-
-
-@pytest.mark.parametrize("offset", [-3_600_000, -1, 0, 1, 3_600_000])
-def test_finish_of_another_client_is_found_at_any_clock(q: OwnQueue, offset: int) -> None:
-    """Before and after all others, and in the millisecond of one that was read."""
-    q.run(results.start_sequence(q.meta))
-    ours = [run_one(q) for _ in range(5)]
-    assert search(q) == 0
-    finish_elsewhere(q, "theirs", q.now + offset)
-    assert search(q) == 1
-    assert jobs(q) == [*ours, "theirs"]
-    assert search(q) == 0
-
-
-def test_clock_that_steps_back_changes_no_order(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    first = run_one(q)
-    q.set_time(START - 3_600_000)
-    second = run_one(q)
-    assert read(q, after=1) == ([second], 0)
-    assert search(q) == 0
-    assert jobs(q) == [first, second]
-
-
-def test_job_that_fails_again_gets_a_new_number(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    job = run_one(q, reason="x", limit=0)
-    q.advance(5)
-    q.run(requeue_job(q.meta, job))
-    assert read(q) == ([], 0)  # it is not finished now, and nothing was lost
-    q.finish(q.take_one().failed("again", limit=0))
-    assert numbered(q) == [(1, job, "f"), (2, job, "f")]
-    assert read(q) == ([job], 0)
-
-
-def test_job_that_fails_again_elsewhere_gets_a_new_number(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    job = run_one(q, reason="x", limit=0)
-    finish_elsewhere(q, job, q.now + 7, "failed")
-    assert search(q) == 1
-    assert read(q) == ([job], 0)
-
-
-def test_removed_results_are_counted(q: OwnQueue) -> None:
+def test_removed_results_are_counted(q: OwnQueue):
     q.run(results.start_sequence(q.meta))
     q.add_job()
     gone = q.take_one()
@@ -158,7 +68,7 @@ def test_removed_results_are_counted(q: OwnQueue) -> None:
     assert read(q) == ([kept[0], kept[2]], 2)
 
 
-def test_result_of_another_client_is_numbered_before_retention_deletes_it(q: OwnQueue) -> None:
+def test_result_of_another_client_is_numbered_before_retention_deletes_it(q: OwnQueue):
     q.run(results.start_sequence(q.meta))
     finish_elsewhere(q, "old", q.now - 5)
     q.add_job()
@@ -170,7 +80,7 @@ def test_result_of_another_client_is_numbered_before_retention_deletes_it(q: Own
     assert read(q) == ([ours.id], 2)
 
 
-def test_trimmed_entries_are_known_by_their_numbers(q: OwnQueue) -> None:
+def test_trimmed_entries_are_known_by_their_numbers(q: OwnQueue):
     q.run(results.set_retention(q.meta, 100))
     for n in range(450):
         finish_elsewhere(q, f"j{n:03}", START + n)
@@ -182,7 +92,7 @@ def test_trimmed_entries_are_known_by_their_numbers(q: OwnQueue) -> None:
     assert (page.scanned, page.last) == (450 - found.first + 1, 450)
 
 
-def test_retention_of_zero_turns_the_sequence_off(q: OwnQueue) -> None:
+def test_retention_of_zero_turns_the_sequence_off(q: OwnQueue):
     q.run(results.start_sequence(q.meta))
     job = run_one(q)
     before = q.run(results.range_of(q.meta)).id
@@ -198,7 +108,7 @@ def test_retention_of_zero_turns_the_sequence_off(q: OwnQueue) -> None:
     assert job in jobs(q)
 
 
-def test_range_shows_that_the_server_lost_numbers(q: OwnQueue) -> None:
+def test_range_shows_that_the_server_lost_numbers(q: OwnQueue):
     q.run(results.start_sequence(q.meta))
     ids = [run_one(q) for _ in range(3)]
     found = q.run(results.range_of(q.meta, start=2, most=5))
@@ -210,7 +120,7 @@ def test_range_shows_that_the_server_lost_numbers(q: OwnQueue) -> None:
     assert q.run(results.range_of(q.meta, start=2)).start_job == later[1]
 
 
-def test_since_returns_the_number_before_a_time(q: OwnQueue) -> None:
+def test_since_returns_the_number_before_a_time(q: OwnQueue):
     q.run(results.start_sequence(q.meta))
     for at in range(10):
         finish_elsewhere(q, f"j{at}", START + at)
@@ -220,14 +130,7 @@ def test_since_returns_the_number_before_a_time(q: OwnQueue) -> None:
     assert q.run(results.since(q.meta, START + 99, 0, 100)) == (10, 1)
 
 
-def test_obliterate_deletes_the_sequence(q: OwnQueue) -> None:
-    q.run(results.start_sequence(q.meta))
-    run_one(q)
-    assert q.obliterate(force=True)[-1][0] == "done"
-    assert q.key_names() <= {"clock"}
-
-
-def test_foreign_key_undoes_no_result(q: OwnQueue) -> None:
+def test_foreign_key_undoes_no_result(q: OwnQueue):
     q.run(results.start_sequence(q.meta))
     q.redis("SET", "results", "junk")
     job = run_one(q)
@@ -240,7 +143,7 @@ def test_foreign_key_undoes_no_result(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_finish_is_numbered_once_in_random_histories(q: OwnQueue, seed: int) -> None:
+def test_every_finish_is_numbered_once_in_random_histories(q: OwnQueue, seed: int):
     """Own and other clients finish and fail with clocks that jump, while readers search in parts of any size."""
     chance = random.Random(seed)
     expected: Counter[str] = Counter()
@@ -273,3 +176,11 @@ def test_every_finish_is_numbered_once_in_random_histories(q: OwnQueue, seed: in
     assert {job: found[job] for job in present} == {job: expected[job] for job in present}
     assert [number for number, _, _ in numbered(q)] == list(range(1, found.total() + 1))
     assert set(read(q)[0]) == present
+
+
+def test_expired_job_is_numbered(q: OwnQueue):
+    q.run(results.start_sequence(q.meta))
+    job = q.add_job(ttl=10)
+    q.advance(1_000)
+    assert q.fetch() == []
+    assert numbered(q) == [(1, job, "f")]

@@ -1,14 +1,10 @@
 """Test the stalled-job policy of a queue, and which policy a job gets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls.administration import remove
-from glidemq_py._core.calls.working import RecoverStalledReply, heartbeat, leave, recover_stalled
-from glidemq_py._features.stalled_jobs.queue_api import set_policy
+from tests.inside import heartbeat, leave, set_settings
 from tests.lua.own_support import NODE_CONSUMER, OwnQueue
 from tests.lua.test_own_leases import lease, leasing
 
@@ -16,13 +12,7 @@ LOCK = 30_000
 DAY = 86_400_000
 
 
-def check(q: OwnQueue, *, max_stalled: int = 1, holder: str = "py-9", hold: int = 60_000, grace: int = 0) -> Any:
-    reply = q.run(recover_stalled(q.meta, holder, hold, LOCK, max_stalled, False, "", grace))
-    assert isinstance(reply, RecoverStalledReply)
-    return reply
-
-
-def register(q: OwnQueue, policy: str, consumer: str = "py-1") -> None:
+def register(q: OwnQueue, policy: str, consumer: str = "py-1"):
     info = '{"lockDuration":30000' + (f',"stalledPolicy":"{policy}"' if policy else "") + "}"
     q.run(heartbeat(q.meta, consumer, info, 60_000, []))
 
@@ -55,127 +45,90 @@ def outcome(reply: Any, job_id: str) -> str:
     ],
 )
 def test_worker_then_queue_then_caller_decides(
-    q: OwnQueue, worker: str, queue: int | None, caller: int, expected: str, place: dict[str, Any]
-) -> None:
+    q: OwnQueue, worker: str, queue: int | None, caller: int, expected: str, place: Any
+):
     register(q, worker)
     if queue is not None:
-        q.run(set_policy(q.meta, False, queue, False))
+        q.run(set_settings(q.meta, maxStalledCount=str(queue)))
     job_id = stall(q, **place)
-    assert outcome(check(q, max_stalled=caller), job_id) == expected
+    assert outcome(q.recover_stalled(caller), job_id) == expected
 
 
-def test_policy_of_a_dead_worker_outlives_its_registration(q: OwnQueue) -> None:
+def test_policy_of_a_dead_worker_outlives_its_registration(q: OwnQueue):
     register(q, "0|")
     job_id = stall(q)
     q.redis("DEL", "w:py-1")
-    assert check(q).failed == [job_id]
-
-
-def test_policy_of_a_worker_is_not_that_of_another(q: OwnQueue) -> None:
-    register(q, "0|", "py-2")
-    job_id = stall(q)
-    assert check(q).recovered == [job_id]
+    assert q.recover_stalled().failed == [job_id]
 
 
 @pytest.mark.parametrize("place", [{}, {"lifo": True}])
 @pytest.mark.parametrize(("worker", "queue", "caller"), [("|60000", 0, 0), ("", 60_000, 0), ("", -1, 60_000)])
-def test_grace_delays_the_recovery(q: OwnQueue, worker: str, queue: int, caller: int, place: dict[str, Any]) -> None:
+def test_grace_delays_the_recovery(q: OwnQueue, worker: str, queue: int, caller: int, place: Any):
     register(q, worker)
-    q.run(set_policy(q.meta, False, False, queue))
+    q.run(set_settings(q.meta, stalledGrace=None if queue < 0 else str(queue)))
     job_id = stall(q, idle=LOCK + 59_000, **place)
-    assert outcome(check(q, grace=caller), job_id) == "active"
+    assert outcome(q.recover_stalled(grace=caller), job_id) == "active"
     q.advance(2_000)
     if not place:
         (pending,) = q.pending()
         q.let_idle(pending[0], LOCK + 61_000, "py-1")
-    assert outcome(check(q, grace=caller), job_id) == "recovered"
+    assert outcome(q.recover_stalled(grace=caller), job_id) == "recovered"
 
 
-def test_grace_of_the_queue_holds_for_jobs_of_peers(q: OwnQueue) -> None:
-    q.run(set_policy(q.meta, False, 0, 60_000))
+def test_grace_of_the_queue_holds_for_jobs_of_peers(q: OwnQueue):
+    q.run(set_settings(q.meta, maxStalledCount="0", stalledGrace="60000"))
     job_id = stall(q, NODE_CONSUMER, idle=LOCK + 61_000)
-    assert outcome(check(q), job_id) == "active"  # seen for the first time
+    assert outcome(q.recover_stalled(), job_id) == "active"  # seen for the first time
     q.advance(LOCK + 59_000)
-    assert outcome(check(q), job_id) == "active"
+    assert outcome(q.recover_stalled(), job_id) == "active"
     q.advance(1_000)
-    assert outcome(check(q), job_id) == "failed"
+    assert outcome(q.recover_stalled(), job_id) == "failed"
 
 
-def test_interval_of_the_queue_is_in_the_reply_and_limits_the_lock(q: OwnQueue) -> None:
-    assert check(q).interval == 0
+def test_interval_of_the_queue_is_in_the_reply_and_limits_the_lock(q: OwnQueue):
+    assert q.recover_stalled().interval == 0
     q.redis("DEL", "lock:recover")
-    q.run(set_policy(q.meta, 5_000, False, False))
-    assert check(q, hold=60_000).interval == 5_000
+    q.run(set_settings(q.meta, stalledInterval="5000"))
+    assert q.recover_stalled(hold=60_000).interval == 5_000
     assert 0 < q.redis("PTTL", "lock:recover") <= 4_000
-    other = check(q, holder="py-8")
+    other = q.recover_stalled(holder="py-8")
     assert (other.held, other.interval) == (0, 5_000)
 
 
-def test_removed_policy_has_no_effect(q: OwnQueue) -> None:
-    q.run(set_policy(q.meta, 5_000, 0, 1_000))
-    assert q.redis("HMGET", "meta", "stalledInterval", "maxStalledCount", "stalledGrace") == ["5000", "0", "1000"]
-    q.run(set_policy(q.meta, -1, -1, -1))
-    assert q.redis("HMGET", "meta", "stalledInterval", "maxStalledCount", "stalledGrace") == [None] * 3
-    job_id = stall(q)
-    assert check(q).recovered == [job_id]
-
-
 @pytest.mark.parametrize("value", ["", "x", "-1", "1e99", "nan"])
-def test_invalid_stored_policy_counts_as_not_set(q: OwnQueue, value: str) -> None:
+def test_invalid_stored_policy_counts_as_not_set(q: OwnQueue, value: str):
     q.redis("HSET", "meta", "stalledInterval", value, "maxStalledCount", value, "stalledGrace", value)
     q.redis("HSET", "stalled-policies", "py-1", value)
     job_id = stall(q)
-    reply = check(q)
+    reply = q.recover_stalled()
     assert (reply.recovered, reply.interval) == ([job_id], 0)
 
 
-def test_foreign_key_in_place_of_the_policies_is_ignored(q: OwnQueue) -> None:
+def test_foreign_key_in_place_of_the_policies_is_ignored(q: OwnQueue):
     q.redis("SET", "stalled-policies", "foreign")
     job_id = stall(q)
-    assert check(q).recovered == [job_id]
+    assert q.recover_stalled().recovered == [job_id]
 
 
-def test_leaving_worker_takes_its_policy_along(q: OwnQueue) -> None:
-    register(q, "3|")
-    assert q.redis("HKEYS", "stalled-policies") == ["py-1"]
-    q.run(leave(q.meta, "py-1"))
-    assert q.redis("EXISTS", "stalled-policies") == 0
-
-
-def test_leaving_worker_with_active_jobs_leaves_its_policy(q: OwnQueue) -> None:
+def test_leaving_worker_with_active_jobs_leaves_its_policy(q: OwnQueue):
     register(q, "0|")
     job_id = stall(q)
     q.run(leave(q.meta, "py-1"))
-    assert check(q).failed == [job_id]
+    assert q.recover_stalled().failed == [job_id]
 
 
-def test_policies_of_workers_that_died_long_ago_are_deleted(q: OwnQueue) -> None:
+def test_policies_of_workers_that_died_long_ago_are_deleted(q: OwnQueue):
     register(q, "3|", "py-old")
     q.advance(3 * DAY)
     register(q, "3|", "py-new")
     q.redis("DEL", "w:py-old")
     q.redis("DEL", "w:py-new")
-    check(q)
+    q.recover_stalled()
     assert q.redis("HKEYS", "stalled-policies") == ["py-new"]
 
 
-def test_plain_worker_writes_no_policy(q: OwnQueue) -> None:
-    register(q, "")
-    q.run(remove(q.meta, stall(q)))
-    check(q)
-    assert q.redis("EXISTS", "stalled-policies") == 0
-
-
-def test_expired_lease_gets_the_policy_of_the_queue(q: OwnQueue) -> None:
-    q.run(set_policy(q.meta, False, 0, False))
-    q.add_job()
-    job = lease(q)
-    q.advance(60_000)
-    assert check(q, max_stalled=5).failed == [job.id]
-
-
-def test_expired_lease_gets_the_policy_of_the_queue_in_a_fetch(q: OwnQueue) -> None:
-    q.run(set_policy(q.meta, False, 0, False))
+def test_expired_lease_gets_the_policy_of_the_queue_in_a_fetch(q: OwnQueue):
+    q.run(set_settings(q.meta, maxStalledCount="0"))
     job_id = q.add_job()
     lease(q)
     q.advance(60_000)
@@ -183,21 +136,21 @@ def test_expired_lease_gets_the_policy_of_the_queue_in_a_fetch(q: OwnQueue) -> N
     assert q.job(job_id)["state"] == "failed"
 
 
-def test_a_key_of_another_type_does_not_stop_heartbeats(q: OwnQueue) -> None:
+def test_a_key_of_another_type_does_not_stop_heartbeats(q: OwnQueue):
     q.redis("SET", "stalled-policies", "text")
     register(q, "5|")
     assert q.redis("HKEYS", "stalled-policies") == ["py-1"]
 
 
-def test_a_process_that_checks_more_often_takes_the_turn(q: OwnQueue) -> None:
-    assert check(q, holder="py-1", hold=60_000).held
-    assert not check(q, holder="py-2", hold=60_000).held
-    assert check(q, holder="py-3", hold=800).held  # py-1 may have stopped
-    assert not check(q, holder="py-1", hold=60_000).held
-    assert check(q, holder="py-3", hold=800).held
+def test_a_process_that_checks_more_often_takes_the_turn(q: OwnQueue):
+    assert q.recover_stalled(holder="py-1", hold=60_000).held
+    assert not q.recover_stalled(holder="py-2", hold=60_000).held
+    assert q.recover_stalled(holder="py-3", hold=800).held  # py-1 may have stopped
+    assert not q.recover_stalled(holder="py-1", hold=60_000).held
+    assert q.recover_stalled(holder="py-3", hold=800).held
 
 
-def test_the_turn_of_an_older_version_is_respected(q: OwnQueue) -> None:
+def test_the_turn_of_an_older_version_is_respected(q: OwnQueue):
     q.redis("SET", "lock:recover", "py-1", "PX", "60000")
-    assert not check(q, holder="py-2", hold=800).held
-    assert check(q, holder="py-1", hold=60_000).held
+    assert not q.recover_stalled(holder="py-2", hold=800).held
+    assert q.recover_stalled(holder="py-1", hold=60_000).held

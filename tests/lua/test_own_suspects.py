@@ -1,12 +1,10 @@
 """Test suspects: jobs lost together are retried in shrinking groups, and only a job lost alone counts as stalled."""
 
 import math
-from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import administration, reading, working
-from glidemq_py._core.calls.adding import row
+from tests.inside import administration, working
 from tests.lua.check_support import check
 from tests.lua.own_support import NODE_CONSUMER, Fetched, OwnQueue
 
@@ -15,7 +13,7 @@ MINUTE = 60_000
 FREE = (0, 0, 0)
 
 
-def register(q: OwnQueue, consumer: str = "py-1") -> None:
+def register(q: OwnQueue, consumer: str = "py-1"):
     q.run(working.heartbeat(q.meta, consumer, "{}", 86_400_000, []))
 
 
@@ -34,7 +32,7 @@ def die(q: OwnQueue, jobs: list[Fetched], consumer: str = "py-1", max_stalled: i
     q.redis("UNLINK", f"w:{consumer}")
     recovered, failed, cursor = list[str](), list[str](), ""
     while True:
-        reply = q.run(working.recover_stalled(q.meta, "py-9", 1, LOCK, max_stalled, False, cursor))
+        reply = q.recover_stalled(max_stalled, hold=1, cursor=cursor)
         recovered += reply.recovered
         failed += reply.failed
         if not reply.cursor:
@@ -54,55 +52,19 @@ def limits(q: OwnQueue) -> dict[str, int]:
     return {member: int(score) for member, score in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def is_clean(q: OwnQueue) -> None:
+def is_clean(q: OwnQueue):
     found = check(q, looks=1)
     assert not found.findings, str(found)
 
 
-def test_jobs_lost_together_are_not_counted_as_stalled(q: OwnQueue) -> None:
-    ids = suspects(q, 10)
-    assert limits(q) == dict.fromkeys(ids, 5)
-    assert all("stalledCount" not in q.job(job_id) for job_id in ids)
-    assert q.event_names(ids[0])[-1] == "stalled"
-    assert q.counts()["waiting"] == 10
-    assert q.counts()["active"] == 0
-    is_clean(q)
-
-
-def test_job_lost_alone_is_counted_as_stalled(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    assert die(q, fetch(q, 1)).recovered == [job_id]
-    assert q.job(job_id)["stalledCount"] == "1"
-    assert "suspectLimit" not in q.job(job_id)
-    assert die(q, fetch(q, 1)).failed == [job_id]
-
-
-def test_first_shared_death_is_not_charged_for_any_maximum(q: OwnQueue) -> None:
-    ids = [q.add_job(), q.add_job()]
-    assert die(q, fetch(q, 2), max_stalled=0).recovered == ids
-
-
-def test_jobs_recovered_by_several_calls_count_as_one_group(q: OwnQueue) -> None:
+def test_jobs_recovered_by_several_calls_count_as_one_group(q: OwnQueue):
     """101 jobs are one more than a call recovers: the last one did not die alone."""
     ids = [q.add_job() for _ in range(101)]
     assert sorted(die(q, fetch(q, 101)).recovered) == sorted(ids)
     assert limits(q) == dict.fromkeys(ids, 50)
 
 
-@pytest.mark.parametrize("kind", ["lifo", "priority"])
-def test_jobs_without_a_stream_entry(q: OwnQueue, kind: str) -> None:
-    ids = [q.add_job(**dict[str, Any]({kind: 1})) for _ in range(4)] + [q.add_job()]
-    assert sorted(die(q, fetch(q, 5)).recovered) == sorted(ids)
-    # Lists are recovered first.
-    assert limits(q) == dict.fromkeys(ids, 2)
-    assert q.redis("GET", "list-active") == "0"
-    fetched = fetch(q, 5)
-    assert len(fetched) == 2
-    q.finish(*(job.completed() for job in fetched))
-    is_clean(q)
-
-
-def test_a_worker_runs_half_as_many_suspects_beside_other_jobs(q: OwnQueue) -> None:
+def test_a_worker_runs_half_as_many_suspects_beside_other_jobs(q: OwnQueue):
     ids = suspects(q, 8)
     others = [q.add_job() for _ in range(20)]
     first = fetch(q, 10)
@@ -119,7 +81,7 @@ def test_a_worker_runs_half_as_many_suspects_beside_other_jobs(q: OwnQueue) -> N
     is_clean(q)
 
 
-def test_suspect_with_smaller_limit_is_not_skipped(q: OwnQueue) -> None:
+def test_suspect_with_smaller_limit_is_not_skipped(q: OwnQueue):
     suspects(q, 8)
     dead = fetch(q, 4)
     die(q, dead)
@@ -131,7 +93,7 @@ def test_suspect_with_smaller_limit_is_not_skipped(q: OwnQueue) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 100])
 @pytest.mark.parametrize("max_stalled", [0, 1, 2])
-def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_stalled: int) -> None:
+def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_stalled: int):
     ids = [q.add_job() for _ in range(size)]
     poison, deaths, completed = ids[size // 2], 0, set[str]()
     for _ in range(1_000):
@@ -153,7 +115,7 @@ def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_sta
     is_clean(q)
 
 
-def test_the_last_suspect_runs_alone_for_a_minute(q: OwnQueue) -> None:
+def test_the_last_suspect_runs_alone_for_a_minute(q: OwnQueue):
     alone, other = suspects(q, 2)
     q.run(administration.remove(q.meta, other))
     q.add_job()
@@ -165,7 +127,7 @@ def test_the_last_suspect_runs_alone_for_a_minute(q: OwnQueue) -> None:
     assert [job.id for job in fetch(q, 9, (1, 1, 1))] == ["4"]
 
 
-def test_a_worker_is_emptied_for_the_last_suspect(q: OwnQueue) -> None:
+def test_a_worker_is_emptied_for_the_last_suspect(q: OwnQueue):
     busy = [q.add_job() for _ in range(2)]
     at_work = fetch(q, 2, FREE, "py-2")
     assert [job.id for job in at_work] == busy
@@ -177,7 +139,7 @@ def test_a_worker_is_emptied_for_the_last_suspect(q: OwnQueue) -> None:
     assert [job.id for job in fetch(q, 5, FREE, "py-2")] == [ids[0]]
 
 
-def test_a_suspect_runs_beside_long_jobs_when_no_worker_is_emptied_in_time(q: OwnQueue) -> None:
+def test_a_suspect_runs_beside_long_jobs_when_no_worker_is_emptied_in_time(q: OwnQueue):
     q.add_job()
     fetch(q, 1)
     ids = suspects(q, 2, "py-2")
@@ -192,7 +154,7 @@ def test_a_suspect_runs_beside_long_jobs_when_no_worker_is_emptied_in_time(q: Ow
     assert [q.job(job.id).get("stalledCount") for job in fetched] == ["1", None]
 
 
-def test_a_dead_host_is_replaced(q: OwnQueue) -> None:
+def test_a_dead_host_is_replaced(q: OwnQueue):
     suspects(q, 2)
     dead = fetch(q, 1)
     assert q.job(dead[0].id)["suspectLimit"] == "1"
@@ -202,44 +164,7 @@ def test_a_dead_host_is_replaced(q: OwnQueue) -> None:
     assert len(fetch(q, 1, FREE, "py-2")) == 1
 
 
-def test_progress_clears_a_suspect(q: OwnQueue) -> None:
-    suspects(q, 4)
-    failed, later = fetch(q, 2)
-    q.exchange(0, [failed.failed(limit=3), working.delayed(*later.token, 10, 0, None)])
-    for job in (failed, later):
-        assert "suspectLimit" not in q.job(job.id)
-    is_clean(q)
-
-
-def test_a_suspect_that_is_released_stays_one(q: OwnQueue) -> None:
-    suspects(q, 4)
-    before = limits(q)
-    jobs = fetch(q, 2)
-    assert q.finish(*(job.released() for job in jobs)) == [6, 6]
-    assert limits(q) == before
-    is_clean(q)
-
-
-def test_suspect_keeps_its_slot_in_group(q: OwnQueue) -> None:
-    ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
-    first, second = (str(job_id) for job_id in q.add(*[row("task", "{}", "{}", ordering=ordering)] * 2))
-    other = q.add_job()
-    fetched = fetch(q, 5)
-    assert sorted(job.id for job in fetched) == sorted([first, other])
-    die(q, fetched)
-    assert limits(q) == {first: 1, other: 1}
-    is_clean(q)
-    order = list[str]()
-    for _ in range(4):
-        jobs = fetch(q, 5)
-        order += [job.id for job in jobs]
-        q.exchange(0, [job.completed() for job in jobs])
-    assert order.index(first) < order.index(second)
-    assert sorted(order) == sorted([first, second, other])
-    is_clean(q)
-
-
-def test_beside_node_workers_suspects_stay_in_the_stream(q: OwnQueue) -> None:
+def test_beside_node_workers_suspects_stay_in_the_stream(q: OwnQueue):
     q.add_job()
     q.read_as(NODE_CONSUMER)
     q.redis("SET", f"w:{NODE_CONSUMER}", "{}")
@@ -253,46 +178,7 @@ def test_beside_node_workers_suspects_stay_in_the_stream(q: OwnQueue) -> None:
 # -- the place among all others ----------------------------------------------------------------------------
 
 
-def test_suspects_are_listed_as_waiting(q: OwnQueue) -> None:
-    ids = suspects(q, 7)
-    found, cursor = list[str](), ""
-    while True:
-        page = q.run(reading.page(q.meta, "waiting", cursor, 3, ["name"]))
-        found += [each[0] for each in page.rows]
-        if not (cursor := page.cursor):
-            break
-    assert sorted(found) == sorted(ids)
-
-
-def test_operations_apply_to_suspects(q: OwnQueue) -> None:
-    removed, revoked, moved, kept = suspects(q, 4)
-    assert q.run(administration.remove(q.meta, removed)) == 1
-    assert q.run(administration.revoke(q.meta, revoked)) == "revoked"
-    assert q.run(administration.change_priority(q.meta, moved, 3)) == "ok"
-    assert list(limits(q)) == [kept]
-    assert q.state(moved) == "prioritized"
-    is_clean(q)
-    deleted, _ = q.run(administration.drain(q.meta, True, "", 100, 0))
-    assert deleted == 1
-    assert limits(q) == {}
-    assert q.state(kept) is None
-
-
-def test_obliterate_deletes_suspects(q: OwnQueue) -> None:
-    suspects(q, 3)
-    assert sum(deleted for _, deleted in q.obliterate(force=True, batch=2)) == 3
-    assert q.key_names() == set()
-
-
-def test_pause_applies_to_suspects(q: OwnQueue) -> None:
-    suspects(q, 4)
-    q.run(administration.pause(q.meta))
-    assert fetch(q, 4) == []
-    q.run(administration.resume(q.meta))
-    assert len(fetch(q, 4)) == 2
-
-
-def test_check_repairs_suspects(q: OwnQueue) -> None:
+def test_check_repairs_suspects(q: OwnQueue):
     suspects(q, 2)
     q.redis("ZADD", "suspects", 2, "404")
     found = check(q, looks=1)

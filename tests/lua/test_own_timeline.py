@@ -1,15 +1,12 @@
 """Test the recording of a job's changes of state."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import administration, working
-from glidemq_py._features.timeline.timeline import TimelineEntry, read_timeline, set_call
+from glidemq_py._features.timeline import TimelineEntry, read_timeline
+from tests.inside import administration, set_settings, working
 from tests.lua.own_support import START, OwnQueue
 
 
@@ -21,37 +18,11 @@ def timeline(q: OwnQueue, job_id: str = "1") -> list[TimelineEntry]:
     return read_timeline(q.job(job_id).get("timeline", ""), int(q.job(job_id).get("timestamp", 0)))
 
 
-def turn_on(q: OwnQueue, sample: int = 1_000_000, entries: int = 50) -> None:
-    q.run(set_call(q.meta, f"{sample}|{entries}"))
+def turn_on(q: OwnQueue, sample: int = 1_000_000, entries: int = 50):
+    q.run(set_settings(q.meta, timeline=f"{sample}|{entries}"))
 
 
-def test_off_by_default(q: OwnQueue) -> None:
-    q.add_job()
-    q.finish(q.take_one().completed())
-    assert "timeline" not in q.job("1")
-
-
-@pytest.mark.parametrize(
-    ("options", "before"),
-    [
-        ({}, ["waiting"]), ({"lifo": True}, ["waiting"]), ({"priority": 3}, ["prioritized"]),
-        ({"delay": 10}, ["delayed", "waiting"]),
-    ],
-)  # fmt: skip
-def test_a_job_from_add_to_end(q: OwnQueue, options: dict[str, Any], before: list[str]) -> None:
-    turn_on(q)
-    q.add_job(**options)
-    q.advance(10)
-    job = q.take_one("py-7")
-    q.advance(5)
-    q.exchange(0, [job.completed()], consumer="py-7")
-    assert states(q) == [*before, "active", "completed"]
-    assert timeline(q)[-2:] == [("active", START + 10, "py-7"), ("completed", START + 15, "py-7")]
-    assert timeline(q)[0] == (states(q)[0], START, "")
-    assert len(q.job("1")["timeline"]) < 64
-
-
-def test_retry_failure_and_requeue(q: OwnQueue) -> None:
+def test_retry_failure_and_requeue(q: OwnQueue):
     turn_on(q)
     q.add_job()
     q.finish(q.take_one().failed(limit=2))
@@ -61,29 +32,7 @@ def test_retry_failure_and_requeue(q: OwnQueue) -> None:
     assert states(q) == ["waiting", "active", "delayed", "waiting", "active", "failed", "waiting", "active", "waiting"]
 
 
-def test_recovery_expiry_and_revocation(q: OwnQueue) -> None:
-    turn_on(q)
-    q.add_job()
-    job = q.take_one()
-    q.let_idle(job.entry, 30_000)
-    q.run(working.recover_stalled(q.meta, "py-9", 1_000, 30_000, 1, False, ""))
-    assert states(q) == ["waiting", "active", "waiting"]
-    q.run(administration.revoke(q.meta, "1"))
-    assert states(q)[-1] == "failed"
-    q.add_job(ttl=5)
-    q.advance(6)
-    assert q.fetch() == []
-    assert states(q, "2") == ["waiting", "failed"]
-
-
-def test_removed_job_leaves_nothing(q: OwnQueue) -> None:
-    turn_on(q)
-    q.add_job()
-    q.finish(q.take_one().completed(keep=1))
-    assert q.job("1") == {}
-
-
-def test_bounded(q: OwnQueue) -> None:
+def test_bounded(q: OwnQueue):
     turn_on(q, entries=3)
     q.add_job()
     for _ in range(4):
@@ -91,7 +40,7 @@ def test_bounded(q: OwnQueue) -> None:
     assert states(q) == ["active", "delayed", "waiting"]
 
 
-def test_sampled(q: OwnQueue) -> None:
+def test_sampled(q: OwnQueue):
     turn_on(q, sample=300_000)
     for _ in range(300):
         q.add_job()
@@ -103,7 +52,7 @@ def test_sampled(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["x", "0|5", "1000000|0", "-1|5"])
-def test_malformed_setting_and_field(q: OwnQueue, junk: str) -> None:
+def test_malformed_setting_and_field(q: OwnQueue, junk: str):
     q.redis("HSET", "meta", "timeline", junk)
     q.add_job()
     q.redis("HSET", "job:1", "timeline", "\n" * 5_000)
@@ -111,20 +60,8 @@ def test_malformed_setting_and_field(q: OwnQueue, junk: str) -> None:
     assert q.state("1") == "completed"
 
 
-def test_several_workers(q: OwnQueue) -> None:
-    turn_on(q, entries=4)
-    q.add_job()
-    for worker in ("py-7", "py-8"):
-        job = q.take_one(worker)
-        q.exchange(0, [job.failed(limit=9)], consumer=worker)
-        q.advance(100_000)
-    assert [(item.state.value, item.worker) for item in timeline(q)][-3:] == [
-        ("active", "py-8"), ("delayed", "py-8"), ("waiting", ""),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("junk", ["x", "|", "fffffffffffffff|\na1", "1|py-7", "zz|\nw0"])
-def test_malformed_field_is_survived(q: OwnQueue, junk: str) -> None:
+def test_malformed_field_is_survived(q: OwnQueue, junk: str):
     turn_on(q)
     q.add_job()
     q.redis("HSET", "job:1", "timeline", junk)
@@ -132,7 +69,7 @@ def test_malformed_field_is_survived(q: OwnQueue, junk: str) -> None:
     assert states(q)[-2:] == ["active", "completed"]
 
 
-def test_huge_malformed_field_is_replaced(q: OwnQueue) -> None:
+def test_huge_malformed_field_is_replaced(q: OwnQueue):
     turn_on(q)
     q.add_job()
     q.redis("HSET", "job:1", "timeline", "x" * 1_000_000)
@@ -140,32 +77,21 @@ def test_huge_malformed_field_is_replaced(q: OwnQueue) -> None:
     assert len(q.job("1")["timeline"]) < 64
 
 
-def test_oldest_entry_keeps_its_worker(q: OwnQueue) -> None:
+def test_oldest_entry_keeps_its_worker(q: OwnQueue):
     turn_on(q, entries=1)
     q.add_job()
     q.finish(q.take_one("py-7").completed())
     assert timeline(q) == [("completed", START, "py-7")]
 
 
-def test_job_of_a_peer_is_recorded_from_its_start(q: OwnQueue) -> None:
+def test_job_of_a_peer_is_recorded_from_its_start(q: OwnQueue):
     turn_on(q)
     q.redis("XADD", "stream", "*", "jobId", q.put_job("7"), "name", "task")
     q.finish(q.take_one().completed())
     assert states(q, "7") == ["active", "completed"]
 
 
-def test_ordered_jobs(q: OwnQueue) -> None:
-    turn_on(q)
-    first, second = (q.add_job(ordering=("k", 1, 0, 0, 0, 0, 0)) for _ in range(2))
-    jobs = q.fetch(2)
-    assert [job.id for job in jobs] == [first]
-    q.finish(jobs[0].completed())
-    q.finish(q.take_one().completed())
-    assert states(q, first) == ["waiting", "active", "completed"]
-    assert states(q, second) == ["waiting", "group-waiting", "waiting", "active", "completed"]
-
-
-def test_lease_names_its_owner(q: OwnQueue) -> None:
+def test_lease_names_its_owner(q: OwnQueue):
     turn_on(q)
     q.add_job()
     leasing = working.Leasing("owner", 5_000, working.Expiry.FAILED_ATTEMPT, [])
@@ -184,13 +110,28 @@ UNRECORDED = {
 }
 
 
-def test_every_change_of_state_is_recorded() -> None:
+def test_every_change_of_state_is_recorded():
     changes = [
         path for folder in ("core", "features") for path in sorted((LUA / folder).rglob("*.lua"))
-        if re.search(r"'HSET', [^\n]*'state', ", path.read_text())
+        if re.search(r"(?:'HSET', |G\.set\()[^\n]*'state', ", path.read_text())
         and "/".join(path.relative_to(LUA).parts[:2]) not in UNRECORDED
     ]  # fmt: skip
     assert len(changes) > 12
     assert [
         path.name for path in changes if "timeline" not in path.read_text() and "G.note_" not in path.read_text()
     ] == []
+
+
+def test_recovery_expiry_and_revocation(q: OwnQueue):
+    turn_on(q)
+    q.add_job()
+    job = q.take_one()
+    q.let_idle(job.entry, 30_000)
+    q.recover_stalled()
+    assert states(q) == ["waiting", "active", "waiting"]
+    q.run(administration.revoke(q.meta, "1"))
+    assert states(q)[-1] == "failed"
+    q.add_job(ttl=5)
+    q.advance(6)
+    assert q.fetch() == []
+    assert states(q, "2") == ["waiting", "failed"]

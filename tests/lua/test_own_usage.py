@@ -1,16 +1,23 @@
 """Test usage reports (stored, counted per minute, replaced by the next report) and budgets in exchange."""
 
-import json
 from typing import Any
 
 import pytest
 
 from glidemq_py import Budget
-from glidemq_py._core.calls.administration import drain, remove
-from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
-from glidemq_py._features.usage.calls import charge_budget, create_budget, report_usage, usage_minutes, usages
 from glidemq_py._features.usage.job_api import _checked, _row
+from tests.inside import AttemptStatus as S
+from tests.inside import (
+    BudgetCharge,
+    ExchangeReply,
+    charge_budget,
+    check_budget,
+    create_budget,
+    drain,
+    exchange,
+    remove,
+    report_usage,
+)
 from tests.lua.own_support import START, Fetched, OwnQueue
 
 MINUTE = START - START % 60_000
@@ -28,31 +35,7 @@ def bucket(q: OwnQueue, minute: int = MINUTE) -> dict[str, str]:
     return dict(q.resp.hash(q.key(f"usage:{minute}")))
 
 
-def test_report_is_stored_counted_and_announced(q: OwnQueue) -> None:
-    job_id = q.add_job()
-    given: dict[str, Any] = {
-        "model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7}, "costs": {"input": 0.25},
-        "cost_unit": "USD", "latency": 12.5, "cached": False,
-    }  # fmt: skip
-    assert report(q, job_id, **given) == (S.OK, True)
-    fields = {name: text for name, text in q.job(job_id).items() if name.startswith("usage:")}
-    assert fields == {
-        "usage:model": "m-1", "usage:provider": "p", "usage:tokens": '{"input":100,"output":7}',
-        "usage:costs": '{"input":0.25}', "usage:totalTokens": "107", "usage:totalCost": "0.25",
-        "usage:costUnit": "USD", "usage:latencyMs": "12.5", "usage:cached": "0", "usage:bucketTs": str(MINUTE),
-    }  # fmt: skip
-    assert bucket(q) == {
-        "jobCount": "1", "totalTokens": "107", "totalCost": "0.25", "costUnit": "USD", "models:m-1": "1",
-        "tokens:input": "100", "tokens:output": "7", "costs:input": "0.25",
-    }  # fmt: skip
-    assert 2_591_900 < int(q.redis("TTL", f"usage:{MINUTE}")) <= 2_592_000
-    _, event = q.redis("XREVRANGE", "events", "+", "-", "COUNT", 1)[0]
-    fields = dict(zip(event[::2], event[1::2], strict=True))
-    assert (fields["event"], fields["jobId"]) == ("usage", job_id)
-    assert json.loads(fields["data"])["tokens"] == {"input": 100, "output": 7}
-
-
-def test_repeated_report_replaces_earlier_one(q: OwnQueue) -> None:
+def test_repeated_report_replaces_earlier_one(q: OwnQueue):
     first, second = q.add_job(), q.add_job()
     report(q, first, model="a", tokens={"input": 10, "output": 1}, cost_unit="USD", cached=True)
     assert report(q, second, model="a", tokens={"input": 5}) == (S.OK, False)
@@ -70,7 +53,7 @@ def test_repeated_report_replaces_earlier_one(q: OwnQueue) -> None:
     assert bucket(q) == {}
 
 
-def test_stale_reports_are_rejected(q: OwnQueue) -> None:
+def test_stale_reports_are_rejected(q: OwnQueue):
     q.add_job()
     job = q.take_one()
     assert report(q, job.id, (job.fence, job.processed_on), tokens={"a": 1})[0] is S.OK
@@ -80,20 +63,7 @@ def test_stale_reports_are_rejected(q: OwnQueue) -> None:
     assert bucket(q)["totalTokens"] == "1"
 
 
-def test_reading(q: OwnQueue) -> None:
-    ids = [q.add_job() for _ in range(3)]
-    report(q, ids[0], model="a", tokens={"x": 1.5}, cost_unit="EUR")
-    q.advance(120_000)
-    report(q, ids[2], model="a", tokens={"x": 2}, costs={"x": 0.5})
-    assert q.run(usages(q.meta, [*ids, "none"], ("usage:model", "usage:provider"))) == [
-        ["a", False], False, ["a", False], False,
-    ]  # fmt: skip
-    sums = q.run(usage_minutes(q.meta, MINUTE, 3))
-    assert sums == (2, 3.5, 0.5, "EUR", {"a": 2}, {"x": 3.5}, {"x": 0.5}, 3)
-    assert q.run(usage_minutes(q.meta, MINUTE, 2)).jobs == 1
-
-
-def test_a_foreign_key_in_the_way_leaves_the_record_as_it_was(q: OwnQueue) -> None:
+def test_a_foreign_key_in_the_way_leaves_the_record_as_it_was(q: OwnQueue):
     job_id = q.add_job()
     q.redis("SET", f"usage:{MINUTE}", "x")
     with pytest.raises(Exception, match="WRONGTYPE"):
@@ -102,21 +72,12 @@ def test_a_foreign_key_in_the_way_leaves_the_record_as_it_was(q: OwnQueue) -> No
     q.redis("DEL", f"usage:{MINUTE}")
 
 
-def test_deleted_root_deletes_its_budget(q: OwnQueue) -> None:
+def test_deleted_root_deletes_its_budget(q: OwnQueue):
     for delete in (lambda job_id: remove(q.meta, job_id), lambda _: drain(q.meta, True, "", 100, 0)):
         job_id = q.add_job()
         q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
         q.run(delete(job_id))
         assert q.redis("EXISTS", f"job:{job_id}", q.key(f"budget:{job_id}")) == 0
-
-
-def test_budget_expires_when_root_ends_without_worker(q: OwnQueue) -> None:
-    job_id = q.add_job(ttl=10)
-    q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
-    q.advance(11)
-    assert q.fetch() == []
-    assert q.state(job_id) == "failed"
-    assert 604_700 < q.redis("TTL", f"budget:{job_id}") <= 604_800
 
 
 # -- budgets -----------------------------------------------------------------------------------------------
@@ -143,18 +104,12 @@ def fetch_all(q: OwnQueue, want: int = 10) -> tuple[list[Fetched], Any]:
     return [Fetched(job, reply.now) for job in reply.jobs], reply.budgets
 
 
-def test_plain_jobs_have_no_budget_reply(q: OwnQueue) -> None:
-    q.add_job()
-    reply = q.exchange()
-    assert reply.budgets is None
-
-
-def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
+def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue):
     key = create(q, "1", max_total_tokens=100, token_weights={"output": 2}, on_exceeded="pause")
     ids = [budgeted(q, "1") for _ in range(4)]
     fetched, decisions = fetch_all(q, 2)
     assert decisions == [{job_id: [key, ""] for job_id in ids[:2]}, []]
-    usage: tuple[Any, ...] = ({"input": 10, "output": 50}, {}, 60, 0)
+    usage: Any = ({"input": 10, "output": 50}, {}, 60, 0)
     row = fetched[0].completed()
     reply = report_result(q, [(1, key, usage)], row, want=1)
     assert reply.budgets == [{ids[2]: [key, "pause"]}, [1]]
@@ -182,7 +137,7 @@ def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
         ({"max_total_tokens": 60, "token_weights": {"a": 0}}, ({"a": 70}, {}, 70, 0), True),
     ],
 )
-def test_limits(q: OwnQueue, limits: dict[str, Any], usage: Any, passes: bool) -> None:
+def test_limits(q: OwnQueue, limits: Any, usage: Any, passes: bool):
     key = create(q, "1", **limits)
     budgeted(q, "1")
     (job,), _ = fetch_all(q)
@@ -191,7 +146,7 @@ def test_limits(q: OwnQueue, limits: dict[str, Any], usage: Any, passes: bool) -
     assert (reply.budgets == [False, [1]]) is passes
 
 
-def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
+def test_the_budget_ends_a_week_after_its_root(q: OwnQueue):
     root = budgeted(q, "1")
     key = create(q, root, max_total_tokens=1)
     (job,), _ = fetch_all(q)
@@ -202,30 +157,38 @@ def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
     assert 604_700 < q.resp.execute("TTL", key) <= 604_800
 
 
-def test_charge_to_another_queue_goes_to_outbox(q: OwnQueue) -> None:
-    key = "glide:{elsewhere}:budget:9"
-    job_id = budgeted(q, "9", key=key)
-    (job,), decisions = fetch_all(q)
-    assert decisions == [{job_id: [key, "ask"]}, []]
-    reply = report_result(q, [(1, key, ({"a": 1}, {}, 1, 0))], job.completed())
-    assert reply.flags & ExchangeFlags.OUTBOX_PENDING
-    ((_, flat),) = q.redis("XRANGE", "outbox", "-", "+")
-    entry = dict(zip(flat[::2], flat[1::2], strict=True))
-    assert (entry["kind"], entry["key"], entry["id"], entry["activation"]) == (
-        "budget",
-        key,
-        job_id,
-        "1",
-    )
-    assert json.loads(entry["usage"]) == [{"a": 1}, {}, 1, 0]
-
-
-def test_a_charge_counts_once_for_its_mark(q: OwnQueue) -> None:
+def test_a_charge_counts_once_for_its_mark(q: OwnQueue):
     key = create(q, "9", max_total_tokens=10)
-    charge: tuple[Any, ...] = ({"a": 8}, {}, 8, 0)
+    charge: Any = ({"a": 8}, {}, 8, 0)
     assert [q.run(charge_budget(q.meta, "9", mark, "5", charge)) for mark in ("x:5:1", "x:5:1", "x:5:2")] == [
         False, False, True,
     ]  # fmt: skip
     assert q.resp.hash(key)["usedTokens"] == "16"
     assert not q.run(charge_budget(q.meta, "none", "x:5:1", "5", charge))
     assert q.redis("EXISTS", "budget:none") == 0
+
+
+def test_repeated_create_keeps_the_use_and_another_flow_begins_anew(q: OwnQueue):
+    create(q, "7", max_total_tokens=1_000, max_costs={"über": 1})
+    q.redis("HSET", "budget:7", "usedTokens", "12", "usedTokens:input", "12", "exceeded", "1")
+    create(q, "7", max_total_tokens=1_000, max_costs={"über": 1})
+    assert q.redis("HGET", "budget:7", "usedTokens") == "12"
+    q.redis("EXPIRE", "budget:7", 60)  # its root has ended
+    create(q, "7", max_total_cost=1)
+    assert q.resp.hash(q.key("budget:7")) == {
+        "usedTokens": "0", "usedCost": "0", "exceeded": "0", "onExceeded": "fail", "maxTotalCost": "1",
+    }  # fmt: skip
+    assert q.redis("TTL", "budget:7") == -1
+
+
+def test_check_budget_verdicts(q: OwnQueue):
+    def verdict() -> str:
+        return str(q.run(check_budget(q.meta, "7")))
+
+    assert verdict() == ""
+    create(q, "7", max_total_cost=1, on_exceeded="pause")
+    assert verdict() == ""
+    q.redis("HSET", "budget:7", "exceeded", "1")
+    assert verdict() == "pause"
+    q.redis("HSET", "budget:7", "onExceeded", "fail")
+    assert verdict() == "fail"

@@ -32,7 +32,7 @@ def outcomes(runs: Any) -> list[tuple[str, str]]:
     return [(run.job.subject, run.outcome) for run in runs]
 
 
-async def test_subscriptions_step_independently() -> None:
+async def test_subscriptions_step_independently():
     async with (
         TestBroadcast() as broadcast,
         broadcast.worker(shout, subscription="all") as everything,
@@ -56,8 +56,8 @@ async def test_subscriptions_step_independently() -> None:
         assert not (await broadcast.queue.check(recheck_after=50)).findings
 
 
-async def test_run_until_empty_advances_to_retries_and_dead_letters() -> None:
-    async def fail(message: Message) -> None:
+async def test_run_until_empty_advances_to_retries_and_dead_letters():
+    async def fail(message: Message):
         raise ValueError("never")
 
     async with TestBroadcast(dead_letter_queue="dead") as broadcast, broadcast.worker(fail) as worker:
@@ -70,7 +70,7 @@ async def test_run_until_empty_advances_to_retries_and_dead_letters() -> None:
         assert [run.outcome for run in await worker.run_until_empty()] == ["retrying", "retrying", "failed"]
 
 
-async def test_batches_and_token_limits_work() -> None:
+async def test_batches_and_token_limits_work():
     async def handle(messages: list[Message]) -> list[Any]:
         return [message.data for message in messages]
 
@@ -79,7 +79,7 @@ async def test_batches_and_token_limits_work() -> None:
         assert [run.result for run in await worker.run_until_idle()] == [0, 1, 2]
 
 
-async def test_stalled_message_is_recovered() -> None:
+async def test_stalled_message_is_recovered():
     server = MemoryServer()
     async with TestBroadcast("b", server) as broadcast:
         await broadcast.subscribe("s")
@@ -92,7 +92,7 @@ async def test_stalled_message_is_recovered() -> None:
             assert outcomes(await worker.run_until_idle()) == [("x", "completed")]
 
 
-async def test_service_worker_runs_in_test() -> None:
+async def test_service_worker_runs_in_test():
     service = BroadcastWorker("test", shout, subscription="s", subjects=["a.>"], start_from="0-0", concurrency=3)
     async with TestBroadcast() as broadcast:
         await broadcast.publish_bulk([("a.b", 1), ("c", 2)])
@@ -103,7 +103,7 @@ async def test_service_worker_runs_in_test() -> None:
 
 
 @pytest.mark.slow
-async def test_sandboxed_service_worker_runs_in_its_sandbox() -> None:
+async def test_sandboxed_service_worker_runs_in_its_sandbox():
     service = Worker("test", f"{HANDLERS}:echo")
     async with TestQueue() as queue, TestWorker.of(service, queue) as worker:
         await queue.add("n", 4)
@@ -111,7 +111,7 @@ async def test_sandboxed_service_worker_runs_in_its_sandbox() -> None:
         assert run.outcome == "completed", run.error
 
 
-async def test_invalid_arguments_are_rejected() -> None:
+async def test_invalid_arguments_are_rejected():
     wrong: Any
     async with TestBroadcast() as broadcast:
         for wrong in (None, 1.5, b"x", []):
@@ -147,8 +147,8 @@ async def test_invalid_arguments_are_rejected() -> None:
             TestQueue("q", broadcast.server, clock=Clock())
 
 
-async def test_invalid_workers_are_rejected() -> None:
-    real: Broadcast[Any] = Broadcast("b", "valkey://127.0.0.1:1")
+async def test_invalid_workers_are_rejected():
+    real: Broadcast = Broadcast("b", "valkey://127.0.0.1:1")
     with pytest.raises(GlideMQValidationError, match="MemoryServer"):
         TestBroadcastWorker(real, shout, subscription="s")
     wrong: Any = "b"

@@ -8,7 +8,7 @@ from glidemq_py import GlideMQValidationError
 from glidemq_py.testing import TestQueue, assert_enqueued, assert_not_enqueued
 
 
-async def test_jobs_match_by_attributes() -> None:
+async def test_jobs_match_by_attributes():
     async with TestQueue() as queue:
         await queue.add("mail", {"to": "ann", "lang": "en"})
         await queue.add("mail", {"to": "bob", "lang": "en"}, delay=timedelta(minutes=5))
@@ -27,7 +27,7 @@ async def test_jobs_match_by_attributes() -> None:
         await assert_not_enqueued(queue, "mail", contains={"to": "eve"})
 
 
-async def test_failure_lists_jobs_and_differences() -> None:
+async def test_failure_lists_jobs_and_differences():
     async with TestQueue("post") as queue:
         await queue.add("other", {"x": 1})
         await queue.add("mail", {"to": "bob"})
@@ -45,20 +45,20 @@ async def test_failure_lists_jobs_and_differences() -> None:
             await queue.assert_not_enqueued("mail")
 
 
-async def test_failure_reports_an_empty_queue() -> None:
+async def test_failure_reports_an_empty_queue():
     async with TestQueue() as queue:
         with pytest.raises(AssertionError, match="nothing is in the queue"):
             await queue.assert_enqueued("mail")
 
 
-async def test_finished_jobs_are_not_enqueued() -> None:
+async def test_finished_jobs_are_not_enqueued():
     async with TestQueue() as queue, queue.worker(lambda _: None) as worker:
         await queue.add("mail")
         await worker.run_until_idle()
         await queue.assert_not_enqueued()
 
 
-async def test_invalid_count_is_rejected() -> None:
+async def test_invalid_count_is_rejected():
     async with TestQueue() as queue:
         with pytest.raises(GlideMQValidationError, match="count"):
             await queue.assert_enqueued("n", count=-1)

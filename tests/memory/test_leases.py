@@ -1,14 +1,12 @@
 """Leases on the in-memory server: with its clock, and without a worker."""
 
-import asyncio
-
 import pytest
 
 from glidemq_py import JobState, LeaseLostError
 from glidemq_py.testing import TestQueue
 
 
-async def test_lease_expires_when_the_clock_is_advanced() -> None:
+async def test_lease_expires_when_the_clock_is_advanced():
     async with TestQueue() as queue:
         job = await queue.add("n", 4, attempts=2)
         (lease,) = await queue.fetch(1, lock_duration=5_000, count_expiry=True)
@@ -23,7 +21,7 @@ async def test_lease_expires_when_the_clock_is_advanced() -> None:
         assert await job.get_state() is JobState.COMPLETED
 
 
-async def test_timeout_of_the_job_ends_a_lease() -> None:
+async def test_timeout_of_the_job_ends_a_lease():
     async with TestQueue() as queue:
         await queue.add("n", timeout=1_000)
         (lease,) = await queue.fetch(1)
@@ -31,12 +29,3 @@ async def test_timeout_of_the_job_ends_a_lease() -> None:
         with pytest.raises(LeaseLostError):
             await lease.complete()
         assert (await queue.get_job_counts()).failed == 1
-
-
-async def test_waiting_fetch_is_woken_up() -> None:
-    async with TestQueue() as queue:
-        waiting = asyncio.create_task(queue.fetch(1, wait=60_000))
-        await queue.add("n")
-        async with asyncio.timeout(60):
-            (lease,) = await waiting
-        await lease.complete()

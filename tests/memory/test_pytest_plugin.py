@@ -135,7 +135,7 @@ class TestCase(unittest.TestCase):
 """
 
 
-def run_pytest(folder: Path, *arguments: str) -> None:
+def run_pytest(folder: Path, *arguments: str):
     (folder / "service.py").write_text(SERVICE)
     (folder / "pytest.ini").write_text(
         "[pytest]\nfilterwarnings = error\nasyncio_default_fixture_loop_scope = function\n"
@@ -175,12 +175,12 @@ def anyio_backend():
     ],
     ids=["a loop per test", "one loop for all", "anyio"],
 )
-def test_fixtures_close_objects_in_the_loop_of_the_test(tmp_path: Path, marks: str, arguments: list[str]) -> None:
+def test_fixtures_close_objects_in_the_loop_of_the_test(tmp_path: Path, marks: str, arguments: list[str]):
     (tmp_path / "test_it.py").write_text(TESTS.replace("# MARKS", marks))
     run_pytest(tmp_path, *arguments)
 
 
-def test_plugin_and_dependencies_cause_no_warnings(tmp_path: Path) -> None:
+def test_plugin_and_dependencies_cause_no_warnings(tmp_path: Path):
     (tmp_path / "test_fixtures.py").write_text(TESTS)
     (tmp_path / "test_plain.py").write_text(PLAIN)
     (tmp_path / "test_every_module.py").write_text(EVERY_MODULE)

@@ -1,5 +1,7 @@
 """Schedulers in memory: they fire when the test advances the clock."""
 
+import pytest
+
 from glidemq_py import Job
 from glidemq_py.testing import TestQueue, TestWorker
 
@@ -8,8 +10,9 @@ async def handle(job: Job) -> str:
     return job.name
 
 
-async def test_schedulers_fire_when_the_clock_advances() -> None:
-    async with TestQueue("reports") as queue, TestWorker(queue, handle) as worker:
+@pytest.mark.parametrize("partitions", [None, 3])
+async def test_schedulers_fire_when_the_clock_advances(partitions: int | None):
+    async with TestQueue("reports", partitions=partitions) as queue, TestWorker(queue, handle) as worker:
         await queue.upsert_job_scheduler("hourly", every=3_600_000, limit=2)
         await queue.upsert_job_scheduler("crawl", repeat_after_complete=60_000)
         assert [run.result for run in await worker.run_until_idle()] == ["crawl"]
@@ -22,7 +25,7 @@ async def test_schedulers_fire_when_the_clock_advances() -> None:
         assert [each.name for each in await queue.get_job_schedulers()] == ["crawl"]
 
 
-async def test_paused_scheduler_continues_when_it_is_resumed() -> None:
+async def test_paused_scheduler_continues_when_it_is_resumed():
     async with TestQueue("reports") as queue, TestWorker(queue, handle) as worker:
         await queue.upsert_job_scheduler("hourly", every=3_600_000)
         await queue.pause_job_scheduler("hourly")

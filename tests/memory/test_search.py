@@ -1,115 +1,67 @@
-"""Vector search in memory: indexes, distances, filters, and rejected queries."""
+"""Vector search over partitions, with a search module of one-dimensional vectors; in memory there is none."""
 
-import math
+import re
+import struct
 from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, Queue, SearchIndexError, VectorField
-from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py import GlideMQValidationError, Queue, SearchIndexError
 from glidemq_py.testing import MemoryServer, TestQueue
+from tests.inside import CommandError, partition_of
 
 
-async def named(queue: TestQueue, **vectors: list[float]) -> None:
-    """Add a job per vector, with the given names."""
-    for number, (name, vector) in enumerate(vectors.items()):
-        job = await queue.add(name, priority=number)
-        await job.store_vector("v", vector)
+class SearchServer(MemoryServer):
+    """An in-memory server with indexes of the field `v`, which is a vector if the schema has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.indexes: dict[bytes, list[bytes]] = {}
+
+    def command(self, args: list[bytes], *, shown: bool = True) -> Any:
+        name, *words = args
+        if name == b"FT.CREATE" and words[0] in self.indexes:
+            raise CommandError("Index already exists")
+        if name == b"FT.CREATE":
+            self.indexes[words[0]] = words
+            return "OK"
+        if name.startswith(b"FT.") and words[0] not in self.indexes:
+            raise CommandError(f"Unknown index name: {words[0].decode()}")
+        if name == b"FT.DROPINDEX":
+            del self.indexes[words[0]]
+            return "OK"
+        if name == b"FT.INFO":
+            is_vector = b"v" in self.indexes[words[0]]
+            return {b"attributes": [{b"attribute": b"v", b"type": b"VECTOR"}] if is_vector else []}
+        return self.search(*words) if name == b"FT.SEARCH" else super().command(args, shown=shown)
+
+    def search(self, index: bytes, query: bytes, *words: bytes) -> Any:
+        prefix = self.indexes[index][self.indexes[index].index(b"PREFIX") + 2]
+        found = re.search(rb"KNN (\d+) @v", query)
+        assert found
+        (wanted,) = struct.unpack("<f", words[words.index(b"BLOB") + 1])
+        hashes = [key for key in self.keys(prefix.decode() + "*") if self.execute("TYPE", key).value == b"hash"]
+        stored = [(key.encode(), self.execute("HGET", key, "v")) for key in hashes]
+        near = [((struct.unpack("<f", vector)[0] - wanted) ** 2, key) for key, vector in stored if vector]
+        hits = {key: {b"__score": b"%.7g" % score} for score, key in sorted(near)[: int(found[1])]}
+        return [len(hits), hits]
 
 
-async def names(queue: TestQueue, embedding: list[float], **options: Any) -> list[str]:
-    return [match.job.name for match in await queue.vector_search(embedding, **options)]
-
-
-@pytest.mark.parametrize(
-    ("metric", "distances"),
-    [("cosine", {"near": 0.0, "far": 1 - 1 / math.sqrt(2), "off": 1.0}), ("l2", {"near": 1.0, "far": 1.0, "off": 2.0}),
-     ("ip", {"near": -1.0, "far": 0.0, "off": 1.0})],
-)  # fmt: skip
-async def test_results_are_sorted_by_distance(metric: Any, distances: dict[str, float]) -> None:
+async def test_there_is_no_search_module_in_memory():
     async with TestQueue() as queue:
-        assert await queue.create_job_index(vector=VectorField(name="v", dimensions=2, metric=metric)) == "test-idx"
-        await named(queue, near=[2, 0], far=[1, 1], off=[0, 1])
-        found = {match.job.name: match.score for match in await queue.vector_search([1, 0])}
-        assert found == pytest.approx(distances, abs=1e-6)
-        assert list(found.values()) == sorted(found.values())
-        assert len(await queue.vector_search([1, 0], k=2)) == 2
+        with pytest.raises(SearchIndexError, match="no search module"):
+            await queue.create_job_index(vector={"name": "v", "dimensions": 1})
 
 
-async def test_handler_can_store_a_vector() -> None:
-    async def embed(job: Job) -> None:
-        await job.store_vector("v", job.data)
-
-    async with TestQueue() as queue, queue.worker(embed) as worker:
-        await queue.create_job_index(vector={"name": "v", "dimensions": 2})
-        await queue.add("done", [1.0, 0.0])
-        await worker.run_until_idle()
-        await named(queue, waiting=[1, 0])
-        assert await names(queue, [1, 0], filter="@state:{completed}") == ["done"]
-        found = await names(queue, [1, 0], filter="@state:{completed|prioritized|waiting}")
-        assert sorted(found) == ["done", "waiting"]
-        assert await names(queue, [1, 0], filter="-@state:{completed}") == ["waiting"]
-        await queue.remove("1")
-        assert await names(queue, [1, 0], filter="@state:{completed}") == []
-
-
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [("*", "abc"), ("@name:{a|c}", "ac"), ("@name:{A}", "a"), ("@priority:[1 2]", "bc"), ("@priority:[(1 +inf]", "c"),
-     ("@priority:[-inf 0] | @name:{c}", "ac"), ("@name:{a|b} @priority:[1 1]", "b"), ("-(@name:{a} | @name:{b})", "c"),
-     (r"@name:{a\-b}", "")],
-)  # fmt: skip
-async def test_filters(expression: str, expected: str) -> None:
-    async with TestQueue() as queue:
-        await queue.create_job_index(vector={"name": "v", "dimensions": 1, "metric": "l2"})
-        await named(queue, a=[0], b=[1], c=[2])
-        assert "".join(await names(queue, [0], filter=expression)) == expected
-
-
-@pytest.mark.parametrize(
-    "expression", ["@name:word", "@name:{a", "(@name:{a}", "@name:{a})", "|", "-", "@priority:[1]", "@priority:[x y]",
-                   "@data:{a}", "@name:[1 2]", "name"],
-)  # fmt: skip
-async def test_unsupported_filters_are_rejected(expression: str) -> None:
-    async with TestQueue() as queue:
-        await queue.create_job_index(vector={"name": "v", "dimensions": 1})
-        with pytest.raises(SearchIndexError):
-            await queue.vector_search([1], filter=expression)
-
-
-async def test_indexes() -> None:
-    server = MemoryServer()
-    async with TestQueue("q", server) as queue, TestQueue("q2", server) as other:
-        assert not await queue.drop_job_index()
-        with pytest.raises(SearchIndexError, match="Unknown index"):
-            await queue.vector_search([1])
-        await queue.create_job_index(fields={"kind": "tag"})
-        with pytest.raises(SearchIndexError, match="exists"):
-            await queue.create_job_index()
-        with pytest.raises(SearchIndexError, match="no vector field"):
-            await queue.vector_search([1])
-        assert await queue.drop_job_index()
-        await queue.create_job_index(name="mine", vector={"name": "v", "dimensions": 1, "algorithm": "flat"})
-        await named(queue, ours=[1])
-        await named(other, theirs=[1])
-        assert await names(queue, [1], name="mine") == ["ours"]
-        with pytest.raises(SearchIndexError, match="bytes"):
-            await queue.vector_search([1, 2], name="mine")
-        with pytest.raises(SearchIndexError, match="does not exist"):
-            await queue.vector_search([1], name="mine", field="w")
-        server.flush()
-        assert server.execute("FT._LIST") == []
-
-
-async def test_partitions_are_searched_together() -> None:
-    server = MemoryServer()
+async def test_partitions_are_searched_together():
+    server = SearchServer()
     async with Queue("q", server, partitions=3) as queue, Queue("q2", server, partitions=3) as other:
         with pytest.raises(SearchIndexError, match=r"'q' has no index 'q-idx'; call create_job_index"):
             await queue.vector_search([1])
         vector: Any = {"name": "v", "dimensions": 1, "metric": "l2"}
         for each in (queue, other):
             assert await each.create_job_index(vector=vector) == f"{each.name}-idx"
-        assert len(server.execute("FT._LIST")) == 6
+        assert len(server.indexes) == 6
         with pytest.raises(SearchIndexError, match="exists"):
             await queue.create_job_index(vector=vector)
         jobs = await queue.add_bulk([("n", at, {"job_id": f"job-{at}"}) for at in range(12)])
@@ -120,20 +72,15 @@ async def test_partitions_are_searched_together() -> None:
         assert [match.job.data for match in found] == [3, 4, 2, 5, 1]
         assert [match.job.id for match in found] == [jobs[at].id for at in (3, 4, 2, 5, 1)]
         assert found[0].score == pytest.approx(0.04, abs=1e-5)
-        assert {split_partition_id(match.job.id)[0] for match in await queue.vector_search([0], k=12)} == {0, 1, 2}
+        assert {partition_of(match.job.id) for match in await queue.vector_search([0], k=12)} == {0, 1, 2}
         assert len(await queue.vector_search([0])) == 10
         with pytest.raises(GlideMQValidationError, match="'k'"):
             await queue.vector_search([0], k=0)
         await queue.remove(jobs[3].id)
         assert [match.job.data for match in await queue.vector_search([3.2], k=2)] == [4, 2]
-        await queue.set_partitions(5)
-        with pytest.raises(SearchIndexError, match="call create_job_index, also after the number has grown"):
-            await queue.vector_search([1])
-        assert await queue.create_job_index(vector=vector) == "q-idx"
-        assert [match.job.data for match in await queue.vector_search([3.2], k=2)] == [4, 2]
         assert await queue.drop_job_index()
         assert not await queue.drop_job_index()
-        assert len(server.execute("FT._LIST")) == 3
+        assert len(server.indexes) == 3
         assert await queue.create_job_index(name="mine", fields={"kind": "tag"}) == "mine"
         with pytest.raises(SearchIndexError, match="no vector field"):
             await queue.vector_search([1], name="mine")

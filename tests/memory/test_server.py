@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from glidemq_py import ClosedError, GlideMQValidationError, Job, Queue, QueueEvents, ScriptError, Worker
-from glidemq_py._core.calls import Call
 from glidemq_py.testing import Clock, MemoryServer, TestQueue
+from tests.inside import Call
 
 
 async def echo(job: Job) -> Any:
     return job.data
 
 
-def test_clock_only_moves_forward() -> None:
+def test_clock_only_moves_forward():
     clock = Clock(1_800_000_000_000)
     assert (clock.now(), clock.advance(5), clock.advance(timedelta(seconds=1))) == (
         1_800_000_000_000, 1_800_000_000_005, 1_800_000_001_005,
@@ -34,7 +34,7 @@ def test_clock_only_moves_forward() -> None:
     assert before <= Clock(running=True).now() <= time.time() * 1000 + 1
 
 
-async def test_all_times_use_the_clock() -> None:
+async def test_all_times_use_the_clock():
     server = MemoryServer(Clock(1_900_000_000_000))
     async with Queue("q", server) as queue:
         job = await queue.add("n")
@@ -49,7 +49,7 @@ async def test_all_times_use_the_clock() -> None:
         assert server.execute("TIME") == [b"1900000000", b"101000"]
 
 
-async def test_advancing_the_clock_wakes_workers() -> None:
+async def test_advancing_the_clock_wakes_workers():
     server = MemoryServer()
     async with Queue("q", server) as queue, Worker("q", echo, server):
         job = await queue.add("n", 1, delay=timedelta(days=1))
@@ -57,7 +57,7 @@ async def test_advancing_the_clock_wakes_workers() -> None:
         assert await job.wait_until_finished(10_000) == 1
 
 
-async def test_servers_share_no_data() -> None:
+async def test_servers_share_no_data():
     one, two = MemoryServer(), MemoryServer()
     async with Queue("q", one) as first, Queue("q", two) as second:
         await first.add("n")
@@ -67,17 +67,17 @@ async def test_servers_share_no_data() -> None:
         assert one.keys() == []
 
 
-def test_threads_and_loops_can_share_a_server() -> None:
+def test_threads_and_loops_can_share_a_server():
     server, failures = MemoryServer(), list[BaseException]()
 
-    async def work(number: int) -> None:
+    async def work(number: int):
         name = f"q{number % 2}"
         async with Queue(name, server) as queue, Worker(name, echo, server):
             assert sorted(
                 await asyncio.gather(*(queue.add_and_wait("n", [number, i]) for i in range(20)))
             ) == [[number, i] for i in range(20)]  # fmt: skip
 
-    def run(number: int) -> None:
+    def run(number: int):
         try:
             asyncio.run(work(number))
         except BaseException as error:
@@ -91,7 +91,7 @@ def test_threads_and_loops_can_share_a_server() -> None:
     assert not failures
 
 
-async def test_closing_a_connection_ends_its_waits() -> None:
+async def test_closing_a_connection_ends_its_waits():
     server = MemoryServer()
     transport = server.open_transport()
     read = asyncio.create_task(transport.command("XREAD", "BLOCK", "0", "STREAMS", "s", "0-0"))
@@ -102,14 +102,14 @@ async def test_closing_a_connection_ends_its_waits() -> None:
         await asyncio.wait_for(read, 100)
 
 
-async def test_events_reach_other_threads() -> None:
+async def test_events_reach_other_threads():
     server = MemoryServer()
     async with QueueEvents("q", server) as events:
         heard = asyncio.Event()
         events.on("added", lambda _: heard.set())
 
-        def add() -> None:
-            async def one() -> None:
+        def add():
+            async def one():
                 async with Queue("q", server) as queue:
                     await queue.add("n")
 
@@ -119,14 +119,14 @@ async def test_events_reach_other_threads() -> None:
         await asyncio.wait_for(heard.wait(), 100)
 
 
-async def test_script_error_names_file_and_line() -> None:
+async def test_script_error_names_file_and_line():
     transport = MemoryServer().open_transport()
     with pytest.raises(ScriptError, match=r"lua/core/functions/(_calls|exchange)\.lua:\d+"):
         await transport.call(Call("exchange", "glide:{q}:meta", (b"\xc1",), lambda reply: reply))
 
 
 @pytest.mark.slow
-def test_import_is_lazy() -> None:
+def test_import_is_lazy():
     program = (
         "import sys, glidemq_py, glidemq_py.testing, glidemq_py.testing.pytest_plugin\n"
         "assert not {'fakeredis', 'lupa', 'redis'} & set(sys.modules)"
@@ -134,7 +134,7 @@ def test_import_is_lazy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-async def test_job_costs_a_few_calls() -> None:
+async def test_job_costs_a_few_calls():
     """Compare the CPU time of this process with that of a bare call of the function library."""
 
     async def cost(step: Callable[[], Awaitable[object]]) -> float:
@@ -145,7 +145,7 @@ async def test_job_costs_a_few_calls() -> None:
 
     async with TestQueue() as queue, queue.worker(echo) as worker:
 
-        async def job() -> None:
+        async def job():
             await queue.add("n", 1)
             assert await worker.run_one() is not None
 

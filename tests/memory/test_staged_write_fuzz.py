@@ -24,9 +24,6 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.staged_writes import finish_writes, run_blocking
 from glidemq_py.errors import (
     AmbiguousResultError,
     GlideMQConnectionError,
@@ -41,6 +38,8 @@ from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter, StreamWriter
 from glidemq_py.testing import Clock, MemoryServer
+from tests.inside import BlockingTransport, QueueKeys
+from tests.inside import staged_writes as staging
 
 RUNS = int(os.environ.get("GLIDEMQ_FUZZ_RUNS", "40"))
 SEED = int(os.environ.get("GLIDEMQ_FUZZ_SEED", "0"))
@@ -61,7 +60,7 @@ class Died(BaseException):
 class Actor(threading.Thread):
     """One thread of a process. It runs only between `World.resume` and its next call."""
 
-    def __init__(self, world: World, process: str, work: Callable[[], Any], facts: TaskFacts | None) -> None:
+    def __init__(self, world: World, process: str, work: Callable[[], Any], facts: TaskFacts | None):
         super().__init__(daemon=True, name=process)
         self.world, self.process, self.facts = world, process, facts
         self._work = work
@@ -71,7 +70,7 @@ class Actor(threading.Thread):
         self.error: BaseException | None = None
         self.done = False
 
-    def run(self) -> None:
+    def run(self):
         _local.actor = self
         self.go.acquire()
         try:
@@ -83,7 +82,7 @@ class Actor(threading.Thread):
             self.done = True
             self.world.parked.release()
 
-    def park(self, ready: Callable[[], bool] | None = None) -> None:
+    def park(self, ready: Callable[[], bool] | None = None):
         """Let others run until this thread is selected again."""
         self.ready = ready or (lambda: True)
         self.world.parked.release()
@@ -98,19 +97,19 @@ _local = threading.local()
 class Command:
     """A read by a command instead of a function."""
 
-    def __init__(self, *words: Any) -> None:
+    def __init__(self, *words: Any):
         self.words, self.function = words, str(words[0])
 
 
 class World:
     """One run: a server, its actors, and the faults."""
 
-    def __init__(self, server: MemoryServer, seed: int, *, faults: float) -> None:
+    def __init__(self, server: MemoryServer, seed: int, *, faults: float):
         self.server, self.clock = server, server.clock
         self.rng = random.Random(seed)
         self.seed = seed
         self.faults = faults
-        self.transport = server.open_blocking_transport()
+        self.transport = BlockingTransport(server)
         self.parked = threading.Semaphore(0)
         self.actors: list[Actor] = []
         self.dead: set[str] = set()
@@ -132,7 +131,7 @@ class World:
         actor.start()
         return actor
 
-    def run(self, *, expiry: bool = False) -> None:
+    def run(self, *, expiry: bool = False):
         """Run all actors to their end."""
         while True:
             active = [actor for actor in self.actors if not actor.done]
@@ -192,7 +191,7 @@ class World:
         self.dead.add(actor.process)
         raise Died
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float):
         """Replace `time.sleep` of the writers."""
         actor: Actor = _local.actor
         self.clock.advance(max(1, int(seconds * 1_000)))
@@ -206,7 +205,7 @@ class World:
 class FuzzTransport:
     """The connection of every actor."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World):
         self._world = world
 
     def call(self, call: Any) -> Any:
@@ -254,7 +253,7 @@ def schema() -> Any:
 class Messages(list[Any]):
     """The messages of the tasks of one driver, and the errors of those that failed."""
 
-    def __init__(self, messages: list[Any], errors: list[BaseException]) -> None:
+    def __init__(self, messages: list[Any], errors: list[BaseException]):
         super().__init__(messages)
         self.errors = errors
 
@@ -262,7 +261,7 @@ class Messages(list[Any]):
 class Spark:
     """What Spark does with a writer: tasks with retries and speculation, then commit or abort."""
 
-    def __init__(self, world: World, queue: str, rows: dict[str, str], **options: str) -> None:
+    def __init__(self, world: World, queue: str, rows: dict[str, str], **options: str):
         self.world, self.queue, self.rows = world, queue, rows
         given = {"url": "valkey://localhost:1", "queue": queue, "jobName": "n", "batchSize": "2"}
         self.given = given | {"stagingTtl": str(TTL)} | options
@@ -289,7 +288,7 @@ class Spark:
         attempts: list[list[Actor]] = [[] for _ in partitions]
         number = 0
 
-        def launch(at: int) -> None:
+        def launch(at: int):
             nonlocal number
             process = world.process("task")
             if faultless:
@@ -322,7 +321,7 @@ class Spark:
                 errors = [a.error for at in broken for a in attempts[at] if a.error is not None]
                 return Messages(messages, errors)  # copies of tasks that still run are zombies
 
-    def finish(self, writer: Any, messages: Messages, *batch: int) -> None:
+    def finish(self, writer: Any, messages: Messages, *batch: int):
         """Commit or abort."""
         if None in messages:
             writer.abort(messages, *batch)
@@ -333,14 +332,14 @@ class Spark:
             writer.abort(messages, *batch)
             raise
 
-    def save(self, driver: str, *, replace: bool = False) -> None:
+    def save(self, driver: str, *, replace: bool = False):
         """Save a DataFrame; ``replace``: in mode overwrite."""
         options = self.options(streaming=False)
         writer = FrameWriter(options, plan_write(schema(), options), replace)
         messages = self.tasks(driver, writer, list(self.rows.items()), "", -1)
         self.finish(writer, messages)
 
-    def stream(self, driver: str, query: str, checkpoint: list[int], batches: int) -> None:
+    def stream(self, driver: str, query: str, checkpoint: list[int], batches: int):
         """Run a query from its checkpoint (a list of finished micro-batches) to the end of its input."""
         options = self.options(streaming=True)
         rows = list(self.rows.items())
@@ -371,7 +370,7 @@ def returning(value: Any) -> Callable[..., Any]:
 class SameThread:
     """Runs the calls of a sink in the thread of its actor, which is the only one that the world schedules."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object):
         """Nothing to start."""
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -382,7 +381,7 @@ class SameThread:
             future.set_exception(error)
         return future
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         """Nothing to stop."""
 
 
@@ -410,7 +409,7 @@ def world(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 class Scene:
     """The queues of one run and their contents."""
 
-    def __init__(self, world: World, kind: str) -> None:
+    def __init__(self, world: World, kind: str):
         self.world = world
         rng = world.rng
         self.home = f"fuzz-{kind}-{world.seed}"
@@ -424,11 +423,11 @@ class Scene:
         execute = self.world.server.execute
         return [execute(b"HGET", key.encode(), b"data").decode() for key in self.keys(queue, "job:*")]
 
-    def sweep(self, idle: int = 0) -> None:
+    def sweep(self, idle: int = 0):
         for queue in self.queues:
-            run_blocking(self.world.transport, finish_writes(QueueKeys("glide", queue), idle))
+            staging.run_blocking(self.world.transport, staging.finish_writes(QueueKeys("glide", queue), idle))
 
-    def clean(self) -> None:
+    def clean(self):
         """Sweep until nothing can change any more, also what expires."""
         self.sweep()
         self.sweep()
@@ -436,11 +435,11 @@ class Scene:
         for _ in range(3):
             self.sweep()
 
-    def fail(self, problem: str) -> None:
+    def fail(self, problem: str):
         trace = "\n".join(self.world.log[-200:])
         pytest.fail(f"seed {self.world.seed}: {problem}\nqueues {self.queues}\n{trace}", pytrace=False)
 
-    def check(self, expected: bool | None) -> None:
+    def check(self, expected: bool | None):
         """Check that all rows are jobs (True), none is (False), or one of both (None); and that nothing is staged."""
         found = {queue: sorted(self.jobs(queue)) for queue in self.queues}
         wanted = {queue: sorted(d for d, q in self.rows.items() if q == queue) for queue in self.queues}
@@ -470,16 +469,16 @@ def stream_driver(world: World, spark: Spark, checkpoint: list[int], batches: in
     return world.start(name, lambda: spark.stream(name, "query", checkpoint, batches))
 
 
-def sweeper(world: World, scene: Scene) -> None:
+def sweeper(world: World, scene: Scene):
     """A worker of each queue, which looks at abandoned writes now and then."""
     name = world.process("sweeper")
     world.faultless.add(name)
     transport: Any = FuzzTransport(world)
 
-    def work() -> None:
+    def work():
         for _ in range(world.rng.randint(0, 6)):
             queue = QueueKeys("glide", world.rng.choice(scene.queues))
-            run_blocking(transport, finish_writes(queue, world.rng.choice((0, 5_000))))
+            staging.run_blocking(transport, staging.finish_writes(queue, world.rng.choice((0, 5_000))))
             for _ in range(world.rng.randint(0, 30)):
                 _local.actor.park()
 
@@ -504,7 +503,7 @@ def outcome(driver: Actor) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [0.0, 0.03, 0.15])
-def test_frames_survive_every_failure(world: Callable[..., World], faults: float) -> None:
+def test_frames_survive_every_failure(world: Callable[..., World], faults: float):
     for seed in range(SEED, SEED + RUNS):
         w = world(seed * 3 + int(faults * 100), faults=faults)
         scene = Scene(w, f"frame{int(faults * 100)}")
@@ -537,7 +536,7 @@ def test_frames_survive_every_failure(world: Callable[..., World], faults: float
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [0.0, 0.03, 0.1])
-def test_streams_survive_every_failure(world: Callable[..., World], faults: float) -> None:
+def test_streams_survive_every_failure(world: Callable[..., World], faults: float):
     for seed in range(SEED, SEED + RUNS):
         w = world(seed * 3 + int(faults * 100), faults=faults)
         scene = Scene(w, f"stream{int(faults * 100)}")
@@ -567,13 +566,13 @@ def test_streams_survive_every_failure(world: Callable[..., World], faults: floa
 class Savers:
     """Several DataFrames of one run, saved at once in the modes append and overwrite."""
 
-    def __init__(self, world: World, scene: Scene) -> None:
+    def __init__(self, world: World, scene: Scene):
         self.world, self.scene = world, scene
         self.rows: list[set[str]] = []
         self.replaces: list[bool] = []
         self.actors: list[list[Actor]] = []
 
-    def start(self, *, replace: bool, drivers: int, faultless: bool = False) -> None:
+    def start(self, *, replace: bool, drivers: int, faultless: bool = False):
         number, rng = len(self.rows), self.world.rng
         rows = {f'"{number}.{n}"': queue for n, queue in enumerate(self.scene.queues * rng.randint(1, 4))}
         spark = Spark(self.world, self.scene.home, rows, writeId=f"w{number}", overwrite="drain")
@@ -588,7 +587,7 @@ class Savers:
     def saved(self, number: int) -> bool:
         return any(actor.error is None and actor.process not in self.world.dead for actor in self.actors[number])
 
-    def check(self) -> None:
+    def check(self):
         """Check that whole frames remain: of one overwrite and of some appends."""
         found = Counter(data for queue in self.scene.queues for data in self.scene.jobs(queue))
         kept = [found.keys() & rows for rows in self.rows]
@@ -607,7 +606,7 @@ class Savers:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [0.0, 0.03, 0.15])
-def test_overwrites_replace_whole_frames(world: Callable[..., World], faults: float) -> None:
+def test_overwrites_replace_whole_frames(world: Callable[..., World], faults: float):
     """Overwrites and appends at once: the rows of one overwrite remain, and those of each append, or none of them."""
     for seed in range(SEED, SEED + RUNS):
         w = world(seed * 3 + int(faults * 100), faults=faults)

@@ -3,18 +3,26 @@
 import asyncio
 import itertools
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
+import glidemq_py.testing
 from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, Queue, RateLimitError, Worker
 from glidemq_py.testing import Clock, MemoryServer, TestQueue, TestWorker, run_until_empty, run_until_idle
+
+
+@pytest.fixture(params=[None, 3], ids=["plain", "partitioned"], autouse=True)
+def partitions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Let the queues of a test have three partitions, too."""
+    monkeypatch.setitem(globals(), "TestQueue", partial(glidemq_py.testing.TestQueue, partitions=request.param))
 
 
 async def double(job: Job[int, int]) -> int:
     return job.data * 2
 
 
-async def test_jobs_run_only_in_steps() -> None:
+async def test_jobs_run_only_in_steps():
     async with TestQueue() as queue, queue.worker(double) as worker:
         job = await queue.add("n", 4)
         await asyncio.sleep(0.02)
@@ -26,7 +34,7 @@ async def test_jobs_run_only_in_steps() -> None:
         assert await worker.run_one() is None
 
 
-async def test_open_test_worker_is_listed_by_get_workers() -> None:
+async def test_open_test_worker_is_listed_by_get_workers():
     async with TestQueue() as queue:
         async with queue.worker(double):
             queue.clock.advance(timedelta(days=3))
@@ -35,7 +43,7 @@ async def test_open_test_worker_is_listed_by_get_workers() -> None:
         assert await queue.get_workers() == []
 
 
-async def test_drain_runs_all_jobs_and_closes() -> None:
+async def test_drain_runs_all_jobs_and_closes():
     async with TestQueue() as queue, queue.worker(double) as worker:
         ready = await queue.add("n", 4)
         delayed = await queue.add("n", 5, delay=60_000)
@@ -46,7 +54,7 @@ async def test_drain_runs_all_jobs_and_closes() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 40])
-async def test_run_one_runs_one_job(concurrency: int) -> None:
+async def test_run_one_runs_one_job(concurrency: int):
     async with TestQueue() as queue, queue.worker(double, concurrency=concurrency) as worker:
         await queue.add_bulk([("n", number) for number in range(5)])
         assert (await worker.run_one()).result == 0  # type: ignore[union-attr]
@@ -54,10 +62,10 @@ async def test_run_one_runs_one_job(concurrency: int) -> None:
         assert [run.result for run in await worker.run_until_idle()] == [2, 4, 6, 8]
 
 
-async def test_handlers_run_concurrently() -> None:
+async def test_handlers_run_concurrently():
     both = asyncio.Barrier(2)
 
-    async def handler(_: Job) -> None:
+    async def handler(_: Job):
         await both.wait()
 
     async with TestQueue() as queue, queue.worker(handler, concurrency=2) as worker:
@@ -66,13 +74,13 @@ async def test_handlers_run_concurrently() -> None:
             assert len(await worker.run_until_idle()) == 2
 
 
-async def test_plain_functions_run_in_threads() -> None:
+async def test_plain_functions_run_in_threads():
     async with TestQueue() as queue, queue.worker(lambda job: job.data + 1) as worker:
         await queue.add("n", 1)
         assert [run.result for run in await worker.run_until_idle()] == [2]
 
 
-async def test_delayed_job_runs_when_the_clock_reaches_it() -> None:
+async def test_delayed_job_runs_when_the_clock_reaches_it():
     async with TestQueue() as queue, queue.worker(double) as worker:
         job = await queue.add("n", 1, delay=timedelta(hours=1))
         assert await worker.run_until_idle() == []
@@ -84,7 +92,7 @@ async def test_delayed_job_runs_when_the_clock_reaches_it() -> None:
         assert run.job.processed_on == job.timestamp + 3_600_000
 
 
-async def test_retries_wait_for_their_backoff() -> None:
+async def test_retries_wait_for_their_backoff():
     moments: list[int] = []
 
     async def handler(job: Job) -> str:
@@ -101,8 +109,8 @@ async def test_retries_wait_for_their_backoff() -> None:
     assert [later - earlier for earlier, later in itertools.pairwise(moments)] == [1000, 2000]
 
 
-async def test_job_fails_after_its_last_attempt() -> None:
-    async def handler(_: Job) -> None:
+async def test_job_fails_after_its_last_attempt():
+    async def handler(_: Job):
         raise ValueError("broken")
 
     async with TestQueue() as queue, queue.worker(handler) as worker:
@@ -113,7 +121,7 @@ async def test_job_fails_after_its_last_attempt() -> None:
         assert len(await worker.run_until_idle()) == 2
 
 
-async def test_clock_ends_delays_and_worker_rate_limits() -> None:
+async def test_clock_ends_delays_and_worker_rate_limits():
     async def handler(job: Job) -> str:
         if job.name == "later" and job.processed_on == start:
             raise DelayedError(60_000)
@@ -133,7 +141,8 @@ async def test_clock_ends_delays_and_worker_rate_limits() -> None:
         assert queue.clock.now() == start + 60_000
 
 
-async def test_queue_limits_use_the_clock() -> None:
+@pytest.mark.parametrize("partitions", [None], indirect=True)
+async def test_queue_limits_use_the_clock():
     async with TestQueue() as queue, queue.worker(double, concurrency=10) as worker:
         await queue.set_global_rate_limit(2, 1000)
         await queue.add_bulk([("n", number) for number in range(6)])
@@ -143,8 +152,8 @@ async def test_queue_limits_use_the_clock() -> None:
         assert 2000 <= queue.clock.now() - start <= 3000
 
 
-async def test_endless_work_raises_an_error() -> None:
-    async def handler(_: Job) -> None:
+async def test_endless_work_raises_an_error():
+    async def handler(_: Job):
         raise DelayedError(1000)
 
     async with TestQueue() as queue, queue.worker(handler) as worker:
@@ -153,10 +162,10 @@ async def test_endless_work_raises_an_error() -> None:
             await worker.run_until_empty(limit=5)
 
 
-async def test_endless_ready_work_raises_an_error() -> None:
+async def test_endless_ready_work_raises_an_error():
     async with TestQueue() as queue:
 
-        async def again(job: Job) -> None:
+        async def again(job: Job):
             await queue.add("again")
 
         async with queue.worker(again, concurrency=3) as worker:
@@ -169,7 +178,7 @@ async def test_endless_ready_work_raises_an_error() -> None:
             assert (await worker.run_one()) is not None  # no state is left behind
 
 
-async def test_waiting_for_children_is_recorded() -> None:
+async def test_waiting_for_children_is_recorded():
     async with TestQueue() as queue:
 
         async def handle(job: Job) -> object:
@@ -189,7 +198,7 @@ async def test_waiting_for_children_is_recorded() -> None:
             assert list(worker.runs[-1].result.values()) == [7]
 
 
-async def test_signals_and_their_timeouts() -> None:
+async def test_signals_and_their_timeouts():
     async def handle(job: Job) -> object:
         return (await job.wait_for_signal("go", timeout=60_000)).data
 
@@ -203,7 +212,7 @@ async def test_signals_and_their_timeouts() -> None:
         assert await other.is_failed()
 
 
-async def test_batches_are_collected_as_in_production() -> None:
+async def test_batches_are_collected_as_in_production():
     sizes: list[int] = []
 
     async def handle(jobs: list[Job]) -> list[object]:
@@ -216,11 +225,11 @@ async def test_batches_are_collected_as_in_production() -> None:
     assert sizes == [3, 2]
 
 
-async def test_run_until_empty_steps_several_workers() -> None:
+async def test_run_until_empty_steps_several_workers():
     server = MemoryServer(Clock())
     first, second = TestQueue("first", server), TestQueue("second", server)
 
-    async def pass_on(job: Job) -> None:
+    async def pass_on(job: Job):
         await second.add("passed", job.data, delay=500)
 
     async with first, second, first.worker(pass_on) as one, second.worker(double) as two:
@@ -229,8 +238,8 @@ async def test_run_until_empty_steps_several_workers() -> None:
         assert [run.result for run in await run_until_empty(one, two)] == [42]
 
 
-async def test_dead_letter_entries_are_delivered() -> None:
-    async def handler(_: Job) -> None:
+async def test_dead_letter_entries_are_delivered():
+    async def handler(_: Job):
         raise ValueError("broken")
 
     server = MemoryServer(Clock())
@@ -244,32 +253,12 @@ async def test_dead_letter_entries_are_delivered() -> None:
         await letters.assert_enqueued(count=1)
 
 
-async def test_schedulers_fire_when_the_clock_passes_their_time() -> None:
-    async with TestQueue() as queue, queue.worker(lambda job: job.data) as worker:
-        await queue.upsert_job_scheduler("tick", every=60_000, template={"data": 5})
-        assert await worker.run_until_empty() == []
-        for _ in range(3):
-            queue.clock.advance(60_000)
-            assert [(run.job.name, run.result) for run in await worker.run_until_empty()] == [("tick", 5)]
-        assert await worker.run_until_idle() == []
-
-
-async def test_scheduler_waits_for_its_previous_job() -> None:
-    async with TestQueue() as queue, queue.worker(lambda job: job.data) as worker:
-        await queue.upsert_job_scheduler("again", repeat_after_complete=1000, limit=3)
-        ran = 0
-        for _ in range(6):
-            ran += len(await worker.run_until_empty())
-            queue.clock.advance(1000)
-        assert ran == 3
-
-
-async def test_stalled_job_is_recovered() -> None:
+async def test_stalled_job_is_recovered():
     async with TestQueue() as queue, queue.worker(double) as worker:
         await queue.add("n", 3)
         started = asyncio.Event()
 
-        async def hang(_: Job) -> None:
+        async def hang(_: Job):
             started.set()
             await asyncio.Event().wait()
 
@@ -284,7 +273,7 @@ async def test_stalled_job_is_recovered() -> None:
         await dead.close(force=True)
 
 
-async def test_service_worker_runs_in_test() -> None:
+async def test_service_worker_runs_in_test():
     service = Worker("emails", concurrency=2)
 
     @service.task(attempts=3)
@@ -297,7 +286,7 @@ async def test_service_worker_runs_in_test() -> None:
         assert [run.result for run in await worker.run_until_idle()] == ["hello ann"]
 
 
-async def test_lifespan_is_entered_and_exited() -> None:
+async def test_lifespan_is_entered_and_exited():
     from contextlib import asynccontextmanager
 
     seen: list[str] = []
@@ -315,12 +304,12 @@ async def test_lifespan_is_entered_and_exited() -> None:
         assert seen == ["in", "out"]
 
 
-def test_queue_on_a_real_server_is_rejected() -> None:
+def test_queue_on_a_real_server_is_rejected():
     with pytest.raises(GlideMQValidationError, match="MemoryServer"):
         TestWorker(Queue("q", "valkey://localhost:1"), double)
 
 
-def test_invalid_queue_and_clock_are_rejected() -> None:
+def test_invalid_queue_and_clock_are_rejected():
     for thing in (5, None):
         with pytest.raises(GlideMQValidationError, match="queue"):
             TestWorker(thing, double)  # type: ignore[arg-type]
@@ -328,9 +317,10 @@ def test_invalid_queue_and_clock_are_rejected() -> None:
         MemoryServer(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("partitions", [None], indirect=True)
 @pytest.mark.parametrize("scope", ["queue", "worker", "both"])
-async def test_token_limit_uses_the_clock(scope: str) -> None:
-    async def use(job: Job) -> None:
+async def test_token_limit_uses_the_clock(scope: str):
+    async def use(job: Job):
         await job.report_tokens(60)
 
     limit = {"max_tokens": 100, "duration": 60_000, "scope": scope}

@@ -10,6 +10,7 @@ import pytest
 
 from glidemq_py import BroadcastWorker, GlideMQError, Job, Worker
 from glidemq_py.testing import MemoryServer, TestBroadcast, TestBroadcastWorker, TestQueue, TestWorker
+from tests.inside import connection_of
 
 entered: list[str] = []
 
@@ -37,7 +38,7 @@ subscriber = BroadcastWorker("news", shout, subscription="s", start_from="0-0")
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
-async def test_module_level_worker_is_used_by_each_test(turn: int) -> None:
+async def test_module_level_worker_is_used_by_each_test(turn: int):
     entered.clear()
     async with TestQueue("emails") as queue, TestWorker.of(service, queue) as worker:
         await send.add(f"{turn}")
@@ -47,19 +48,19 @@ async def test_module_level_worker_is_used_by_each_test(turn: int) -> None:
     assert entered == ["in", "out"]
 
 
-def test_each_test_can_have_its_own_event_loop() -> None:
+def test_each_test_can_have_its_own_event_loop():
     for turn in ("1", "2"):
-        asyncio.run(test_module_level_worker_is_used_by_each_test(turn))  # type: ignore[arg-type]
+        asyncio.run(test_module_level_worker_is_used_by_each_test(turn))
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-async def test_module_level_subscriber_is_used_by_each_test(turn: int) -> None:
+async def test_module_level_subscriber_is_used_by_each_test(turn: int):
     async with TestBroadcast("news") as news, TestBroadcastWorker.of(subscriber, news) as worker:
         await news.publish("x", f"n{turn}")
         assert [run.result for run in await worker.run_until_idle()] == [f"N{turn}"]
 
 
-async def test_tasks_use_their_own_queue_again_after_close() -> None:
+async def test_tasks_use_their_own_queue_again_after_close():
     home = MemoryServer()
     own = Worker("home", connection=home)
 
@@ -80,7 +81,7 @@ async def test_tasks_use_their_own_queue_again_after_close() -> None:
     await own.queue.close()
 
 
-async def test_closed_worker_can_be_borrowed() -> None:
+async def test_closed_worker_can_be_borrowed():
     own = Worker("q", lambda job: job.data, MemoryServer())
     async with own:
         pass
@@ -89,13 +90,13 @@ async def test_closed_worker_can_be_borrowed() -> None:
         assert [run.result for run in await worker.run_until_idle()] == [7]
 
 
-async def test_running_worker_is_rejected() -> None:
+async def test_running_worker_is_rejected():
     async with Worker("q", lambda job: job.data, MemoryServer()) as own, TestQueue("q") as queue:
         with pytest.raises(GlideMQError, match="is running"):
             TestWorker.of(own, queue)
 
 
-async def test_unclosed_test_worker_does_not_block_the_next() -> None:
+async def test_unclosed_test_worker_does_not_block_the_next():
     left = TestQueue("emails")
     forgotten = TestWorker.of(service, left)
     await send.add("nobody")
@@ -107,19 +108,19 @@ async def test_unclosed_test_worker_does_not_block_the_next() -> None:
     assert [run.result for run in await forgotten.run_until_idle()] == ["sent to bob"]
     await forgotten.close()
     await forgotten.close()
-    assert service._connection is None
+    assert connection_of(service) is None
 
 
-async def test_unreferenced_test_worker_releases_the_worker() -> None:
+async def test_unreferenced_test_worker_releases_the_worker():
     own = Worker("q", lambda job: job.data)
     TestWorker.of(own, TestQueue("q"))
     gc.collect()
     async with TestQueue("q") as queue, TestWorker.of(own, queue):
-        assert own._connection is queue.server
-    assert own._connection is None
+        assert connection_of(own) is queue.server
+    assert connection_of(own) is None
 
 
-async def test_two_test_workers_of_one_worker_close_in_any_order() -> None:
+async def test_two_test_workers_of_one_worker_close_in_any_order():
     def handle(job: Job) -> Any:
         return job.data
 
@@ -129,6 +130,6 @@ async def test_two_test_workers_of_one_worker_close_in_any_order() -> None:
         await queue.add_bulk([("n", 1), ("n", 2)])
         assert [(await each.run_one()).result for each in (first, second)] == [1, 2]  # type: ignore[union-attr]
         await first.close()
-        assert own._connection is queue.server
+        assert connection_of(own) is queue.server
         await second.close()
-    assert own._connection is None
+    assert connection_of(own) is None

@@ -1,9 +1,6 @@
 """A broadcast with subscriptions that have read different messages, and with dead letters of two of them."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
 
 from glidemq_py import Broadcast, BroadcastWorker, Message
 
@@ -12,7 +9,7 @@ __all__ = ["SUBJECT", "fill"]
 SUBJECT = "orders.created"
 
 
-async def fill(url: str, name: str, messages: int = 3, *, prefix: str = "glide", evil: str = "") -> None:
+async def fill(url: str, name: str, messages: int = 3, *, prefix: str = "glide", evil: str = ""):
     """Publish messages. `mailer` reads them, in `audit` and `invoices` number 1 fails, `search` reads none.
 
     Args:
@@ -24,10 +21,10 @@ async def fill(url: str, name: str, messages: int = 3, *, prefix: str = "glide",
     """
     ended = asyncio.Semaphore(0)
 
-    async def read(_: Message[Any]) -> None:
+    async def read(_: Message):
         pass
 
-    async def fail(message: Message[Any]) -> None:
+    async def fail(message: Message):
         if message.data["order"] == 1:
             raise ConnectionError(f"tax office is closed{evil}")
 

@@ -42,7 +42,7 @@ class Terminal(io.StringIO):
 class Shell:
     """Runs commands against one server."""
 
-    def __init__(self, url: str, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, url: str, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch):
         patch.setenv("GLIDEMQ_URL", url)
         patch.delenv("GLIDEMQ_PREFIX", raising=False)
         self._capfd, self._patch = capfd, patch

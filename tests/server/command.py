@@ -11,13 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.inside import WorkerArguments, check_health
+
+__all__ = ["Command", "arguments_of_check", "check_health"]
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Command:
     """Runs `python -m MODULE ARGUMENTS` in a folder; stdout and stderr are merged."""
 
-    def __init__(self, folder: Path, module: str, *arguments: str, env: dict[str, str | None] | None = None) -> None:
+    def __init__(self, folder: Path, module: str, *arguments: str, env: dict[str, str | None] | None = None):
         environment: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         environment.pop("GLIDEMQ_URL", None)
         environment.update(env or {})
@@ -38,7 +42,7 @@ class Command:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
+    def _read(self):
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with self._more:
@@ -69,7 +73,7 @@ class Command:
         assert len(found) >= times, f"ended without printing {pattern.pattern}:\n{self.text}"
         return found
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals):
         """Send a signal to the command."""
         self._process.send_signal(number)
 
@@ -82,9 +86,7 @@ class Command:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -92,3 +94,8 @@ class Command:
         self._reader.join(20)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
+
+
+def arguments_of_check(*, queue: str, url: str) -> WorkerArguments:
+    """Return the arguments of `glidemq worker --check`."""
+    return WorkerArguments(check=True, queue=queue, url=url)

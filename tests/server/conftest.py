@@ -1,26 +1,25 @@
 """What only the tests of queues and workers need."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from glidemq_py import Queue
-from glidemq_py._features.broadcast import worker as broadcast_source
-from glidemq_py._job import waiting
-from glidemq_py._worker import source, wake
+from glidemq_py import Queue, Worker
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
+from tests.inside import broadcast_worker as broadcast_source
+from tests.inside import source, waiting, wake
 from tests.server.tls_support import certificates, start_tls
-from tests.server.worker_support import Raw
+from tests.server.worker_support import Raw, WorkerFor
 
-__all__ = ["certificates", "connect", "raw", "start_tls", "without_polling"]
+__all__ = ["certificates", "connect", "raw", "start_tls", "without_polling", "worker_for"]
 
 NEVER_S = 3_600.0
 
 
 @pytest.fixture
-def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_polling(monkeypatch: pytest.MonkeyPatch):
     """Idle workers and waiters for results poll once an hour: what arrives in time was brought by a signal."""
     for module in (source, wake, broadcast_source):
         monkeypatch.setattr(module, "BLOCK_MS", int(NEVER_S * 1000))
@@ -35,12 +34,25 @@ def raw(resp: RespClient, queue_name: str) -> Raw:
     return Raw(resp, queue_name)
 
 
-async def connect_async(connection: Any) -> None:
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    """Return a queue for this test."""
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def worker_for(url: Any, queue_name: str) -> WorkerFor:
+    """Return `worker_for(handler, **options)`, which makes a worker of the test's queue."""
+    return lambda handler, **options: Worker(queue_name, handler, url, **options)
+
+
+async def connect_async(connection: Any):
     async with Queue("q", connection) as queue:
         await queue.count()
 
 
-async def connect_blocking(connection: Any) -> None:
+async def connect_blocking(connection: Any):
     with BlockingQueue("q", connection) as queue:
         queue.count()
 

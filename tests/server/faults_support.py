@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 class WorkerProcess:
     """The parent's handle of a child worker. Created by `worker_process`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process):
         self._process = process
         self._seen: list[str] = []
 
@@ -41,19 +41,19 @@ class WorkerProcess:
     def printed(self) -> list[str]:
         return self._seen
 
-    def go(self) -> None:
+    def go(self):
         """Open the gate."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
 
-    def send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals):
         self._process.send_signal(number)
 
     async def ended(self) -> int:
         """Wait for the process to end and return its exit status."""
         return await self._process.wait()
 
-    async def kill(self) -> None:
+    async def kill(self):
         self._process.kill()
         await self._process.wait()
 
@@ -80,13 +80,13 @@ async def worker_process(mode: str, url: str, queue: str, **options: Any) -> Asy
         transport.close()
 
 
-def say(*words: object) -> None:
+def say(*words: object):
     """Print a whole line atomically, because threads print too."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
-async def main(mode: str, url: str, queue: str, options: dict[str, Any]) -> None:
+async def main(mode: str, url: str, queue: str, options: Any):
     from glidemq_py import Job, StaleAttemptError, Worker
 
     gate = asyncio.Event()

@@ -3,11 +3,11 @@
 ``python -m tests.server.loop_programs <name> <url> <queue> [uvloop]`` prints one line of JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
+import atexit
 import contextlib
 import gc
+import importlib
 import json
 import logging
 import multiprocessing
@@ -25,6 +25,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from glidemq_py import (
     Broadcast,
+    ConnectionOptions,
     EventLoopError,
     FlowProducer,
     Job,
@@ -34,9 +35,9 @@ from glidemq_py import (
     Worker,
     sync,
 )
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
+from glidemq_py._client.portal import portal
 from glidemq_py._job.waiting import ResultWaiter
+from tests.inside import config_of, connected
 
 PROGRAMS: dict[str, Callable[[str, str], Any]] = {}
 
@@ -60,7 +61,7 @@ def refused(work: Coroutine[Any, Any, Any]) -> str:
     return asyncio.run(run())
 
 
-def close_bare(loop: asyncio.AbstractEventLoop) -> None:
+def close_bare(loop: asyncio.AbstractEventLoop):
     """Close a loop without the shutdown that `asyncio.run` does."""
     for task in asyncio.all_tasks(loop):
         task.cancel()
@@ -69,11 +70,11 @@ def close_bare(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @program
-def two_runs(url: str, name: str) -> Any:
-    queue, producer, flows = Queue[Any, Any](name, url), Producer[Any](name, url), FlowProducer(url)
-    broadcast = Broadcast[Any](f"{name}-broadcast", url)
+def two_runs(url: str, name: str):
+    queue, producer, flows = Queue(name, url), Producer(name, url), FlowProducer(url)
+    broadcast = Broadcast(f"{name}-broadcast", url)
 
-    async def add() -> Job[Any, Any]:
+    async def add() -> Job:
         await producer.add("b")
         await flows.add({"name": "c", "queue": name})
         await broadcast.publish("d")
@@ -94,8 +95,8 @@ def two_runs(url: str, name: str) -> Any:
 
 
 @program
-def loop_of_a_thread(url: str, name: str) -> Any:
-    queue = Queue[Any, Any](name, url)
+def loop_of_a_thread(url: str, name: str):
+    queue = Queue(name, url)
 
     async def add() -> str:
         return (await queue.add("a")).id
@@ -109,9 +110,9 @@ def loop_of_a_thread(url: str, name: str) -> Any:
 
 
 @program
-def loop_per_call(url: str, name: str) -> Any:
+def loop_per_call(url: str, name: str):
     """Use a new loop per call in many threads, as asgiref's `async_to_sync` does."""
-    queue = Queue[Any, Any](name, url)
+    queue = Queue(name, url)
 
     def call(_: int) -> int:
         async def add() -> int:
@@ -124,9 +125,9 @@ def loop_per_call(url: str, name: str) -> Any:
 
 
 @program
-def asgiref_calls(url: str, name: str) -> Any:
+def asgiref_calls(url: str, name: str):
     """Use asgiref as Django does: in threads of blocking views, and nested in async code."""
-    queue = Queue[Any, Any](name, url)
+    queue = Queue(name, url)
 
     async def add() -> int:
         return int((await queue.add("a")).id)
@@ -147,7 +148,7 @@ def log_of_checks() -> list[str]:
     logger.setLevel(logging.DEBUG)
 
     class Collect(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record: logging.LogRecord):
             if "not checked" in record.getMessage():
                 lines.append(record.getMessage())
 
@@ -156,9 +157,9 @@ def log_of_checks() -> list[str]:
 
 
 @program
-def stopped_loop(url: str, name: str) -> Any:
+def stopped_loop(url: str, name: str):
     """Check a loop that is not running, such as a fixture's: it used to receive all of GLIDE's replies."""
-    queue, first, second = Queue[Any, Any](name, url), asyncio.new_event_loop(), asyncio.new_event_loop()
+    queue, first, second = Queue(name, url), asyncio.new_event_loop(), asyncio.new_event_loop()
     unchecked = log_of_checks()
 
     async def add() -> int:
@@ -169,12 +170,12 @@ def stopped_loop(url: str, name: str) -> Any:
 
 
 @program
-def busy_loop(url: str, name: str) -> Any:
+def busy_loop(url: str, name: str):
     """Check a loop that received GLIDE's replies, is blocked, and then ends."""
-    queue, held, release = Queue[Any, Any](name, url), threading.Event(), threading.Event()
+    queue, held, release = Queue(name, url), threading.Event(), threading.Event()
     unchecked = log_of_checks()
 
-    async def block() -> None:
+    async def block():
         await queue.add("a")
         held.set()
         release.wait(60)
@@ -197,16 +198,16 @@ def _open_files() -> int:
 
 
 @program
-def leaks(url: str, name: str) -> Any:
+def leaks(url: str, name: str):
     """Count connections at the server, and open files, after loops that ended without closing anything."""
-    queue, counting = Queue[Any, Any](name, url), Queue[Any, Any]("counting", url)
+    queue, counting = Queue(name, url), Queue("counting", url)
 
     async def count() -> tuple[int, int]:
-        transport = (await counting._connected()).transport
+        transport = (await connected(counting)).transport
         clients: bytes = await transport.command("CLIENT", "LIST")
         return clients.count(b"\n"), _open_files()
 
-    async def use(ended: list[Worker]) -> None:
+    async def use(ended: list[Worker]):
         await queue.add("a", {"x": 1})
         await queue.read_stream("1", block=1)
         worker = Worker(name, handled, url)
@@ -214,7 +215,7 @@ def leaks(url: str, name: str) -> Any:
         ended.append(worker)
         await queue.add_and_wait("b", wait_timeout=20_000)
 
-    async def handled(_: Job[Any, Any]) -> None: ...
+    async def handled(_: Job): ...
 
     def after_cycles(files: int) -> tuple[int, int]:
         # A heartbeat thread detects the end of its loop at its next beat; GLIDE frees sockets in its own thread.
@@ -238,8 +239,8 @@ def leaks(url: str, name: str) -> Any:
 
 
 @program
-def loop_closed_with_pending_tasks(url: str, name: str) -> Any:
-    queue = Queue[Any, Any](name, url)
+def loop_closed_with_pending_tasks(url: str, name: str):
+    queue = Queue(name, url)
 
     async def add() -> int:
         return int((await queue.add("a")).id)
@@ -255,8 +256,8 @@ def loop_closed_with_pending_tasks(url: str, name: str) -> Any:
 
 
 @program
-def forked(url: str, name: str) -> Any:
-    queue = Queue[Any, Any](name, url)
+def forked(url: str, name: str):
+    queue = Queue(name, url)
 
     async def add() -> int:
         return int((await queue.add("a")).id)
@@ -280,18 +281,17 @@ def forked(url: str, name: str) -> Any:
 
 
 @program
-def forked_with_locks_held(url: str, name: str) -> Any:
+def forked_with_locks_held(url: str, name: str):
     """Fork while another thread holds the locks of a pool and of a queue that waits for results."""
-    queue, pool = sync.Queue[Any, Any](name, url), sync.ServerlessPool()
+    queue, pool = sync.Queue(name, url), sync.ServerlessPool()
     producer = pool.get_producer(name, url)
     job = queue.add("a")
     with contextlib.suppress(TimeoutError):
         job.wait_until_finished(50)
-    waiters = [each for each in gc.get_objects() if isinstance(each, ResultWaiter)]
-    locks: list[Any] = [pool._cache._lock, *(each._lock for each in waiters)]
+    locks: Any = [pool._cache._lock, portal._starting]
     held, release = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with contextlib.ExitStack() as stack:
             for lock in locks:
                 stack.enter_context(lock)
@@ -322,8 +322,8 @@ def forked_with_locks_held(url: str, name: str) -> Any:
 
 
 @program
-def forked_inside_a_loop(url: str, name: str) -> Any:
-    queue = Queue[Any, Any](name, url)
+def forked_inside_a_loop(url: str, name: str):
+    queue = Queue(name, url)
 
     async def main() -> list[Any]:
         await queue.add("a")
@@ -342,17 +342,17 @@ def forked_inside_a_loop(url: str, name: str) -> Any:
 
 
 @program
-def bound_objects(url: str, name: str) -> Any:
+def bound_objects(url: str, name: str):
     """Check that objects of one loop raise an error in another loop."""
 
-    async def handled(_: Job[Any, Any]) -> None: ...
+    async def handled(_: Job): ...
 
     worker, events = Worker(name, handled, url), QueueEvents(name, url)
 
     async def main() -> dict[str, str]:
         config: Any = config_of(ConnectionOptions.from_url(url))
         client = await glide.GlideClient.create(config)
-        queue = Queue[Any, Any](name, client)
+        queue = Queue(name, client)
         await queue.add("a")
         await worker.start()
         await events.wait_until_ready()
@@ -377,13 +377,13 @@ def bound_objects(url: str, name: str) -> Any:
 
 
 @program
-def closed_from_another_loop(url: str, name: str) -> Any:
+def closed_from_another_loop(url: str, name: str):
     """Check that `close` ends waits in other loops."""
-    queue = Queue[Any, Any](name, url)
+    queue = Queue(name, url)
     waiting = threading.Event()
     outcome: list[str] = []
 
-    async def wait() -> None:
+    async def wait():
         job = await queue.add("a")
         waiting.set()
         try:
@@ -400,20 +400,20 @@ def closed_from_another_loop(url: str, name: str) -> Any:
 
 
 @program
-def blocking_jobs(url: str, name: str) -> Any:
+def blocking_jobs(url: str, name: str):
     """Run two workers in two loops, whose handlers are plain functions; the later one ends first."""
-    queue = Queue[Any, Any](name, url)
-    other = Queue[Any, Any](f"{name}-other", url)
+    queue = Queue(name, url)
+    other = Queue(f"{name}-other", url)
     started, release = threading.Event(), threading.Event()
 
-    def handle(job: Job[Any, Any]) -> list[str]:
+    def handle(job: Job) -> list[str]:
         job.blocking.log("one")
         started.set()
         release.wait(60)
         job.blocking.log("two")
         return job.blocking.logs()
 
-    def quick(job: Job[Any, Any]) -> list[str]:
+    def quick(job: Job) -> list[str]:
         job.blocking.log("three")
         return job.blocking.logs()
 
@@ -438,17 +438,17 @@ def blocking_jobs(url: str, name: str) -> Any:
 
 
 @program
-def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
+def blocking_job_of_an_ended_loop(url: str, name: str):
     """Check that a handler's thread that outlives its worker's loop does not wait forever."""
     queue, started, ended, notified = (
-        Queue[Any, Any](name, url),
+        Queue(name, url),
         threading.Event(),
         threading.Event(),
         threading.Event(),
     )
     outcome: list[str] = []
 
-    def handle(job: Job[Any, Any]) -> None:
+    def handle(job: Job):
         started.set()
         ended.wait(60)
         try:
@@ -457,7 +457,7 @@ def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
             outcome.append(str(error))
         notified.set()
 
-    async def main() -> None:
+    async def main():
         await Worker(name, handle, url).start()
         await queue.add("a")
         await asyncio.to_thread(started.wait, 60)
@@ -469,15 +469,15 @@ def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
 
 
 @program
-def jobs_of_a_closing_loop(url: str, name: str) -> Any:
+def jobs_of_a_closing_loop(url: str, name: str):
     """End a loop whose worker was not closed while one handler waits in a thread and another in a task."""
-    queue, returned, records = Queue[Any, Any](name, url), threading.Event(), list[logging.LogRecord]()
+    queue, returned, records = Queue(name, url), threading.Event(), list[logging.LogRecord]()
     outcome: list[str] = []
     log = logging.getLogger("glidemq_py.failures")
     log.addHandler(handler := logging.Handler())
     handler.emit = records.append  # type: ignore[method-assign,assignment]
 
-    def in_thread(job: Job[Any, Any]) -> None:
+    def in_thread(job: Job):
         try:
             job.blocking.wait_until_finished(100_000)
         except BaseException as error:
@@ -486,15 +486,15 @@ def jobs_of_a_closing_loop(url: str, name: str) -> Any:
         finally:
             returned.set()
 
-    async def in_task(_: Job[Any, Any]) -> None:
+    async def in_task(_: Job):
         await asyncio.Event().wait()
 
-    async def main() -> None:
+    async def main():
         plain, other = Worker(name, in_thread, url), Worker(f"{name}-task", in_task, url)
         await plain.start()
         await other.start()
         await queue.add("a")
-        async with Queue[Any, Any](f"{name}-task", url) as second:
+        async with Queue(f"{name}-task", url) as second:
             await second.add("b")
         while not (  # noqa: ASYNC110
             other.active_count and any(w._waiting for w in gc.get_objects() if isinstance(w, ResultWaiter))
@@ -507,13 +507,35 @@ def jobs_of_a_closing_loop(url: str, name: str) -> Any:
     async def look() -> list[str]:
         states: list[str] = []
         for each in (name, f"{name}-task"):
-            async with Queue[Any, Any](each, url) as found:
+            async with Queue(each, url) as found:
                 job = await found.get_job("1")
                 assert job is not None
                 states += [str(await job.get_state()), str(job.attempts_made), str(job.failed_reason)]
         return states
 
     return [*outcome, asyncio.run(look()), [record.getMessage() for record in records]]
+
+
+@program
+def at_exit(url: str, name: str) -> list[str]:
+    blocking = sync.Queue(name, url)
+    blocking.add("first")
+    outcome: list[str] = []
+
+    def add():
+        outcome.append(blocking.add("last").id)
+        outcome.append(refused(Queue(name, url).add("too late")))
+        print(json.dumps(outcome))
+
+    atexit.register(add)
+    sys.exit()
+
+
+@program
+def under_gevent(url: str, name: str) -> list[str]:
+    importlib.import_module("gevent.monkey").patch_all()
+    with sync.Queue(name, url) as blocking:
+        return [blocking.add("a").id, refused(Queue(name, url).add("b"))]
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ class LossyProxy:
     `lose` loads the library on the server: on a new server, the first request would be answered with its absence.
 
     Args:
-        port: port of the local server.
+        url: URL of the local server.
     """
 
-    def __init__(self, port: int) -> None:
-        self._server = ("127.0.0.1", port)
+    def __init__(self, url: str):
+        self._server_url = url
+        self._server = ("127.0.0.1", int(url.rpartition(":")[2]))
         self._is_loaded = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -39,12 +40,12 @@ class LossyProxy:
 
     @property
     def url(self) -> str:
-        return f"valkey://127.0.0.1:{self.port}"
+        return f"{self._server_url.rpartition(':')[0]}:{self.port}"
 
-    def lose(self, part: str, times: int = 1) -> None:
+    def lose(self, part: str, times: int = 1):
         if not self._is_loaded:
             self._is_loaded = True
-            with Queue("library", f"valkey://127.0.0.1:{self._server[1]}") as queue:
+            with Queue("library", self._server_url) as queue:
                 queue.get_job_counts()
         with self._changed:
             self._lose, self._left = part.lower().encode(), times
@@ -54,14 +55,14 @@ class LossyProxy:
         with self._changed:
             return self._changed.wait_for(lambda: self.lost >= count, seconds)
 
-    def cut(self) -> None:
+    def cut(self):
         """Close all connections; new ones are accepted."""
         with self._changed:
             sockets, self._sockets = self._sockets, set()
         for each in sockets:
             _shut(each)
 
-    def _accept(self) -> None:
+    def _accept(self):
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -78,7 +79,7 @@ class LossyProxy:
             for target, args in ((self._forth, (client, server, doomed)), (self._back, (client, server, doomed))):
                 threading.Thread(target=target, args=args, daemon=True, name="lossy-proxy").start()
 
-    def _forth(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+    def _forth(self, client: socket.socket, server: socket.socket, doomed: threading.Event):
         with contextlib.suppress(OSError):
             while chunk := client.recv(1 << 16):
                 with self._changed:
@@ -89,7 +90,7 @@ class LossyProxy:
                 self.forward(chunk, client, server)
         _shut(client, server)
 
-    def _back(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+    def _back(self, client: socket.socket, server: socket.socket, doomed: threading.Event):
         with contextlib.suppress(OSError):
             while chunk := server.recv(1 << 16):
                 if doomed.is_set():
@@ -101,24 +102,22 @@ class LossyProxy:
                 self.forward(chunk, server, client)
         _shut(client, server)
 
-    def forward(self, chunk: bytes, source: socket.socket, target: socket.socket) -> None:
+    def forward(self, chunk: bytes, source: socket.socket, target: socket.socket):
         """Pass on received data. Subclasses add faults; an OSError closes the connection."""
         target.sendall(chunk)
 
-    def close(self) -> None:
+    def close(self):
         self._listener.close()
         self.cut()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self.close()
 
 
-def _shut(*sockets: socket.socket) -> None:
+def _shut(*sockets: socket.socket):
     for each in sockets:
         with contextlib.suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)

@@ -33,12 +33,12 @@ class OwnDelay(DelayedError):  # noqa: N818
     """A kind of signal."""
 
 
-def plain(job: Job) -> Any:
+def plain(job: Job):
     assert threading.current_thread() is threading.main_thread()
     return DEEDS[job.name](job)
 
 
-async def on_loop(job: Job) -> Any:
+async def on_loop(job: Job):
     if job.name == "log":
         await job.log("from the loop")
         await asyncio.gather(*(job.log(f"line {n}") for n in range(3)))
@@ -61,48 +61,48 @@ async def of_queue(job: Job) -> list[Any]:
     return [job.queue_name, os.getpid(), await job.get_state()]
 
 
-def message(given: Message) -> Any:
+def message(given: Message):
     given.blocking.update_progress(50)
     return [type(given).__name__, given.subject, given.data]
 
 
-async def async_message(given: Message) -> Any:
+async def async_message(given: Message):
     await given.update_progress(50)
     return [type(given).__name__, given.subject, given.data]
 
 
-def abort(job: Job) -> None:
+def abort(job: Job):
     os.abort()
 
 
-def reloaded(job: Job) -> Any:
+def reloaded(job: Job):
     job.blocking.reload()
     return [job.delay, job.expire_at is not None]
 
 
-def suspends(job: Job) -> None:
+def suspends(job: Job):
     job.suspend(on_resume=lambda _: None)
 
 
-def raises_suspend(job: Job) -> None:
+def raises_suspend(job: Job):
     raise SuspendError(on_resume=lambda _: None)
 
 
-def crash(given: Message) -> None:
+def crash(given: Message):
     if given.subject == "exit":
         os._exit(given.data)
 
 
-def write(path: str, text: str) -> None:
+def write(path: str, text: str):
     with open(path, "a") as file:
         file.write(text)
 
 
-def echo(job: Job) -> Any:
+def echo(job: Job):
     return {"data": job.data, "pid": os.getpid(), "id": job.id, "attempts": job.attempts_made, "opts": dict(job.opts)}
 
 
-def log(job: Job) -> Any:
+def log(job: Job):
     job.blocking.log("one")
     job.blocking.update_progress(30)
     job.blocking.update_data({"new": True})
@@ -112,7 +112,7 @@ def log(job: Job) -> Any:
     return [job.data, job.blocking.get_state(), current is job, job.context]
 
 
-def parent(job: Job) -> Any:
+def parent(job: Job):
     if job.data is None:
         while not job.blocking.get_open_children():
             time.sleep(0.01)
@@ -120,22 +120,22 @@ def parent(job: Job) -> Any:
     return [job.data, list(job.blocking.get_children_values().values())]
 
 
-def use(job: Job) -> Any:
+def use(job: Job):
     assert job.blocking.report_usage(model="m", tokens={"in": 3, "out": 4}).total_tokens == 7
     job.blocking.stream({"token": "a"})
     return "used"
 
 
-def die(job: Job) -> Any:
+def die(job: Job):
     if job.data == "exit":
         os._exit(7)
     if job.data == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     ctypes.string_at(0)
-    return None
+    return
 
 
-def die_behind_a_daemon(job: Job) -> Any:
+def die_behind_a_daemon(job: Job):
     daemon = os.fork()
     if daemon == 0:
         os.setsid()
@@ -146,14 +146,14 @@ def die_behind_a_daemon(job: Job) -> Any:
     os._exit(9)
 
 
-def hang(job: Job) -> Any:
+def hang(job: Job):
     with open(job.data, "a") as file:
         file.write(f"{os.getpid()}\n")
     while True:
         time.sleep(0.01)
 
 
-def hang_with_child(job: Job) -> Any:
+def hang_with_child(job: Job):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         with open(job.data, "a") as file:
             file.write(f"{process.pid}\n")
@@ -166,7 +166,7 @@ def look(job: Job) -> str:
     return "cancelled" if job.cancelled.wait(60) else "never"
 
 
-def fail(job: Job) -> Any:
+def fail(job: Job):
     kind = job.data
     if kind == "own":
         raise OwnError("my own")
@@ -187,37 +187,37 @@ def fail(job: Job) -> Any:
     raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
 
 
-def steps(job: Job) -> Any:
+def steps(job: Job):
     if job.data is None:
         job.move_to_delayed(5, data={"step": "second", "at": [1, 2]})
     return job.data
 
 
-def next_steps(job: Job) -> Any:
+def next_steps(job: Job):
     if job.step is None:
         job.move_to_delayed(5, next_step="second")
     return [job.step, job.blocking.step, job.data]
 
 
-def own_delay(job: Job) -> Any:
+def own_delay(job: Job):
     if job.data is None:
         raise OwnDelay(5, data="moved", replace=True)
     return job.data
 
 
-def limited(job: Job) -> Any:
+def limited(job: Job):
     if job.progress == 0:
         job.blocking.update_progress(1)
         raise RateLimitError(5)
     return job.attempts_made
 
 
-def discard(job: Job) -> Any:
+def discard(job: Job):
     job.discard()
     raise OSError("and never again")
 
 
-def eat(job: Job) -> Any:
+def eat(job: Job):
     return len(bytearray(job.data))
 
 

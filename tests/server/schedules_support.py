@@ -1,39 +1,34 @@
 """A queue whose clock the test sets, with the real duty and the real queue methods on top of it."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from glidemq_py import Queue
-from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Call
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py._job.link import QueueLink
 from glidemq_py.testing import RespClient
+from tests.inside import Call, QueueKeys, QueueLink, SchedulerTask
+from tests.inside import transport_Transport as Transport
 from tests.lua.own_support import OwnQueue
 
 
 class _Direct:
     """A transport that runs each call at once, by the library with the clock of tests."""
 
-    def __init__(self, own: OwnQueue) -> None:
+    def __init__(self, own: OwnQueue):
         self.own = own
 
-    async def call(self, call: Call[Any]) -> Any:
+    async def call(self, call: Call[Any]):
         return self.own.run(call)
 
 
 class Clockwork:
     """One queue: `queue` for its methods, `duty` for the maintenance task of a worker, `own` for its clock and keys."""
 
-    def __init__(self, resp: RespClient, name: str, **options: Any) -> None:
+    def __init__(self, resp: RespClient, name: str, **options: Any):
         self.own = OwnQueue(resp, name)
         self.queue = self.another_queue(**options)
         self.duty = self.another_duty()
 
-    def another_queue(self, **options: Any) -> Queue[Any, Any]:
-        queue: Queue[Any, Any] = Queue(self.own.base.partition("{")[2].rstrip("}"), **options)
+    def another_queue(self, **options: Any) -> Queue:
+        queue: Queue = Queue(self.own.base.partition("{")[2].rstrip("}"), **options)
         queue._link = self.link(**{key: queue.options.compression for key in options if key == "compression"})
         return queue
 
@@ -56,7 +51,7 @@ class Clockwork:
     def now(self) -> int:
         return self.own.now
 
-    async def until(self, at: int) -> None:
+    async def until(self, at: int):
         """Advance the clock and fire each scheduler that becomes due."""
         while True:
             wait = await self.fire()

@@ -27,18 +27,14 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py import backup as command
-from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._features.backup import calls, creating, records
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.sync import Queue as BlockingQueue
-from glidemq_py.testing import MemoryServer, RespClient
-from tests.server.worker_support import Raw, until, with_timeout
+from glidemq_py.testing import RespClient
+from tests.inside import ASYNC_RUNTIME, connected
+from tests.server.worker_support import Raw, WorkerFor, until, with_timeout
 
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
+Reading, Throttle = creating._Reading, creating._Throttle
 
 
 @pytest.fixture
@@ -57,7 +53,7 @@ async def order_of(queue: Queue, url: str, count: int) -> list[str]:
     """Run the ready jobs one by one and return their ids in the order of their starts."""
     started: list[str] = []
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         started.append(job.id)
 
     async with Worker(queue.name, handle, url, concurrency=1):
@@ -78,8 +74,8 @@ def rows_of(folder: Path, info: BackupInfo, kind: str) -> list[list[Any]]:
 # -- every kind of job --------------------------------------------------------------------------------------
 
 
-async def test_every_state_is_restored(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
-    async def handle(job: Job) -> Any:
+async def test_every_state_is_restored(queue: Queue, copy: Queue, worker_for: WorkerFor, tmp_path: Path):
+    async def handle(job: Job):
         if job.name == "fail":
             raise ValueError("no")
         if job.name == "retry" and job.attempts_made == 0:
@@ -88,7 +84,7 @@ async def test_every_state_is_restored(queue: Queue, copy: Queue, url: str, tmp_
             await job.suspend(reason="approval", timeout=3_600_000)
         return {"n": job.data}
 
-    async with Worker(queue.name, handle, url):
+    async with worker_for(handle):
         done = await queue.add("done", 1)
         failed = await queue.add("fail", 2)
         waiting_for_retry = await queue.add("retry", 3, attempts=2, backoff={"type": "fixed", "delay": 3_600_000})
@@ -128,7 +124,7 @@ async def test_every_state_is_restored(queue: Queue, copy: Queue, url: str, tmp_
     assert int((await copy.add("new", None)).id) > len(ids)
 
 
-async def until_state(queue: Queue, job_id: str, state: str) -> None:
+async def until_state(queue: Queue, job_id: str, state: str):
     async def reached() -> bool:
         job = await queue.get_job(job_id)
         return job is not None and await job.get_state() == state
@@ -138,7 +134,7 @@ async def until_state(queue: Queue, job_id: str, state: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_order_of_jobs_is_restored(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+async def test_the_order_of_jobs_is_restored(queue: Queue, copy: Queue, url: str, tmp_path: Path):
     plain = await queue.add_bulk([("plain", n) for n in range(120)])
     lifo = await queue.add_bulk([("lifo", n, {"lifo": True}) for n in range(30)])
     urgent = await queue.add_bulk([("urgent", n, {"priority": 3 - n % 3}) for n in range(30)])
@@ -153,17 +149,17 @@ async def test_the_order_of_jobs_is_restored(queue: Queue, copy: Queue, url: str
     assert await order_of(copy, url, len(order)) == order
 
 
-async def test_ordering_groups_go_on(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+async def test_ordering_groups_go_on(queue: Queue, copy: Queue, worker_for: WorkerFor, url: str, tmp_path: Path):
     """A group's running job returns first, gaps left by finished jobs are closed, and the order holds."""
     release = asyncio.Event()
     running: list[str] = []
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         running.append(job.id)
         if job.data >= 2:
             await release.wait()
 
-    async with Worker(queue.name, handle, url, concurrency=10):
+    async with worker_for(handle, concurrency=10):
         for n in range(6):
             for key in ("a", "b"):
                 await queue.add("step", n, ordering={"key": key})
@@ -175,7 +171,7 @@ async def test_ordering_groups_go_on(queue: Queue, copy: Queue, url: str, tmp_pa
     assert (await copy.check()).findings == ()
     seen: dict[str, list[int]] = {"a": [], "b": []}
 
-    async def record(job: Job) -> None:
+    async def record(job: Job):
         seen[job.opts["ordering"]["key"]].append(job.data)
 
     async with Worker(copy.name, record, url, concurrency=10):
@@ -186,18 +182,18 @@ async def test_ordering_groups_go_on(queue: Queue, copy: Queue, url: str, tmp_pa
 
 @pytest.mark.parametrize("is_active", [True, False])
 async def test_a_group_goes_on_if_its_counter_was_read_early(
-    queue: Queue, copy: Queue, url: str, resp: RespClient, tmp_path: Path, is_active: bool
-) -> None:
+    queue: Queue, copy: Queue, worker_for: WorkerFor, url: str, resp: RespClient, tmp_path: Path, is_active: bool
+):
     """A backup under traffic reads the counter of sequences before the record of the group, and jobs in between."""
     raw, begun, over = Raw(resp, queue.name), asyncio.Event(), asyncio.Event()
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if job.data == 8:
             begun.set()
             await over.wait()
 
     jobs = [("step", n, {"ordering": {"key": "k"}, "remove_on_complete": True}) for n in range(1, 10)]
-    async with Worker(queue.name, handle, url):
+    async with worker_for(handle):
         await queue.add_bulk(jobs)
         await with_timeout(begun.wait())
         raw.run("HSET", "ordering", "k", "4")
@@ -214,14 +210,16 @@ async def test_a_group_goes_on_if_its_counter_was_read_early(
     assert await order_of(copy, url, len(left)) == left
 
 
-async def test_active_jobs_come_back_waiting(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+async def test_active_jobs_come_back_waiting(
+    queue: Queue, copy: Queue, worker_for: WorkerFor, url: str, tmp_path: Path
+):
     started, release = asyncio.Event(), asyncio.Event()
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         started.set()
         await release.wait()
 
-    async with Worker(queue.name, handle, url):
+    async with worker_for(handle):
         job = await queue.add("slow")
         leased = await queue.add("leased", None, delay=0)
         await started.wait()
@@ -235,10 +233,10 @@ async def test_active_jobs_come_back_waiting(queue: Queue, copy: Queue, url: str
     assert sorted(await order_of(copy, url, 2)) == sorted([job.id, leased.id])
 
 
-async def test_a_flow_goes_on(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+async def test_a_flow_goes_on(queue: Queue, copy: Queue, worker_for: WorkerFor, url: str, tmp_path: Path):
     """Some children have ended and were removed when the backup is made: the parent gets their results, too."""
 
-    async def handle(job: Job) -> Any:
+    async def handle(job: Job):
         if job.name == "parent":
             return sorted((await job.get_children_values()).values())
         return job.data
@@ -254,13 +252,13 @@ async def test_a_flow_goes_on(queue: Queue, copy: Queue, url: str, tmp_path: Pat
         })  # fmt: skip
     started: list[str] = []
 
-    async def two(job: Job) -> Any:
+    async def two(job: Job):
         started.append(job.id)
         if len(started) > 2:
             await asyncio.sleep(3_600)
         return job.data
 
-    worker = Worker(queue.name, two, url, concurrency=1)
+    worker = worker_for(two, concurrency=1)
     async with worker:
         await until(lambda: len(started) == 3)
         await queue.backup(tmp_path)
@@ -275,7 +273,9 @@ async def test_a_flow_goes_on(queue: Queue, copy: Queue, url: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_record_with_thousands_of_fields(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+async def test_a_record_with_thousands_of_fields(
+    queue: Queue, copy: Queue, worker_for: WorkerFor, url: str, tmp_path: Path
+):
     """A parent whose children have ended has a field for each; its record is read in pages."""
     async with FlowProducer(url) as flows:
         tree = await flows.add({
@@ -284,10 +284,10 @@ async def test_a_record_with_thousands_of_fields(queue: Queue, copy: Queue, url:
             + [{"name": "last", "queue": queue.name, "options": {"delay": 3_600_000}}],
         })  # fmt: skip
 
-    async def handle(job: Job) -> Any:
+    async def handle(job: Job):
         return job.data if job.name == "child" else sum(v or 0 for v in (await job.get_children_values()).values())
 
-    async with Worker(queue.name, handle, url, concurrency=100):
+    async with worker_for(handle, concurrency=100):
         await with_timeout(reach_completed(queue, 2_500))
         info = await queue.backup(tmp_path)
         assert info.jobs == 2_502
@@ -304,14 +304,14 @@ async def test_a_record_with_thousands_of_fields(queue: Queue, copy: Queue, url:
 class Names:
     """Handles jobs, and records their names."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ran: list[str] = []
 
-    async def __call__(self, job: Job) -> None:
+    async def __call__(self, job: Job):
         self.ran.append(job.name)
 
 
-async def test_job_batches_of_a_copy_end(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+async def test_job_batches_of_a_copy_end(queue: Queue, copy: Queue, url: str, tmp_path: Path):
     async with Queue(f"{queue.name}-other", url) as other:
         batch = await queue.create_batch(on_complete=("complete", 1), on_success=("success", 2))
         first, second = await batch.add("first"), await batch.add("second")
@@ -340,7 +340,7 @@ async def test_job_batches_of_a_copy_end(queue: Queue, copy: Queue, url: str, tm
 
 async def test_a_copy_has_no_batches_with_unfinished_jobs_of_other_queues(
     queue: Queue, copy: Queue, url: str, tmp_path: Path
-) -> None:
+):
     async with Queue(f"{queue.name}-other", url) as other:
         batch = await queue.create_batch(on_complete=("complete", 1))
         await batch.add("own")
@@ -366,21 +366,21 @@ async def test_a_copy_has_no_batches_with_unfinished_jobs_of_other_queues(
 async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
     queue: Queue, copy: Queue, url: str, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     is_copy: bool, ends_after: str,
-) -> None:  # fmt: skip
+):  # fmt: skip
     batch = await queue.create_batch(on_complete=("complete", 1), keep=10_000)
     await batch.add("job")
     await batch.close()
     leases = await queue.fetch(1)
-    read_keys = creating._Reading._read_keys
+    read_keys = Reading._read_keys
 
-    async def read_one_by_one(self: Any, suffixes: list[str], **options: Any) -> None:
+    async def read_one_by_one(self: Any, suffixes: list[str], **options: Any):
         for suffix in sorted(suffixes, key=lambda suffix: not suffix.startswith(ends_after)):
             await read_keys(self, [suffix], **options)
             if suffix.startswith(ends_after):
                 while leases:
                     await leases.pop().complete()
 
-    monkeypatch.setattr(creating._Reading, "_read_keys", read_one_by_one)
+    monkeypatch.setattr(Reading, "_read_keys", read_one_by_one)
     await queue.backup(tmp_path)
     assert not leases
     target = copy if is_copy else queue
@@ -400,12 +400,12 @@ async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
     assert (await target.check()).findings == ()
 
 
-async def ends(batch: JobBatch) -> None:
+async def ends(batch: JobBatch):
     while (await batch.get_status()).pending:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
-async def reach_completed(queue: Queue, count: int) -> None:
+async def reach_completed(queue: Queue, count: int):
     while (await queue.get_job_counts()).completed < count:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
@@ -413,7 +413,7 @@ async def reach_completed(queue: Queue, count: int) -> None:
 # -- the same name ------------------------------------------------------------------------------------------
 
 
-async def test_ids_of_removed_jobs_are_not_issued_again(queue: Queue, copy: Queue, tmp_path: Path) -> None:
+async def test_ids_of_removed_jobs_are_not_issued_again(queue: Queue, copy: Queue, tmp_path: Path):
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
     await queue.remove(jobs[-1].id)
     assert (await queue.backup(tmp_path)).last_id == 5
@@ -421,20 +421,10 @@ async def test_ids_of_removed_jobs_are_not_issued_again(queue: Queue, copy: Queu
     assert (await copy.add("n")).id == "6"
 
 
-async def test_restore_after_obliterate_under_the_same_name(queue: Queue, url: str, tmp_path: Path) -> None:
-    jobs = await queue.add_bulk([("n", n) for n in range(250)])
-    info = await queue.backup(str(tmp_path))
-    await queue.obliterate(force=True)
-    report = await queue.restore(str(tmp_path))
-    assert (report.backup, report.placed) == (info, 250)
-    assert await order_of(queue, url, 250) == [job.id for job in jobs]
-    assert (await queue.check()).ok
-
-
 @pytest.mark.parametrize("how", ["waiting", "completed", "scheduler", "parked by a peer"])
 async def test_a_queue_in_use_is_refused(
     queue: Queue, copy: Queue, resp: RespClient, url: str, how: str, tmp_path: Path
-) -> None:
+):
     await queue.add("n")
     await queue.backup(tmp_path)
     if how == "scheduler":
@@ -455,16 +445,16 @@ async def test_a_queue_in_use_is_refused(
 
 async def test_an_interrupted_restore_is_continued(
     queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """It fails once at each call in turn: in the end every job is there once, in order."""
     jobs = await queue.add_bulk([("n", n) for n in range(230)])
     done = [job.id for job in await queue.add_bulk([("done", n, {"delay": 3_600_000}) for n in range(20)])]
     await jobs[0].log("line")
     await queue.backup(tmp_path)
-    link = await copy._connected()
+    link = await connected(copy)
     call, budget = link.transport.call, 0
 
-    async def limited(request: Any) -> Any:
+    async def limited(request: Any):
         nonlocal budget
         if request.function.startswith("restore"):
             if budget == 0:
@@ -491,16 +481,16 @@ async def test_an_interrupted_restore_is_continued(
 
 async def test_a_repeated_restore_runs_no_job_again(
     queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Jobs that were placed before the interruption run, write a log and are removed before the restore is repeated."""
     jobs = await queue.add_bulk([("n", n, {"remove_on_complete": True}) for n in range(250)])
     kept = await queue.add("kept", None, delay=3_600_000)
     await kept.log("one")
     await queue.backup(tmp_path)
-    link = await copy._connected()
+    link = await connected(copy)
     call, placings = link.transport.call, 0
 
-    async def failing(request: Any) -> Any:
+    async def failing(request: Any):
         nonlocal placings
         placings += request.function == "restore_place"
         if placings == 2:
@@ -522,7 +512,7 @@ async def test_a_repeated_restore_runs_no_job_again(
     assert (await copy.check()).findings == ()
 
 
-async def test_a_paused_queue_stays_paused(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path) -> None:
+async def test_a_paused_queue_stays_paused(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path):
     await queue.add("n")
     await queue.pause()
     await queue.resume()
@@ -533,9 +523,7 @@ async def test_a_paused_queue_stays_paused(queue: Queue, copy: Queue, resp: Resp
     assert Raw(resp, copy.name).run("EXISTS", "restore") == 0
 
 
-async def test_another_backup_does_not_continue_a_restore(
-    queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path
-) -> None:
+async def test_another_backup_does_not_continue_a_restore(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path):
     await queue.add("n")
     await queue.backup(tmp_path)
     Raw(resp, copy.name).run("HSET", "restore", "backup", "another", "phase", "writing")
@@ -547,10 +535,10 @@ async def test_another_backup_does_not_continue_a_restore(
 
 async def test_a_repair_of_an_interrupted_restore_places_no_job_twice(
     queue: Queue, copy: Queue, url: str, tmp_path: Path
-) -> None:
+):
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
     info = await queue.backup(tmp_path)
-    link = await copy._connected()
+    link = await connected(copy)
     await link.transport.call(calls.restore_begin(link.keys.meta, info.id, "", 5))
     for rows in rows_of(tmp_path, info, "jobs"):
         await link.transport.call(calls.restore_jobs(link.keys.meta, info.id, rows))
@@ -567,8 +555,8 @@ async def test_a_repair_of_an_interrupted_restore_places_no_job_twice(
 
 @pytest.mark.slow
 async def test_jobs_that_live_throughout_are_in_the_backup_once(
-    queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    queue: Queue, copy: Queue, worker_for: WorkerFor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Workers run, retry, delay and remove jobs, and producers add, while the backup reads in small steps."""
     monkeypatch.setattr(records, "MOST_RECORDS", 5)
     lasting = [
@@ -580,16 +568,16 @@ async def test_jobs_that_live_throughout_are_in_the_backup_once(
     ]
     stop = asyncio.Event()
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if job.name == "keep" and not job.opts.get("ordering"):
             raise ValueError("again")
 
-    async def produce() -> None:
+    async def produce():
         while not stop.is_set():
             await queue.add_bulk([("short", n, {"remove_on_complete": True}) for n in range(20)])
             await asyncio.sleep(0)
 
-    async with Worker(queue.name, handle, url, concurrency=50, log_failures=False):
+    async with worker_for(handle, concurrency=50, log_failures=False):
         producing = asyncio.create_task(produce())
         info = await queue.backup(tmp_path, max_server_cpu=0.5)
         stop.set()
@@ -607,15 +595,15 @@ async def test_jobs_that_live_throughout_are_in_the_backup_once(
 @pytest.mark.parametrize("kind", ["job", "log"])
 async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
     queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+):
     """A key is deleted after SCAN has returned it; the new primary does not have the deletion."""
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
     await jobs[2].log("line")
-    link = await queue._connected()
+    link = await connected(queue)
     raw, key, times = Raw(resp, queue.name), f"{kind}:{jobs[2].id}", 0
-    read = creating._Reading._read_full
+    read = Reading._read_full
 
-    async def racing(self: Any, *, all_: bool = False) -> None:
+    async def racing(self: Any, *, all_: bool = False):
         nonlocal times
         times += 1
         if times == 1:
@@ -625,7 +613,7 @@ async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
             raw.run("RENAME", "elsewhere", raw.key(key))
             link.transport.interruptions.record()
 
-    monkeypatch.setattr(creating._Reading, "_read_full", racing)
+    monkeypatch.setattr(Reading, "_read_full", racing)
     info = await queue.backup(tmp_path)
     assert info.jobs == 5
     report = await copy.restore(tmp_path, source=queue.name)
@@ -636,14 +624,14 @@ async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
 
 async def test_an_interruption_is_noticed_after_an_earlier_one(
     queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """The connection was interrupted shortly before the backup, and again a while before the end of the scan."""
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
-    link = await queue._connected()
+    link = await connected(queue)
     raw, key, times, clock, last = Raw(resp, queue.name), f"job:{jobs[2].id}", 0, 100.0, 99.9
-    read = creating._Reading._read_full
+    read = Reading._read_full
 
-    async def racing(self: Any, *, all_: bool = False) -> None:
+    async def racing(self: Any, *, all_: bool = False):
         nonlocal times, clock, last
         times += 1
         if times == 1:
@@ -653,30 +641,30 @@ async def test_an_interruption_is_noticed_after_an_earlier_one(
             raw.run("RENAME", "elsewhere", raw.key(key))
             clock, last = 102.0, 101.0
 
-    monkeypatch.setattr(creating._Reading, "_read_full", racing)
+    monkeypatch.setattr(Reading, "_read_full", racing)
     monkeypatch.setattr(creating, "time", SimpleNamespace(monotonic=lambda: clock), raising=False)
     monkeypatch.setattr(type(link.transport.interruptions), "age_s", lambda self, tag: clock - last)
     assert (await queue.backup(tmp_path)).jobs == 5
     assert (await copy.restore(tmp_path, source=queue.name)).jobs == 5
 
 
-async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The pauses are in proportion to the CPU time that the server reports."""
     await queue.add_bulk([("n", n) for n in range(2_000)])
-    link = await queue._connected()
+    link = await connected(queue)
     used, slept = 0.0, 0.0
-    count = creating._Throttle.used
+    count = Throttle.used
 
-    async def counted(self: Any, microseconds: float) -> None:
+    async def counted(self: Any, microseconds: float):
         nonlocal used
         used += microseconds
         await count(self, microseconds)
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds: float):
         nonlocal slept
         slept += seconds
 
-    monkeypatch.setattr(creating._Throttle, "used", counted)
+    monkeypatch.setattr(Throttle, "used", counted)
     monkeypatch.setattr(type(link.runtime), "sleep", staticmethod(sleep))
     await queue.backup(tmp_path, max_server_cpu=0.1)
     assert used > creating.SCAN_US * 2
@@ -686,16 +674,14 @@ async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: p
 # -- stores -------------------------------------------------------------------------------------------------
 
 
-async def test_damage_is_found_before_anything_is_written(
-    queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path
-) -> None:
+async def test_damage_is_found_before_anything_is_written(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path):
     await queue.add_bulk([("n", n) for n in range(50)])
     info = await queue.backup(tmp_path)
     folder = tmp_path / queue.name / info.id
     part, manifest = folder / info.parts[0].name, folder / "manifest.json"
     content, text = part.read_bytes(), manifest.read_text()
 
-    async def refused(message: str) -> None:
+    async def refused(message: str):
         with pytest.raises(BackupError, match=message):
             await queue.verify_backup(tmp_path)
         with pytest.raises(BackupError, match=message):
@@ -719,7 +705,7 @@ async def test_damage_is_found_before_anything_is_written(
     assert await queue.verify_backup(tmp_path) == info
 
 
-async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path: Path) -> None:
+async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path: Path):
     made = [await queue.backup(tmp_path) for _ in range(3)]
     assert await queue.get_backups(tmp_path) == made
     fourth = await queue.backup(tmp_path, keep=2)
@@ -731,7 +717,7 @@ async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path:
 
 
 @pytest.mark.parametrize("letter", ["x", "%3A", "é"])
-async def test_queue_with_a_long_name(queue_name: str, url: str, tmp_path: Path, letter: str) -> None:
+async def test_queue_with_a_long_name(queue_name: str, url: str, tmp_path: Path, letter: str):
     """Escaped, it is longer than a file name may be; ``%3A`` is the colon of a client of a gateway."""
     name = f"{queue_name}{letter * 256}"[:256]
     async with Queue(name, url) as queue:
@@ -746,7 +732,7 @@ async def test_queue_with_a_long_name(queue_name: str, url: str, tmp_path: Path,
     assert first.id not in (second.id, third.id)
 
 
-async def test_any_queue_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
+async def test_any_queue_name_has_a_folder_of_its_own(tmp_path: Path):
     from obstore.store import MemoryStore
 
     backup = "20260102T030405.006Z-00000000"
@@ -769,7 +755,7 @@ async def test_any_queue_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a:b", "a" * 255, "é" * 150])
-async def test_names_whose_folders_fit_have_kept_them(name: str) -> None:
+async def test_names_whose_folders_fit_have_kept_them(name: str):
     """Object stores had those of up to 1,024 bytes, with the prefix and the rest of the path."""
     from obstore.store import MemoryStore, S3Store
 
@@ -779,7 +765,7 @@ async def test_names_whose_folders_fit_have_kept_them(name: str) -> None:
     assert (prefixed.manifest_path(name, "x") == f"{quote(name)}/x/manifest.json") == (len(quote(name)) <= 1_024 - 253)
 
 
-async def test_panic_of_obstore_is_a_backup_error(queue: Queue) -> None:
+async def test_panic_of_obstore_is_a_backup_error(queue: Queue):
     """The endpoint of a store is not checked by obstore, whose library panics, and PanicException is no Exception."""
     from obstore.store import S3Store
 
@@ -790,7 +776,7 @@ async def test_panic_of_obstore_is_a_backup_error(queue: Queue) -> None:
 
 async def test_damaged_manifests_do_not_hide_other_backups(
     queue: Queue, copy: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     first, damaged, later, last = [await queue.backup(tmp_path) for _ in range(4)]
     manifests = {each.id: tmp_path / queue.name / each.id / "manifest.json" for each in (first, damaged, later, last)}
     wrong_id = damaged.id[:-1] + ("0" if damaged.id[-1] != "0" else "1")
@@ -818,7 +804,7 @@ async def test_damaged_manifests_do_not_hide_other_backups(
 
 async def test_a_store_that_fails_lists_no_part_of_the_backups(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     await queue.backup(tmp_path)
 
     async def fail(_: Any, path: str) -> bytes:
@@ -831,7 +817,7 @@ async def test_a_store_that_fails_lists_no_part_of_the_backups(
 
 async def test_empty_backups_do_not_replace_the_last_one_with_jobs(
     queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     await queue.add("n")
     full = await queue.backup(tmp_path, keep=2)
     await queue.obliterate(force=True)
@@ -842,7 +828,7 @@ async def test_empty_backups_do_not_replace_the_last_one_with_jobs(
     )
 
 
-async def test_reading_needs_no_server_and_creates_nothing(queue: Queue, tmp_path: Path) -> None:
+async def test_reading_needs_no_server_and_creates_nothing(queue: Queue, tmp_path: Path):
     info = await queue.backup(tmp_path)
     unreachable: Queue = Queue(queue.name, "valkey://127.0.0.1:1")
     assert await unreachable.get_backups(tmp_path) == [info]
@@ -851,7 +837,7 @@ async def test_reading_needs_no_server_and_creates_nothing(queue: Queue, tmp_pat
         await unreachable.get_backups(tmp_path / "missing")
 
 
-async def test_incomplete_backups_are_deleted_after_a_day(queue: Queue, tmp_path: Path) -> None:
+async def test_incomplete_backups_are_deleted_after_a_day(queue: Queue, tmp_path: Path):
     old, recent = "20200101T000000.000Z-00000000", (await queue.backup(tmp_path)).id
     for name in (old, "not a backup"):
         (tmp_path / queue.name / name).mkdir()
@@ -865,7 +851,7 @@ async def test_incomplete_backups_are_deleted_after_a_day(queue: Queue, tmp_path
     assert left == {recent, last.id, unfinished, "not a backup"}
 
 
-async def test_an_s3_store(queue: Queue, copy: Queue, s3: dict[str, str]) -> None:
+async def test_an_s3_store(queue: Queue, copy: Queue, s3: dict[str, str]):
     await queue.add_bulk([("n", {"n": n}) for n in range(300)])
     info = await queue.backup("s3://backups/production", storage_options=s3, keep=1)
     assert await queue.get_backups("s3://backups/production", storage_options=s3) == [info]
@@ -878,7 +864,7 @@ async def test_an_s3_store(queue: Queue, copy: Queue, s3: dict[str, str]) -> Non
 
 
 @pytest.fixture(scope="module")
-def s3() -> Any:
+def s3():
     """Return the storage options of a local S3 server with the bucket ``backups``."""
     import urllib.request
 
@@ -896,43 +882,10 @@ def s3() -> Any:
     server.stop()
 
 
-def test_the_blocking_queue(url: str, queue_name: str, tmp_path: Path) -> None:
-    with BlockingQueue(queue_name, url) as queue, BlockingQueue(f"{queue_name}-copy", url) as copy:
-        queue.add_bulk([("n", n) for n in range(120)])
-        info = queue.backup(tmp_path, keep=1)
-        assert queue.get_backups(tmp_path) == [info]
-        assert queue.verify_backup(tmp_path) == info
-        assert copy.restore(tmp_path, source=queue_name).jobs == 120
-        assert copy.get_job_counts().waiting == 120
-
-
-async def test_a_cluster(cluster_url: str, queue_name: str, tmp_path: Path) -> None:
-    """Each copy lies in another slot; other queues in all slots are left out."""
-    async with Queue(queue_name, cluster_url) as queue, Queue("beside", cluster_url) as beside:
-        jobs = await queue.add_bulk([("n", n) for n in range(120)])
-        await beside.add_bulk([("n", n) for n in range(5)])
-        assert (await queue.backup(tmp_path)).jobs == 120
-        for n in range(3):
-            async with Queue(f"{queue_name}-{n}", cluster_url) as copy:
-                assert (await copy.restore(tmp_path, source=queue_name)).jobs == 120
-                assert (await copy.check()).findings == ()
-                assert await order_of(copy, cluster_url, 120) == [job.id for job in jobs]
-
-
-async def test_the_in_memory_server(queue_name: str, tmp_path: Path) -> None:
-    server = MemoryServer()
-    async with Queue(queue_name, server) as queue:
-        await queue.add_bulk([("n", n, {"ordering": {"key": "k"}}) for n in range(40)])
-        await queue.backup(tmp_path)
-        await queue.obliterate(force=True)
-        assert (await queue.restore(tmp_path)).jobs == 40
-        assert (await queue.check()).findings == ()
-
-
 # -- schedule and command -----------------------------------------------------------------------------------
 
 
-async def test_a_schedule_creates_backups_that_are_due(queue: Queue, copy: Queue, tmp_path: Path) -> None:
+async def test_a_schedule_creates_backups_that_are_due(queue: Queue, copy: Queue, tmp_path: Path):
     await queue.add("n")
     schedule = BackupSchedule([queue, copy], tmp_path, every=60_000, keep=2)
     first = await schedule.run_due()
@@ -943,7 +896,7 @@ async def test_a_schedule_creates_backups_that_are_due(queue: Queue, copy: Queue
     assert [each.queue for each in await schedule.run_due()] == [queue.name]
 
 
-async def test_one_of_several_schedules_backs_up_a_queue(queue: Queue, url: str, tmp_path: Path) -> None:
+async def test_one_of_several_schedules_backs_up_a_queue(queue: Queue, url: str, tmp_path: Path):
     await queue.add("n")
     async with Queue(queue.name, url) as same:
         schedules = [BackupSchedule([each], tmp_path) for each in (queue, same)]
@@ -952,16 +905,14 @@ async def test_one_of_several_schedules_backs_up_a_queue(queue: Queue, url: str,
     assert len(await queue.get_backups(tmp_path)) == 1
 
 
-async def test_a_running_schedule_logs_a_failure(
-    queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_running_schedule_logs_a_failure(queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / queue.name).write_text("in the way")
     async with BackupSchedule([queue], tmp_path):
         await until(lambda: any("could not back up the queue" in each.getMessage() for each in caplog.records))
     assert f"queue {queue.name!r}: could not back up the queue: cannot " in caplog.text
 
 
-async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     async def run(*arguments: str) -> tuple[int, str]:
         code = await asyncio.to_thread(command.main, [*arguments, "--url", url])
         found = capsys.readouterr()
@@ -985,16 +936,15 @@ async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytes
 
 
 async def test_the_command_rejects_a_queue_that_was_never_used(
-    url: str, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    url: str, queue: Queue, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     for arguments in (["create", str(tmp_path), queue_name], ["run", str(tmp_path), queue_name]):
         assert await asyncio.to_thread(command.main, [*arguments, "--url", url]) == 1
         assert capsys.readouterr().err == (
             f"python -m glidemq_py.backup: queue {queue_name!r} has never been used on this server with the prefix "
             "'glide'; check the name, --url and --prefix, or use --allow-empty\n"
         )
-    async with Queue(queue_name, url) as queue:
-        assert await queue.get_backups(tmp_path) == []
+    assert await queue.get_backups(tmp_path) == []
     arguments = ["create", str(tmp_path), queue_name, "--allow-empty", "--url", url]
     assert await asyncio.to_thread(command.main, arguments) == 0
     assert " 0 jobs, " in capsys.readouterr().out
@@ -1019,14 +969,12 @@ async def test_the_command_rejects_a_queue_that_was_never_used(
         ({"storage_options": {"region": "x"}}, "option 'storage_options' = .*: a directory has no options"),
     ],
 )
-async def test_invalid_arguments_are_rejected(
-    queue: Queue, tmp_path: Path, arguments: dict[str, Any], message: str
-) -> None:
+async def test_invalid_arguments_are_rejected(queue: Queue, tmp_path: Path, arguments: Any, message: str):
     with pytest.raises(GlideMQValidationError, match=message):
         await queue.backup(**{"destination": tmp_path, **arguments})
 
 
-async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path) -> None:
+async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path):
     from glidemq_py import Broadcast
 
     async with Broadcast(queue.name, url) as broadcast:
@@ -1036,9 +984,23 @@ async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path) -
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
 
 
-def test_a_manifest_is_readable_without_this_library() -> None:
+def test_a_manifest_is_readable_without_this_library():
     info = BackupInfo(
         id="20200101T000000.000Z-00000000", queue="q", prefix="glide", started=1, ended=2, jobs=0, keys=0, size=0,
         last_id=0, features="", parts=(),
     )  # fmt: skip
     assert json.loads(info.to_json())["queue"] == "q"
+
+
+def test_backups_in_a_shared_directory_are_private(url: str, queue_name: str, tmp_path: Path):
+    tmp_path.chmod(0o755)
+    mask = os.umask(0o022)
+    try:
+        with BlockingQueue(queue_name, url) as queue:
+            queue.add("n", 1)
+            queue.backup(tmp_path)
+    finally:
+        os.umask(mask)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 2
+    assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o700}

@@ -11,15 +11,15 @@ import pytest
 
 from glidemq_py import Broadcast, BroadcastWorker, Message, Queue, RateLimitError
 from glidemq_py.testing import RespClient
-from tests.lua.wire_support import WireQueue, load
+from tests.contract.test_broadcast import QUICK, Seen, working
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.test_broadcast import QUICK, Seen, working
 from tests.server.worker_support import Gate, Raw, until, with_timeout
+from tests.wire_library.support import WireQueue, load
 
 
 @pytest.fixture
 def proxy(server: Any) -> Iterator[LossyProxy]:
-    with LossyProxy(server.port) as proxy:
+    with LossyProxy(server.url) as proxy:
         yield proxy
 
 
@@ -54,7 +54,7 @@ async def test_an_outcome_whose_reply_was_lost_counts_once(
 ):
     gate = Gate()
 
-    async def handle(message: Message) -> Any:
+    async def handle(message: Message):
         if message.attempts_made:
             return "second"
         await gate(message)
@@ -84,7 +84,7 @@ async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, 
     """Every message ends exactly once per subscription, although replies are lost."""
     ends: Counter[tuple[str, str]] = Counter()
 
-    async def handle(message: Message) -> Any:
+    async def handle(message: Message):
         await asyncio.sleep(0)
         if message.data % 5 == 0 and not message.attempts_made:
             raise ValueError("once")
@@ -97,7 +97,7 @@ async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, 
     for worker in workers:
         worker.on("completed", lambda message, _, of=worker.subscription: ends.update([(of, message.id)]))
     async with Broadcast(queue_name, url) as broadcast, workers[0], workers[1], workers[2]:
-        ids: list[Any] = []
+        ids: Any = []
         for n in range(8):
             proxy.lose("broadcast_exchange")
             ids += await broadcast.publish_bulk([("a", n * 50 + i, {"attempts": 3}) for i in range(50)])
@@ -131,7 +131,7 @@ async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
     """W21: the second one would be the end of a message with two attempts."""
     attempts: list[int] = []
 
-    async def handle(message: Message) -> None:
+    async def handle(message: Message):
         attempts.append(message.attempts_made)
         if len(attempts) < 4:
             raise RateLimitError(10)
@@ -152,7 +152,7 @@ async def test_workers_start_and_stop_during_delivery(url: str, queue_name: str)
     late: list[BaseException] = []
     chance = random.Random(5)
 
-    async def handle(message: Message) -> None:
+    async def handle(message: Message):
         await asyncio.sleep(chance.random() / 500)
         if message.data % 7 == 0 and not message.attempts_made:
             raise ValueError("once")
@@ -168,7 +168,7 @@ async def test_workers_start_and_stop_during_delivery(url: str, queue_name: str)
         return worker
 
     put_off: set[str] = set()
-    ids: list[Any] = []
+    ids: Any = []
     async with Broadcast(queue_name, url) as broadcast:
         workers = [await begin(10), await begin(1)]
         for n in range(20):
@@ -207,7 +207,7 @@ async def test_message_failed_by_a_node_worker_is_retried_here(url: str, queue_n
 
 
 async def test_message_failed_here_is_retried_by_a_node_worker(url: str, queue_name: str, peer: WireQueue):
-    async def fail(_: Message) -> None:
+    async def fail(_: Message):
         raise ValueError("ours")
 
     async with Broadcast(queue_name, url) as broadcast:

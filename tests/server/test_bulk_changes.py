@@ -12,21 +12,27 @@ import pytest
 from glidemq_py import JobState, Queue, Worker
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate import action, job_actions
-from glidemq_py._operate.access import Access, AccessDeniedError
-from glidemq_py._operate.action import ManyAction
-from glidemq_py._operate.actions import (
+from tests.operating import (
     MANY_ACTIONS,
+    Access,
+    AccessDeniedError,
     CancelJobs,
     CleanQueue,
     DrainQueue,
+    JobFilter,
+    ManyAction,
+    Operator,
     PromoteJobs,
     PurgeFailures,
     RemoveJobs,
     RetryFailures,
     RetryJobs,
+    cancel_bulk,
+    create_bulk,
+    list_bulks,
+    perform_bulk,
+    read_bulk,
 )
-from glidemq_py._operate.bulk import cancel_bulk, create_bulk, list_bulks, perform_bulk, read_bulk
-from glidemq_py._operate.operating import JobFilter, Operator
 
 LATER = 3_600_000
 
@@ -121,11 +127,25 @@ async def test_failed_jobs_are_changed_in_steps(
         await queue.obliterate(force=True)
 
 
+@pytest.mark.parametrize(
+    ("criteria", "number"), [({}, 0), ({"tags": ("t",)}, 0), ({"tags": ("t",), "error": "rev"}, 2)]
+)
+async def test_a_filter_requeues_cancelled_jobs_only_if_it_names_them(
+    url: str, queue_name: str, criteria: dict[str, Any], number: int
+) -> None:
+    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+        for job in await queue.add_bulk([("a", n, {"tags": ["t"]}) for n in range(2)]):
+            await job.revoke()
+        change = RetryJobs(queue=queue_name, wanted=JobFilter(state="failed", **criteria))
+        assert sum([step.done async for step in change.steps(operator, queue)]) == number
+        assert (await queue.get_job_counts()).failed == 2 - number
+
+
 @pytest.mark.usefixtures("key_leaks")
 async def test_ready_and_delayed_jobs_are_changed_in_steps(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, Operator(url) as operator:
         await fill(queue, "a")
-        await queue.add_bulk([("later", n, {"delay": LATER}) for n in range(230)])
+        await queue.add_bulk([("later", n, {"delay": LATER + n}) for n in range(230)])  # those of one time are one step
         promoted = PromoteJobs(queue=queue_name, wanted=JobFilter(name="later"))
         assert await promoted.count(operator) == 230
         done, steps = await interrupted(operator, promoted)

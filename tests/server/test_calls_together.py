@@ -1,25 +1,19 @@
 """Several calls that are sent together: each is run once and in order, whatever fails."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import RequestError
 
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
-from glidemq_py._core.calls import Call
-from glidemq_py._core.calls.adding import add
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features import staged_writes as staging
+from glidemq_py import ConnectionOptions
 from glidemq_py.errors import AmbiguousResultError, GlideMQError, ScriptError
 from glidemq_py.testing import RespClient
+from tests.inside import AsyncTransport, Call, QueueKeys, add, client_of, set_client
+from tests.inside import staged_writes as staging
 
 
 class FaultyClient:
@@ -30,45 +24,32 @@ class FaultyClient:
         fault: 'reply' = its reply is lost; a number = the server rejects this call, and runs the others.
     """
 
-    def __init__(self, client: Any, fault: str | int) -> None:
+    def __init__(self, client: Any, fault: str | int | None) -> None:
         self._client = client
         self._fault: str | int | None = fault
 
-    def exec(self, batch: Any, raise_on_error: bool, **options: Any) -> Any:
+    async def exec(self, batch: Any, raise_on_error: bool, **options: Any) -> Any:
         fault, self._fault = self._fault, None
         if isinstance(fault, int):
             batch = copy(batch)
             batch.commands = [each for i, each in enumerate(batch.commands) if i != fault]
-        replies = self._client.exec(batch, raise_on_error=raise_on_error, **options)
+        replies = await self._client.exec(batch, raise_on_error=raise_on_error, **options)
         if fault == "reply":
             raise GlideConnectionError("connection lost")
         if isinstance(fault, int):
             replies.insert(fault, RequestError("LOADING: the dataset is being loaded"))
         return replies
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         return getattr(self._client, name)
 
 
-class AsyncFaultyClient(FaultyClient):
-    """The same for a client of an event loop, whose replies come later."""
-
-    async def exec(self, batch: Any, raise_on_error: bool, **options: Any) -> Any:
-        fault, self._fault = self._fault, None
-        replies = await self._client.exec(batch, raise_on_error=raise_on_error, **options)
-        if fault == "reply":
-            raise GlideConnectionError("connection lost")
-        if isinstance(fault, int):
-            replies[fault] = RequestError("LOADING: the dataset is being loaded")
-        return replies
-
-
 @pytest.fixture
-def transport(core_url: str, keys: QueueKeys) -> Iterator[ThreadTransport]:
-    found = ThreadTransport(config_of(ConnectionOptions.from_url(core_url)))
-    found.call(staging.writes(keys))  # loads the library
+async def transport(core_url: str, keys: QueueKeys) -> AsyncIterator[AsyncTransport]:
+    found = await AsyncTransport.connect(f"{core_url}?direct=false")
+    await found.call(staging.writes(keys))  # loads the library
     yield found
-    found.close()
+    await found.close()
 
 
 @pytest.fixture
@@ -90,51 +71,55 @@ def data(core_resp: RespClient, keys: QueueKeys) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", ["reply", 0, 1, 3])
-def test_repeatable_calls_run_once_and_in_order(
-    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys, fault: str | int
+async def test_repeatable_calls_run_once_and_in_order(
+    transport: AsyncTransport, core_resp: RespClient, keys: QueueKeys, fault: str | int
 ) -> None:
-    transport.call(staging.open_write(staging.WriteId(id="w", home=keys), create=True))
-    transport._client = FaultyClient(transport._client, fault)
-    assert [reply.state for reply in transport.call_all(pieces(keys))] == ["open"] * 5
+    await transport.call(staging.open_write(staging.WriteId(id="w", home=keys), create=True))
+    set_client(transport, FaultyClient(client_of(transport), fault))
+    assert [reply.state for reply in await transport.call_all(pieces(keys))] == ["open"] * 5
     (stored,) = [key for key in core_resp.keys(f"{keys.stem}*") if core_resp.execute("TYPE", key) == "list"]
     assert core_resp.execute("LRANGE", stored, 0, -1) == [f"piece-{seq}" for seq in range(5)]
 
 
-def test_missing_library_is_loaded(transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+async def test_missing_library_is_loaded(core_url: str, core_resp: RespClient, keys: QueueKeys, direct: bool) -> None:
+    transport = await AsyncTransport.connect(f"{core_url}?direct={str(direct).lower()}")
+    await transport.call(staging.writes(keys))
     core_resp.execute("FUNCTION", "FLUSH", "SYNC")
-    replies = transport.call_all(adds(keys))
+    replies = await transport.call_all(adds(keys))
     assert [reply.results for reply in replies] == [[str(n)] for n in range(1, 6)]
     assert data(core_resp, keys) == [str(n) for n in range(5)]
+    await transport.close()
 
 
-def test_rejected_add_is_retried_and_no_other(
-    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys
+async def test_rejected_add_is_retried_and_no_other(
+    transport: AsyncTransport, core_resp: RespClient, keys: QueueKeys
 ) -> None:
-    transport._client = FaultyClient(transport._client, 1)
-    transport.call_all(adds(keys))
+    set_client(transport, FaultyClient(client_of(transport), 1))
+    await transport.call_all(adds(keys))
     assert data(core_resp, keys) == ["0", "2", "3", "4", "1"]
 
 
-def test_adds_without_a_reply_are_not_repeated(
-    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys
+async def test_adds_without_a_reply_are_not_repeated(
+    transport: AsyncTransport, core_resp: RespClient, keys: QueueKeys
 ) -> None:
-    transport._client = FaultyClient(transport._client, "reply")
+    set_client(transport, FaultyClient(client_of(transport), "reply"))
     with pytest.raises(AmbiguousResultError):
-        transport.call_all(adds(keys))
+        await transport.call_all(adds(keys))
     assert data(core_resp, keys) == [str(n) for n in range(5)]
 
 
-def test_first_failure_is_raised(transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys) -> None:
+async def test_first_failure_is_raised(transport: AsyncTransport, core_resp: RespClient, keys: QueueKeys) -> None:
     core_resp.execute("SET", keys.stream, "no stream")
     with pytest.raises(ScriptError, match="WRONGTYPE"):
-        transport.call_all(adds(keys))
+        await transport.call_all(adds(keys))
 
 
 def reads(keys: QueueKeys) -> list[list[str]]:
     return [["HLEN", keys.meta], ["GET", keys.meta], ["HGETALL", keys.meta]]
 
 
-def check_reads(replies: list[Any]) -> None:
+def check_reads(replies: Any):
     size, refused, fields = replies
     assert size == 1
     assert isinstance(refused, GlideMQError)
@@ -143,53 +128,43 @@ def check_reads(replies: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("fault", [None, "reply", 0, 2])
-def test_reads_are_repeated(transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys, fault: Any) -> None:
+async def test_reads_are_repeated(
+    transport: AsyncTransport, core_resp: RespClient, keys: QueueKeys, fault: Any
+) -> None:
     core_resp.execute("HSET", keys.meta, "field", "value")
-    client: Any = transport._client
-    client.exec = FaultyClient(SimpleNamespace(exec=client.exec), fault).exec
-    check_reads(transport.send_reads(keys.meta, reads(keys)))
+    set_client(transport, FaultyClient(client_of(transport), fault))
+    check_reads(await transport.send_reads(keys.meta, reads(keys)))
+
+
+def queues_of(keys: QueueKeys, resp: RespClient) -> list[QueueKeys]:
+    """Return queues in several slots, each with a field."""
+    queues = [QueueKeys("glide", f"{keys.name}-{n}") for n in range(20)]
+    for each in queues:
+        resp.execute("HSET", each.meta, "field", each.name)
+    return queues
 
 
 @pytest.mark.parametrize("fault", [None, "reply", 0, 2])
-def test_reads_of_several_slots_are_repeated(
-    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys, fault: Any
+async def test_reads_of_several_slots_are_repeated(
+    transport: AsyncTransport, core_resp: RespClient, keys: QueueKeys, fault: Any
 ) -> None:
-    queues = [QueueKeys("glide", f"{keys.name}-{n}") for n in range(20)]
-    for each in queues:
-        core_resp.execute("HSET", each.meta, "field", each.name)
+    queues = queues_of(keys, core_resp)
     core_resp.execute("SET", queues[3].stream, "no hash")
-    client: Any = transport._client
-    client.exec = FaultyClient(SimpleNamespace(exec=client.exec), fault).exec
+    set_client(transport, FaultyClient(client_of(transport), fault))
     commands = [["HGET", each.meta, "field"] for each in queues]
-    *found, refused = transport.send_reads(None, [*commands, ["HGET", queues[3].stream, "field"]])
+    *found, refused = await transport.send_reads(None, [*commands, ["HGET", queues[3].stream, "field"]])
     assert found == [each.name.encode() for each in queues]
     assert isinstance(refused, GlideMQError)
 
 
 @pytest.mark.parametrize("read_from", ["primary", "prefer_replica"])
-def test_reads_of_several_slots_of_a_cluster(
+async def test_reads_of_several_slots_of_a_cluster(
     cluster_url: str, cluster_resp: RespClient, keys: QueueKeys, read_from: Any
-) -> None:
-    queues = [QueueKeys("glide", f"{keys.name}-{n}") for n in range(20)]
-    for each in queues:
-        cluster_resp.execute("HSET", each.meta, "field", each.name)
-    transport = ThreadTransport.connect(replace(ConnectionOptions.from_url(cluster_url), read_from=read_from))
+):
+    queues = queues_of(keys, cluster_resp)
+    transport = await AsyncTransport.connect(replace(ConnectionOptions.from_url(cluster_url), read_from=read_from))
     try:
-        found = transport.send_reads(None, [["HGET", each.meta, "field"] for each in queues])
-    finally:
-        transport.close()
-    assert found == [each.name.encode() for each in queues]
-
-
-@pytest.mark.parametrize("fault", [None, "reply", 0, 2])
-async def test_reads_of_an_event_loop_are_repeated(
-    core_url: str, core_resp: RespClient, keys: QueueKeys, fault: Any
-) -> None:
-    core_resp.execute("HSET", keys.meta, "field", "value")
-    transport = await AsyncTransport.connect(core_url)
-    try:
-        client: Any = transport._client
-        client.exec = AsyncFaultyClient(SimpleNamespace(exec=client.exec), fault).exec
-        check_reads(await transport.send_reads(keys.meta, reads(keys)))
+        found = await transport.send_reads(None, [["HGET", each.meta, "field"] for each in queues])
     finally:
         await transport.close()
+    assert found == [each.name.encode() for each in queues]

@@ -42,8 +42,8 @@ def bash(command: str, url: str | None, folder: Path, **more: str) -> subprocess
     )  # fmt: skip
 
 
-def fill(url: str, name: str) -> None:
-    async def add() -> None:
+def fill(url: str, name: str):
+    async def add():
         async with Queue(name, url) as queue:
             await queue.add_bulk([("hello", {"n": n}) for n in range(3)])
             await queue.pause()
@@ -51,7 +51,7 @@ def fill(url: str, name: str) -> None:
     asyncio.run(add())
 
 
-def _take_terminal() -> None:
+def _take_terminal():
     """Make the terminal that of this session, so that Ctrl-C is a signal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -84,7 +84,7 @@ def at_a_terminal(arguments: list[str], typed: bytes, url: str, folder: Path) ->
 
 
 @pytest.mark.slow
-def test_commands_work_in_pipes(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_commands_work_in_pipes(url: str, queue_name: str, tmp_path: Path):
     fill(url, queue_name)
     done = bash(f"glidemq job ls {queue_name} --json | {sys.executable} -m json.tool --compact", url, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_commands_work_in_pipes(url: str, queue_name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_interrupt_ends_a_question(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_interrupt_ends_a_question(url: str, queue_name: str, tmp_path: Path):
     fill(url, queue_name)
     code, shown = at_a_terminal(["queue", "drain", queue_name], b"\x03", url, tmp_path)
     assert code == 130
@@ -104,7 +104,7 @@ def test_interrupt_ends_a_question(url: str, queue_name: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_progress_names_what_is_done(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_progress_names_what_is_done(url: str, queue_name: str, tmp_path: Path):
     fill(url, queue_name)
     _, shown = at_a_terminal(
         ["queue", "clean", queue_name, "--state", "waiting", "--older-than", "0s"], b"y\n", url, tmp_path
@@ -115,7 +115,7 @@ def test_progress_names_what_is_done(url: str, queue_name: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path: Path):
     fill(url, queue_name)
     code, shown = at_a_terminal(["queue", "ls", queue_name], b"", url, tmp_path)
     assert code == 0
@@ -127,8 +127,8 @@ def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_the_progress_of_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path) -> None:
-    async def add() -> None:
+def test_a_terminal_shows_the_progress_of_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path):
+    async def add():
         async with Queue(queue_name, url) as queue:
             await queue.add_bulk([("hello", n, {"delay": 3_600_000}) for n in range(2_500)])
 
@@ -143,8 +143,8 @@ def test_a_terminal_shows_the_progress_of_a_change_of_many_jobs(url: str, queue_
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path) -> None:
-    async def add() -> None:
+def test_ctrl_c_stops_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path):
+    async def add():
         async with Queue(queue_name, url) as queue:
             await queue.add_bulk([("hello", n) for n in range(20_000)])
 
@@ -175,7 +175,7 @@ def test_ctrl_c_stops_a_change_of_many_jobs(url: str, queue_name: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_events_are_followed_until_ctrl_c(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_events_are_followed_until_ctrl_c(url: str, queue_name: str, tmp_path: Path):
     process = subprocess.Popen(
         [*GLIDEMQ.split(), "events", "tail", queue_name, "--after", "0", "--json"], env=environment(url), cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -193,14 +193,14 @@ def test_events_are_followed_until_ctrl_c(url: str, queue_name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_printed_for_every_shell(shell: str, tmp_path: Path) -> None:
+def test_completion_is_printed_for_every_shell(shell: str, tmp_path: Path):
     done = bash("glidemq", None, tmp_path, _GLIDEMQ_COMPLETE=f"source_{shell}")
     assert done.returncode == 0, done.stderr
     assert "_GLIDEMQ_COMPLETE=complete_" in done.stdout
 
 
 @pytest.mark.slow
-def test_commands_are_completed(tmp_path: Path) -> None:
+def test_commands_are_completed(tmp_path: Path):
     words = {"_GLIDEMQ_COMPLETE": "complete_bash", "COMP_WORDS": "glidemq queue ob", "COMP_CWORD": "2"}
     assert bash("glidemq", None, tmp_path, **words).stdout.split() == ["obliterate"]
 
@@ -218,7 +218,7 @@ def completed(words: str, url: str | None, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_names_of_queues_are_completed(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_names_of_queues_are_completed(url: str, queue_name: str, tmp_path: Path):
     first, second = f"{queue_name}-one", f"{queue_name}-two"
     fill(url, first)
     fill(url, second)
@@ -230,9 +230,9 @@ def test_names_of_queues_are_completed(url: str, queue_name: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_schedules_and_workers_are_completed(url: str, queue_name: str, tmp_path: Path) -> None:
+def test_schedules_and_workers_are_completed(url: str, queue_name: str, tmp_path: Path):
     async def run() -> tuple[str, list[str], list[str]]:
-        async def handle(_: Job[Any, Any]) -> None: ...
+        async def handle(_: Job): ...
 
         async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
             await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
@@ -255,17 +255,17 @@ def test_schedules_and_workers_are_completed(url: str, queue_name: str, tmp_path
      ("worker re", ["resize", "resume"]),
      ("doctor --role o", ["observer", "operator"])],
 )  # fmt: skip
-def test_words_of_options_are_completed(words: str, offered: list[str], tmp_path: Path) -> None:
+def test_words_of_options_are_completed(words: str, offered: list[str], tmp_path: Path):
     assert sorted(completed(f"glidemq {words}", None, tmp_path)) == sorted(offered)
 
 
 @pytest.mark.slow
-def test_unreachable_server_completes_nothing(tmp_path: Path) -> None:
+def test_unreachable_server_completes_nothing(tmp_path: Path):
     assert completed("glidemq queue show e", "valkey://127.0.0.1:1", tmp_path) == []
     assert completed("glidemq queue show e", "no-url", tmp_path) == []
 
 
-def test_silent_server_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from glidemq_py.cli import completion
 
     monkeypatch.setattr(completion, "_ANSWER_S", 0.2)
@@ -277,7 +277,7 @@ def test_silent_server_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
         assert completion._THREAD in {thread.name for thread in threading.enumerate()}  # GLIDE tries for longer
 
 
-def test_imports_do_not_count_as_time_of_the_server(url: str, tmp_path: Path) -> None:
+def test_imports_do_not_count_as_time_of_the_server(url: str, tmp_path: Path):
     code = """if True:
         import sys, threading
         from types import SimpleNamespace
@@ -292,7 +292,7 @@ def test_imports_do_not_count_as_time_of_the_server(url: str, tmp_path: Path) ->
         completion.threading = SimpleNamespace(Thread=Thread)
         completion._ANSWER_S = 90
         completion.complete_queue(SimpleNamespace(params={"url": sys.argv[1]}, parent=None), "")
-        large = ("glide.", "glide_shared.", "glide_sync.", "glidemq_py._operate.")
+        large = ("glide.", "glide_shared.", "glidemq_py._operate.")
         print(*sorted(name for name in set(sys.modules) - known if name.startswith(large)))
     """
     run = [sys.executable, "-c", code, url]
@@ -300,12 +300,12 @@ def test_imports_do_not_count_as_time_of_the_server(url: str, tmp_path: Path) ->
     assert (done.stdout.split(), done.stderr) == ([], "")
 
 
-def test_completion_without_a_server_offers_the_queues_of_the_settings(tmp_path: Path) -> None:
+def test_completion_without_a_server_offers_the_queues_of_the_settings(tmp_path: Path):
     (tmp_path / "pyproject.toml").write_text('[tool.glidemq]\nqueues = ["emails", "images"]\n')
     assert completed("glidemq queue show e", None, tmp_path) == ["emails"]
 
 
-def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path):
     code = "import sys; sys.modules['typer'] = None; from glidemq_py.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code]
     done = subprocess.run([*command, "queue", "ls"], env=environment(None), capture_output=True, text=True, timeout=100)

@@ -1,7 +1,5 @@
 """Failed connections: every cause has a typed error with a remedy, in both runtimes."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading
@@ -14,22 +12,19 @@ import pytest
 from glide_shared.exceptions import ClosingError
 
 from glidemq_py import (
-    AuthenticationError,
     ConnectionOptions,
     ConnectionRejectedError,
     GlideMQConnectionError,
     GlideMQValidationError,
-    ServerModeError,
-    TlsError,
     Worker,
 )
 from glidemq_py._client.connect_errors import explain, scheme_of
-from glidemq_py._client.glide_config import config_of
-from glidemq_py.testing import ServerProcess
+from tests.inside import config_of
 from tests.server.tls_support import Certificates, StartTls
+from tests.server.worker_support import StartServer
 
 Connect = Callable[[Any], Awaitable[None]]
-StartServer = Callable[..., ServerProcess]
+StartServer = StartServer
 
 
 # -- passwords ------------------------------------------------------------------------------------------------
@@ -38,7 +33,7 @@ StartServer = Callable[..., ServerProcess]
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster"])
 async def test_missing_password(private_server: StartServer, connect: Connect, scheme: str):
     server = private_server(requirepass="correct-horse")
-    with pytest.raises(AuthenticationError, match=re.escape(f"none is given; use {scheme}://user:")):
+    with pytest.raises(ConnectionRejectedError, match=re.escape(f"none is given; use {scheme}://user:")):
         await connect(f"{scheme}://{server.host}:{server.port}?connection_timeout=1000")
 
 
@@ -52,7 +47,7 @@ async def test_missing_password(private_server: StartServer, connect: Connect, s
 )
 async def test_wrong_password(private_server: StartServer, connect: Connect, scheme: str, user: str, named: str):
     server = private_server(requirepass="correct-horse")
-    with pytest.raises(AuthenticationError, match=named) as caught:
+    with pytest.raises(ConnectionRejectedError, match=named) as caught:
         await connect(f"{scheme}://{user}:hunter2@{server.host}:{server.port}?connection_timeout=1000")
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
@@ -60,7 +55,7 @@ async def test_wrong_password(private_server: StartServer, connect: Connect, sch
 async def test_worker_does_not_retry_a_rejected_password(private_server: StartServer):
     server = private_server(requirepass="correct-horse")
     worker = Worker("q", print, f"valkey://:wrong@{server.host}:{server.port}")
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(ConnectionRejectedError, match="password"):
         await worker.start()
 
 
@@ -70,7 +65,7 @@ async def test_worker_does_not_retry_a_rejected_password(private_server: StartSe
 @pytest.mark.slow
 async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
     with pytest.raises(
-        ServerModeError, match=r"is standalone, not a cluster node; use valkey:// instead of valkey\+cluster://"
+        ConnectionRejectedError, match=r"is standalone, not a cluster node; use valkey:// instead of valkey\+cluster://"
     ):
         await connect(url.replace("valkey://", "valkey+cluster://") + "?connection_timeout=1000")
 
@@ -78,7 +73,7 @@ async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
 @pytest.mark.slow
 async def test_cluster_url_for_a_standalone_server_with_a_password(private_server: StartServer, connect: Connect):
     server = private_server(requirepass="pass@word")
-    with pytest.raises(ServerModeError, match="is standalone"):
+    with pytest.raises(ConnectionRejectedError, match="is standalone"):
         await connect(f"valkey+cluster://:pass%40word@{server.host}:{server.port}?connection_timeout=1000")
 
 
@@ -109,7 +104,7 @@ def some_other_server(greeting: bytes) -> Iterator[int]:
     """Run a server that replies ``greeting`` to everything and disconnects; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve() -> None:
+        def serve():
             while True:
                 try:
                     link, _ = listening.accept()
@@ -172,8 +167,8 @@ async def test_tls_with_a_custom_authority(start_tls: StartTls, certificates: Ce
 
 async def test_mutual_tls(start_tls: StartTls, certificates: Certificates, connect: Connect):
     _, port = start_tls(tls_auth_clients="yes")
-    pair: dict[str, Any] = {"tls_cert": certificates.client, "tls_key": certificates.client_key}
-    contents: dict[str, Any] = {name: path.read_bytes() for name, path in pair.items()}
+    pair: Any = {"tls_cert": certificates.client, "tls_key": certificates.client_key}
+    contents: Any = {name: path.read_bytes() for name, path in pair.items()}
     for connection in (
         f"valkeys://localhost:{port}?tls_ca={certificates.ca}&tls_cert={certificates.client}"
         f"&tls_key={certificates.client_key}",
@@ -197,7 +192,7 @@ async def test_rejected_client_certificate(
 ):
     _, port = start_tls(tls_auth_clients="yes")
     url = f"valkeys://localhost:{port}?connection_timeout=1000&tls_ca={certificates.ca}{query.format(certificates)}"
-    with pytest.raises(TlsError, match=problem):
+    with pytest.raises(ConnectionRejectedError, match=problem):
         await connect(url)
 
 
@@ -207,7 +202,9 @@ async def test_untrusted_server(
     start_tls: StartTls, certificates: Certificates, connect: Connect, scheme: str, query: str
 ):
     _, port = start_tls()
-    with pytest.raises(TlsError, match=r"not signed by a trusted authority; name the authority: \?tls_ca="):
+    with pytest.raises(
+        ConnectionRejectedError, match=r"not signed by a trusted authority; name the authority: \?tls_ca="
+    ):
         await connect(f"{scheme}://localhost:{port}?connection_timeout=1000{query.format(certificates)}")
 
 
@@ -225,27 +222,28 @@ def test_untrusted_server_that_glide_reports_as_a_timeout(
     _, port = start_tls()
     config = config_of(ConnectionOptions.from_url(f"valkeys://{host}:{port}{query.format(certificates)}"))
     error = explain(config, ClosingError("timed out"))
-    assert isinstance(error, TlsError)
+    assert isinstance(error, ConnectionRejectedError)
     assert problem in str(error)
 
 
 async def test_expired_certificate_of_the_server(start_tls: StartTls, certificates: Certificates, connect: Connect):
     _, port = start_tls(tls_cert_file=str(certificates.expired), tls_key_file=str(certificates.expired_key))
-    with pytest.raises(TlsError, match="the server's certificate has expired"):
+    with pytest.raises(ConnectionRejectedError, match="the server's certificate has expired"):
         await connect(f"valkeys://localhost:{port}?connection_timeout=1000&tls_ca={certificates.ca}")
 
 
 async def test_certificate_of_another_host(start_tls: StartTls, certificates: Certificates, connect: Connect):
     _, port = start_tls()
-    with pytest.raises(TlsError, match="not issued for this host name"):
+    with pytest.raises(ConnectionRejectedError, match="not issued for this host name"):
         await connect(f"valkeys://127.0.0.1:{port}?connection_timeout=1000&tls_ca={certificates.ca}")
 
 
 @pytest.mark.parametrize("kind", ["", "+cluster"])
-async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
+async def test_tls_to_a_plain_port(private_server: StartServer, connect: Connect, kind: str):
+    url = private_server().url.replace("valkey://", f"valkeys{kind}://")
     hint = f"does not use TLS on this port; use valkey:// instead of valkeys{kind}:// (or tls=False"
-    with pytest.raises(TlsError, match=re.escape(hint)):
-        await connect(url.replace("valkey://", f"valkeys{kind}://") + "?connection_timeout=500&tls_insecure=true")
+    with pytest.raises(ConnectionRejectedError, match=re.escape(hint)):
+        await connect(f"{url}?connection_timeout=500&tls_insecure=true")
 
 
 @pytest.mark.parametrize("kind", ["", "+cluster"])
@@ -253,7 +251,7 @@ async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
 async def test_plain_to_a_tls_port(start_tls: StartTls, connect: Connect, auth_clients: str, kind: str):
     _, port = start_tls(tls_auth_clients=auth_clients)
     hint = f"expects TLS on this port; use valkeys{kind}:// instead of valkey{kind}:// (or tls=True)"
-    with pytest.raises(TlsError, match=re.escape(hint)):
+    with pytest.raises(ConnectionRejectedError, match=re.escape(hint)):
         await connect(f"valkey{kind}://localhost:{port}?connection_timeout=1000")
 
 
@@ -262,7 +260,7 @@ async def test_cluster_url_for_a_standalone_server_with_tls(
     start_tls: StartTls, certificates: Certificates, connect: Connect
 ):
     _, port = start_tls()
-    with pytest.raises(ServerModeError, match=r"use valkeys:// instead of valkeys\+cluster://"):
+    with pytest.raises(ConnectionRejectedError, match=r"use valkeys:// instead of valkeys\+cluster://"):
         await connect(f"valkeys+cluster://localhost:{port}?connection_timeout=1000&tls_ca={certificates.ca}")
 
 

@@ -1,7 +1,5 @@
 """`glidemq demo`: it runs, can be looked at, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import re
@@ -21,11 +19,11 @@ from glidemq_py.cli.demo import QUEUES
 from tests.server.command import Command
 
 
-def port_of(pattern: str, command: Command) -> int:
-    """Return the port in the first line that matches."""
+def shown(pattern: str, command: Command) -> str:
+    """Return the group in the first line that matches."""
     found = re.search(pattern, command.text)
     assert found is not None, command.text
-    return int(found[1])
+    return found[1]
 
 
 def is_open(port: int) -> bool:
@@ -51,27 +49,27 @@ def temporary(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-async def test_the_shop_runs_until_ctrl_c(tmp_path: Path, temporary: Path) -> None:
+async def test_the_shop_runs_until_ctrl_c(tmp_path: Path, temporary: Path):
     pytest.importorskip("starlette", reason="needs the extra `dashboard`")
     env: dict[str, str | None] = {"TMPDIR": str(temporary)}
     with Command(tmp_path, "glidemq_py.cli", "demo", "--dashboard", "0", env=env) as demo:
         await demo.printed("in a browser")
-        server = port_of(r"export GLIDEMQ_URL=valkey://127\.0\.0\.1:(\d+)", demo)
-        pages = port_of(r"in a browser: http://127\.0\.0\.1:(\d+)/", demo)
-        assert set(await list_queues(f"valkey://127.0.0.1:{server}")) == set(QUEUES)
+        url = shown(r"export GLIDEMQ_URL=(\S+)", demo)
+        pages = shown(r"in a browser: http://127\.0\.0\.1:(\d+)/", demo)
+        assert set(await list_queues(url)) == set(QUEUES)
         assert "warehouse" in await asyncio.to_thread(page, f"http://127.0.0.1:{pages}/")
         await demo.printed(r"\d+ jobs completed")
         demo.signal(signal.SIGINT)
         assert await demo.ends() == 0
     assert "Traceback" not in demo.text
     assert "ending after" in demo.lines[-1]
-    assert not is_open(server)
-    assert not is_open(pages)
+    assert not is_open(int(url.rpartition(":")[2]))
+    assert not is_open(int(pages))
     assert is_empty(temporary)
 
 
 @pytest.mark.slow
-async def test_it_ends_by_itself(tmp_path: Path, temporary: Path) -> None:
+async def test_it_ends_by_itself(tmp_path: Path, temporary: Path):
     with Command(tmp_path, "glidemq_py.cli", "demo", "--seconds", "1", env={"TMPDIR": str(temporary)}) as demo:
         assert await demo.ends() == 0
     assert "or in a browser: glidemq dashboard" in demo.text
@@ -85,7 +83,7 @@ async def test_it_ends_by_itself(tmp_path: Path, temporary: Path) -> None:
 )
 def test_a_missing_extra_is_named(
     missing: str, argv: Sequence[str], extra: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     find = importlib.util.find_spec
 
     def without(name: str, package: str | None = None) -> ModuleSpec | None:
@@ -100,7 +98,7 @@ def test_a_missing_extra_is_named(
 
 
 @pytest.mark.parametrize("argv", [["--seconds", "-1"], ["--seconds", "x"], ["--dashboard", "99999"]])
-def test_invalid_options_are_rejected(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(argv: Sequence[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         main(["demo", *argv])
     assert end.value.code == 2
@@ -108,7 +106,7 @@ def test_invalid_options_are_rejected(argv: Sequence[str], capsys: pytest.Captur
 
 
 @pytest.mark.slow
-async def test_a_taken_port_ends_the_demo(tmp_path: Path, temporary: Path) -> None:
+async def test_a_taken_port_ends_the_demo(tmp_path: Path, temporary: Path):
     pytest.importorskip("starlette", reason="needs the extra `dashboard`")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

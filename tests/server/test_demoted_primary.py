@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 
 from glidemq_py import Job, Queue, Worker, sync
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import until, with_timeout
+from tests.server.worker_support import StartServer, until, with_timeout
 
 
 class Pair(NamedTuple):
@@ -20,7 +20,7 @@ class Pair(NamedTuple):
     primary: ServerProcess
     replica: ServerProcess
 
-    async def fail_over(self) -> None:
+    async def fail_over(self):
         """Exchange the roles by FAILOVER, which loses no write and closes no connection."""
         with self.primary.client() as resp:
             await with_timeout(until(lambda: "state=online" in resp.execute("INFO", "replication")))
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 @pytest_asyncio.fixture
-async def pair(private_server: Callable[..., ServerProcess]) -> AsyncIterator[Pair]:
+async def pair(private_server: StartServer) -> AsyncIterator[Pair]:
     primary, replica = private_server(), private_server()
     with RespClient(replica.host, replica.port) as resp:
         resp.execute("REPLICAOF", primary.host, str(primary.port))
@@ -40,7 +40,7 @@ async def pair(private_server: Callable[..., ServerProcess]) -> AsyncIterator[Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direct", ["true", "false"])
-async def test_adds_go_to_the_new_primary(pair: Pair, direct: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_adds_go_to_the_new_primary(pair: Pair, direct: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING, "glidemq_py")
     async with Queue[int, None]("q", f"{pair.url}?direct={direct}") as queue:
         await queue.add("n", 0)
@@ -56,11 +56,11 @@ async def test_adds_go_to_the_new_primary(pair: Pair, direct: str, caplog: pytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direct", ["true", "false"])
-async def test_worker_goes_on(pair: Pair, direct: str) -> None:
+async def test_worker_goes_on(pair: Pair, direct: str):
     ran: set[str] = set()
     url = f"{pair.url}?direct={direct}"
 
-    async def handle(job: Job[Any, Any]) -> None:
+    async def handle(job: Job):
         ran.add(job.id)
 
     async with Queue("q", url) as queue, Worker("q", handle, url):
@@ -73,7 +73,7 @@ async def test_worker_goes_on(pair: Pair, direct: str) -> None:
 
 
 @pytest.mark.slow
-async def test_missing_library_is_loaded_on_the_new_primary(pair: Pair) -> None:
+async def test_missing_library_is_loaded_on_the_new_primary(pair: Pair):
     async with Queue("q", f"{pair.url}?direct=false") as queue:
         await queue.add("n")
         await pair.fail_over()
@@ -85,7 +85,7 @@ async def test_missing_library_is_loaded_on_the_new_primary(pair: Pair) -> None:
 
 
 @pytest.mark.slow
-async def test_blocking_queue(pair: Pair) -> None:
+async def test_blocking_queue(pair: Pair):
     queue = sync.Queue[int, None]("q", pair.url)
     try:
         await asyncio.to_thread(queue.add, "n", 0)

@@ -1,7 +1,5 @@
 """The files of docs/operate for containers: valid, and true about the command, its keys and its metrics."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -12,12 +10,12 @@ import kubernetes_validate
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from glidemq_py import Job, Queue, Worker
-from glidemq_py._core.job_states import JobState
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py import Job, JobState, Queue
 from glidemq_py._worker.command.arguments import read_arguments
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
+from tests.inside import QueueKeys
+from tests.server.worker_support import WorkerFor
 
 OPERATE = Path(__file__).resolve().parents[2] / "docs" / "operate"
 KUBERNETES = "1.31"
@@ -37,24 +35,24 @@ def of_kind(kind: str, name: str = "kubernetes/worker.yaml") -> dict[str, Any]:
     return found
 
 
-def arguments_of(command: list[str]) -> Any:
+def arguments_of(command: list[str]):
     assert command[:2] == ["glidemq", "worker"]
     return read_arguments(command[2:])
 
 
 @pytest.mark.parametrize("kind", ["Secret", "Deployment", "PodDisruptionBudget"])
-def test_manifests_are_valid(kind: str) -> None:
+def test_manifests_are_valid(kind: str):
     kubernetes_validate.validate(of_kind(kind), KUBERNETES, strict=True)
 
 
-def test_an_invalid_manifest_is_rejected() -> None:
+def test_an_invalid_manifest_is_rejected():
     deployment = of_kind("Deployment")
     deployment["spec"]["replica"] = 2
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(deployment, KUBERNETES, strict=True)
 
 
-def test_deployment_runs_and_probes_a_worker() -> None:
+def test_deployment_runs_and_probes_a_worker():
     spec = of_kind("Deployment")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     given = arguments_of(container["command"])
@@ -69,7 +67,7 @@ def test_deployment_runs_and_probes_a_worker() -> None:
     assert reference["key"] in secret["stringData"]
 
 
-def test_keda_scales_the_deployment_by_states_that_exist() -> None:
+def test_keda_scales_the_deployment_by_states_that_exist():
     for scaled in documents("kubernetes/keda.yaml")[:2]:
         assert scaled["spec"]["scaleTargetRef"]["name"] == of_kind("Deployment")["metadata"]["name"]
         assert scaled["spec"]["minReplicaCount"] >= 1
@@ -84,26 +82,26 @@ def test_keda_scales_the_deployment_by_states_that_exist() -> None:
 
 
 async def test_length_of_the_stream_counts_waiting_and_active_jobs(
-    url: str, server: GlideMQServer, queue_name: str
-) -> None:
+    worker_for: WorkerFor, url: str, server: GlideMQServer, queue_name: str
+):
     """KEDA's trigger reads XLEN."""
     stream = QueueKeys("glide", queue_name).stream
-    seen: list[Any] = []
-    with RespClient(server.host, server.port) as direct:
+    seen: Any = []
+    with RespClient.from_url(server.url) as direct:
 
-        async def handler(job: Job) -> None:
+        async def handler(job: Job):
             seen.append(direct.execute("XLEN", stream))
 
-        async with Queue[Any, Any](queue_name, url) as queue:
+        async with Queue(queue_name, url) as queue:
             await queue.add_bulk([("a",), ("b",), ("c",)])
             assert direct.execute("XLEN", stream) == 3
-            async with Worker(queue_name, handler, url) as worker:
+            async with worker_for(handler) as worker:
                 await worker.drain()
         assert seen[0] == 3
         assert direct.execute("XLEN", stream) == 0
 
 
-def test_image_runs_and_checks_a_worker() -> None:
+def test_image_runs_and_checks_a_worker():
     lines = (OPERATE / "docker" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "").splitlines()
     entry, command, check = (
         cast("list[str]", yaml.safe_load(line[line.index("[") :]))
@@ -117,7 +115,7 @@ def test_image_runs_and_checks_a_worker() -> None:
     assert user not in USERS_OF_DEBIAN  # `useradd` would fail
 
 
-def test_compose_file_gives_the_worker_time_and_the_server_its_settings() -> None:
+def test_compose_file_gives_the_worker_time_and_the_server_its_settings():
     (composed,) = documents("docker/compose.yaml")
     server, worker = composed["services"]["valkey"], composed["services"]["worker"]
     for setting in ("--appendonly yes", "--maxmemory-policy noeviction"):
@@ -128,7 +126,7 @@ def test_compose_file_gives_the_worker_time_and_the_server_its_settings() -> Non
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_unit_is_valid(tmp_path: Path) -> None:
+def test_systemd_unit_is_valid(tmp_path: Path):
     text = (OPERATE / "deploy.md").read_text(encoding="utf-8")
     (unit,) = re.findall(r"```ini\n(.*?)```", text, re.DOTALL)
     (start,) = re.findall(r"ExecStart=\S+/glidemq worker (.*)", unit)

@@ -19,17 +19,15 @@ from glidemq_py import (
     Producer,
     Queue,
     QueueEvents,
-    UnsupportedOptionError,
     sync,
 )
-from glidemq_py._client import reservations
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.shared_reads import SharedReader
 from glidemq_py._features.durability import adding, confirming
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
-from tests.server.worker_support import until, with_timeout
+from tests.inside import AsyncTransport, SharedReader, connections_of, keys_of, read_events, reservations
+from tests.server.worker_support import StartServer, until, with_timeout
 
-Start = Callable[..., ServerProcess]
+SHORT_WAITS = confirming._SHORT_WAITS
+"""After so many short waits an add is confirmed in its own pipeline."""
 
 
 def waits_of(resp: RespClient) -> int:
@@ -43,16 +41,16 @@ def mark_keys(resp: RespClient, queue: str) -> list[str]:
 
 
 @pytest.fixture
-def server(private_server: Start) -> ServerProcess:
+def server(private_server: StartServer) -> ServerProcess:
     """Return a server with an append-only file that is synced every second."""
     return private_server(appendonly="yes", appendfsync="everysec")
 
 
-def replica_of(private_server: Start, primary: ServerProcess) -> ServerProcess:
+def replica_of(private_server: StartServer, primary: ServerProcess) -> ServerProcess:
     return private_server(replicaof=["127.0.0.1", str(primary.port)])
 
 
-async def connected_replicas(primary: ServerProcess, count: int) -> None:
+async def connected_replicas(primary: ServerProcess, count: int):
     """Wait until the primary sends its changes to this many replicas."""
     with primary.client() as resp:
 
@@ -91,7 +89,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Regard every wait as short; return a function after which a separate confirmation is an error."""
     monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
 
-    async def fail(self: confirming.Confirmer, mark: confirming.Mark) -> None:
+    async def fail(self: confirming.Confirmer, mark: confirming.Mark):
         raise AssertionError(f"{mark} was not confirmed with its add")
 
     return lambda: monkeypatch.setattr(confirming.Confirmer, "confirm", fail)
@@ -101,17 +99,17 @@ async def test_after_short_waits_an_add_is_confirmed_in_its_own_pipeline(
     server: ServerProcess, queue_name: str, short_waits: Callable[[], None]
 ):
     async with Queue(queue_name, server.url, durable=True) as queue:
-        for n in range(confirming._SHORT_WAITS):
+        for n in range(SHORT_WAITS):
             await queue.add("resize", n)
         short_waits()
         jobs = await asyncio.gather(*(queue.add("resize", n) for n in range(50)))
         assert len({job.id for job in jobs}) == 50
         server.restart(kill=True)
-        assert (await queue.get_job_counts()).waiting == 50 + confirming._SHORT_WAITS
+        assert (await queue.get_job_counts()).waiting == 50 + SHORT_WAITS
 
 
 async def test_add_that_its_own_pipeline_does_not_confirm(
-    private_server: Start, queue_name: str, monkeypatch: pytest.MonkeyPatch
+    private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
     primary = private_server()
@@ -119,7 +117,7 @@ async def test_add_that_its_own_pipeline_does_not_confirm(
     await connected_replicas(primary, 1)
     durable = Durability(disk=False, replicas=1, timeout=60_000)
     async with Queue(queue_name, primary.url, durable=durable) as queue:
-        for n in range(confirming._SHORT_WAITS):
+        for n in range(SHORT_WAITS):
             await queue.add("resize", n)
         confirmer = (await queue._durable_adds(durable)).confirmer
         confirmer._durability = durable.with_changes(timeout=100)
@@ -136,7 +134,7 @@ async def test_server_that_dies_during_an_add_in_its_own_pipeline(
     server: ServerProcess, queue_name: str, short_waits: Callable[[], None]
 ):
     async with Queue(queue_name, f"{server.url}?request_timeout=500", durable=Durability(timeout=500)) as queue:
-        for n in range(confirming._SHORT_WAITS):
+        for n in range(SHORT_WAITS):
             await queue.add("resize", n)
         server.kill()
         with pytest.raises(GlideMQConnectionError):
@@ -168,7 +166,7 @@ async def test_durable_bulk_is_confirmed_once(server: ServerProcess, queue_name:
             assert waits_of(resp) <= 9  # one per chunk at most, and the check at first use
 
 
-async def test_all_chunks_of_a_bulk_share_one_timeout(private_server: Start, queue_name: str):
+async def test_all_chunks_of_a_bulk_share_one_timeout(private_server: StartServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url, durable={"disk": False, "replicas": 1, "timeout": 300}) as queue:
         with pytest.raises(BulkAddError) as error:
@@ -205,26 +203,35 @@ async def test_marks_of_a_long_bulk_are_renewed(
 ):
     """The first chunks of the bulk are nine minutes old when its fifth is added."""
     monkeypatch.setattr(adding, "RENEW_S", 0.0)
-    add_call, confirm_all = adding.MarkedChunks.add_call, confirming.Confirmer.confirm_all
+    mark_next, confirm_all = adding.Marks.next, confirming.Confirmer.confirm_all
     lives: list[int] = []
     with server.client() as resp:
 
-        def add_later(self: adding.MarkedChunks, *arguments: Any) -> Any:
-            if self._sent == 1_000:
+        def add_later(self: adding.Marks, piece: Any, meta: str) -> str:
+            if piece[0] == 1_000:
                 for key in mark_keys(resp, queue_name):
                     resp.execute("EXPIRE", key, 60)
-            return add_call(self, *arguments)
+            return mark_next(self, piece, meta)
 
         async def look(self: confirming.Confirmer, marks: list[confirming.Mark]) -> list[str]:
             lives.extend(resp.execute("TTL", key) for key in mark_keys(resp, queue_name))
             return await confirm_all(self, marks)
 
-        monkeypatch.setattr(adding.MarkedChunks, "add_call", add_later)
+        monkeypatch.setattr(adding.Marks, "next", add_later)
         monkeypatch.setattr(confirming.Confirmer, "confirm_all", look)
         async with Queue(queue_name, server.url, durable=True) as queue:
             assert len(await queue.add_bulk([("resize", n) for n in range(2_000)])) == 2_000
     assert len(lives) == 8
     assert min(lives) > 300
+
+
+async def test_a_durable_bulk_is_confirmed_after_a_partition_has_refused_it(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url, partitions=2, durable=True) as queue:
+        names = (await queue.get_partitions()).names
+        with server.client() as resp:
+            resp.execute("DEL", f"glide:{{{names[1]}}}:meta")  # it has lost its layout, which the queue writes again
+        jobs = await queue.add_bulk([("n", None, {"ordering": f"k{i}"}) for i in range(8)])
+        assert {job.id.partition("||")[0] for job in jobs if "||" in job.id} == {"1"}
 
 
 @pytest.fixture
@@ -233,7 +240,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
     sent: list[tuple[list[str], int]] = []
     call_before = AsyncTransport.call_before
 
-    async def record(self: AsyncTransport, call: Any, waits: Any, block: int, grace: int | None = None) -> Any:
+    async def record(self: AsyncTransport, call: Any, waits: Any, block: int, grace: int | None = None):
         commands = [wait for wait in waits if wait[0].startswith("WAIT")]
         if commands:
             assert sum(int(wait[-1]) for wait in commands) <= block
@@ -262,7 +269,7 @@ async def test_disk_and_replicas_share_one_timeout(
 
 
 @pytest.mark.slow
-async def test_server_that_dies_during_the_wait_does_not_prolong_it(private_server: Start, queue_name: str):
+async def test_server_that_dies_during_the_wait_does_not_prolong_it(private_server: StartServer, queue_name: str):
     server = private_server(durable=True)
     durable = Durability(replicas=1, timeout=4_000)
     async with Queue(queue_name, server.url, durable=durable) as queue:
@@ -282,7 +289,7 @@ async def test_server_that_dies_during_the_wait_does_not_prolong_it(private_serv
 
 @pytest.mark.slow
 async def test_an_add_in_its_own_pipeline_has_one_timeout(
-    private_server: Start, queue_name: str, blocks: list[tuple[list[str], int]], monkeypatch: pytest.MonkeyPatch
+    private_server: StartServer, queue_name: str, blocks: list[tuple[list[str], int]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
     primary = private_server(appendonly="yes", appendfsync="always")
@@ -290,7 +297,7 @@ async def test_an_add_in_its_own_pipeline_has_one_timeout(
     await connected_replicas(primary, 1)
     durable = Durability(replicas=1, timeout=60_000)
     async with Queue(queue_name, f"{primary.url}?request_timeout=300", durable=durable) as queue:
-        for n in range(confirming._SHORT_WAITS):
+        for n in range(SHORT_WAITS):
             await queue.add("resize", n)
         confirmer = (await queue._durable_adds(durable)).confirmer
         confirmer._durability = durable.with_changes(timeout=1_000)
@@ -304,25 +311,25 @@ async def test_an_add_in_its_own_pipeline_has_one_timeout(
 
 
 async def test_adds_of_many_tasks_share_each_wait(
-    private_server: Start, queue_name: str, monkeypatch: pytest.MonkeyPatch
+    private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
     server = private_server(appendonly="yes", appendfsync="always")
     sizes: list[int] = []
-    add = confirming.Confirmer.add
+    add = confirming.Confirmer.call
 
-    async def counted(self: confirming.Confirmer, call: Any) -> Any:
+    async def counted(self: confirming.Confirmer, call: Any):
         reply = await add(self, call)
         sizes.append(len(reply.results))
         return reply
 
-    monkeypatch.setattr(confirming.Confirmer, "add", counted)
+    monkeypatch.setattr(confirming.Confirmer, "call", counted)
     async with Queue(queue_name, server.url, durable=True) as queue:
-        for _ in range(confirming._SHORT_WAITS):
+        for _ in range(SHORT_WAITS):
             await queue.add("resize")
         sizes.clear()
 
-        async def producer() -> None:
+        async def producer():
             for n in range(5):
                 await queue.add("resize", n)
 
@@ -357,11 +364,11 @@ def test_blocking_adds_of_many_threads(server: ServerProcess, queue_name: str):
             assert waits_of(resp) >= 2
 
 
-async def test_without_append_only_file_nothing_is_added(private_server: Start, queue_name: str):
+async def test_without_append_only_file_nothing_is_added(private_server: StartServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
         for add in (queue.add("resize", durable=True), queue.add_bulk([("resize",)], durable=True)):
-            with pytest.raises(UnsupportedOptionError, match="no append-only file: set appendonly to yes") as error:
+            with pytest.raises(GlideMQValidationError, match="no append-only file: set appendonly to yes") as error:
                 await add
             assert error.value.option == "durable"
         assert (await queue.get_job_counts()).waiting == 0
@@ -369,13 +376,15 @@ async def test_without_append_only_file_nothing_is_added(private_server: Start, 
 
 async def test_all_replicas_without_a_replica_is_rejected(server: ServerProcess, queue_name: str):
     async with Queue(queue_name, server.url) as queue:
-        with pytest.raises(UnsupportedOptionError, match="no connected replica"):
+        with pytest.raises(GlideMQValidationError, match="no connected replica"):
             await queue.add("resize", durable=Durability(disk=False, replicas="all"))
         assert (await queue.get_job_counts()).waiting == 0
 
 
 @pytest.mark.parametrize("replicas", [1, "all"])
-async def test_durable_add_is_on_the_replica_when_it_returns(private_server: Start, queue_name: str, replicas: int):
+async def test_durable_add_is_on_the_replica_when_it_returns(
+    private_server: StartServer, queue_name: str, replicas: int
+):
     primary = private_server()
     replica = replica_of(private_server, primary)
     await connected_replicas(primary, 1)
@@ -387,7 +396,7 @@ async def test_durable_add_is_on_the_replica_when_it_returns(private_server: Sta
 
 
 @pytest.mark.slow
-async def test_too_few_replicas_is_an_error_that_names_them(private_server: Start, queue_name: str):
+async def test_too_few_replicas_is_an_error_that_names_them(private_server: StartServer, queue_name: str):
     primary = private_server()
     replica_of(private_server, primary)
     await connected_replicas(primary, 1)
@@ -396,7 +405,7 @@ async def test_too_few_replicas_is_an_error_that_names_them(private_server: Star
             await queue.add("resize")
         assert str(error.value) == (
             "job '1' was added, but may be lost: received by 1 of 2 replicas within 1500 ms; adding it again is safe "
-            "if its job_id is set"
+            "if its job_id is set and it is kept"
         )
         assert error.value.job_id == "1"
         with pytest.raises(BulkAddError) as bulk:
@@ -405,21 +414,31 @@ async def test_too_few_replicas_is_an_error_that_names_them(private_server: Star
         assert (await queue.get_job_counts()).waiting == 3
 
 
-async def test_a_server_that_lost_the_add_is_noticed(
-    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("lost", "the server has lost the job"),
+        ("dies", r"'2' was added, but may be lost: not confirmed within 500 ms \("),
+    ],
+)
+async def test_faults_before_the_confirmation_are_noticed(
+    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
 ):
-    """Such a server confirms at once what it still has; the add is not part of it."""
-    async with Queue(queue_name, server.url, durable=True) as queue:
+    """A server that lost its data confirms at once what it still has; the add is not part of it."""
+    async with Queue(queue_name, f"{server.url}?request_timeout=300", durable=Durability(timeout=500)) as queue:
         await queue.add("resize")
         confirm = confirming.Confirmer.confirm
 
-        async def confirm_after_loss(self: confirming.Confirmer, mark: confirming.Mark) -> None:
-            with server.client() as resp:
-                resp.execute("FLUSHALL")
+        async def confirm_after(self: confirming.Confirmer, mark: confirming.Mark):
+            if fault == "dies":
+                server.kill()
+            else:
+                with server.client() as resp:
+                    resp.execute("FLUSHALL")
             await confirm(self, mark)
 
-        monkeypatch.setattr(confirming.Confirmer, "confirm", confirm_after_loss)
-        with pytest.raises(DurabilityError, match="the server has lost the job"):
+        monkeypatch.setattr(confirming.Confirmer, "confirm", confirm_after)
+        with pytest.raises(DurabilityError, match=message):
             await with_timeout(queue.add("resize"))
 
 
@@ -430,22 +449,6 @@ async def test_confirmation_survives_a_lost_connection(server: ServerProcess, qu
             resp.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         job = await with_timeout(queue.add("resize", job_id="again"))
         assert job.id == "again"
-
-
-async def test_server_that_dies_before_the_confirmation(
-    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
-):
-    async with Queue(queue_name, f"{server.url}?request_timeout=300", durable=Durability(timeout=500)) as queue:
-        await queue.add("resize")
-        confirm = confirming.Confirmer.confirm
-
-        async def confirm_after_death(self: confirming.Confirmer, mark: confirming.Mark) -> None:
-            server.kill()
-            await confirm(self, mark)
-
-        monkeypatch.setattr(confirming.Confirmer, "confirm", confirm_after_death)
-        with pytest.raises(DurabilityError, match=r"'2' was added, but may be lost: not confirmed within 500 ms \("):
-            await with_timeout(queue.add("resize"))
 
 
 async def test_cancelled_add_does_not_disturb_others(server: ServerProcess, queue_name: str):
@@ -459,7 +462,7 @@ async def test_cancelled_add_does_not_disturb_others(server: ServerProcess, queu
         assert all(not isinstance(each, BaseException) for each in done[1::2])
 
 
-async def test_close_ends_pending_confirmations(private_server: Start, queue_name: str):
+async def test_close_ends_pending_confirmations(private_server: StartServer, queue_name: str):
     primary = private_server()
     queue = Queue(queue_name, primary.url, durable={"disk": False, "replicas": 1, "timeout": 60_000})
     adding = asyncio.create_task(queue.add("resize"))
@@ -493,7 +496,7 @@ async def test_in_memory_server():
     async with TestQueue("emails", durable=True) as queue:
         assert (await queue.add("send")).id == "1"
         assert len(await queue.add_bulk([("send",), ("send",)])) == 2
-        with pytest.raises(UnsupportedOptionError, match="no connected replica"):
+        with pytest.raises(GlideMQValidationError, match="no connected replica"):
             await queue.add("send", durable={"replicas": "all"})
 
 
@@ -545,10 +548,10 @@ async def test_lost_add_of_one_queue_fails_alone(
         await asyncio.gather(lossy.add("n"), other.add("n"))
         confirm = confirming.Confirmer.confirm
 
-        async def lose(self: confirming.Confirmer, mark: confirming.Mark) -> None:
-            if self._meta == lossy._keys.meta:
+        async def lose(self: confirming.Confirmer, mark: confirming.Mark):
+            if self._meta == keys_of(lossy).meta:
                 with server.client() as resp:
-                    assert resp.execute("DEL", f"{lossy._keys.stem}durable:{mark.text}") == 1
+                    assert resp.execute("DEL", f"{keys_of(lossy).stem}durable:{mark.text}") == 1
             await confirm(self, mark)
 
         monkeypatch.setattr(confirming.Confirmer, "confirm", lose)
@@ -560,9 +563,9 @@ async def test_lost_add_of_one_queue_fails_alone(
 async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProcess, queue_name: str):
     async with AsyncExitStack() as stack:
         events = await stack.enter_async_context(QueueEvents("watched", server.url))
-        reader = events._connections[-1]
+        reader = connections_of(events)[-1]
         assert isinstance(reader, SharedReader)
-        await events._read()
+        await read_events(events)
         assert not reader.is_polled
         others = [reservations.reserve_read(reader.server) for _ in range(2)]  # as those of two workers
         queue = await stack.enter_async_context(Queue(queue_name, server.url))
@@ -571,7 +574,7 @@ async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProces
             await watched.add("n")
             found: list[str] = []
             while not (found and reader.is_polled):
-                found += [event.event for event in await events._read()]
+                found += [event.event for event in await read_events(events)]
             assert found == ["added"]
         with server.client() as resp:
             assert (

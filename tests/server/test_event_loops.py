@@ -5,22 +5,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents, Worker
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py.testing import ServerProcess
+from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents
+from tests.inside import AsyncTransport, fetching_of
+from tests.server.worker_support import StartServer, WorkerFor
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(program: str, url: str, queue: str, *options: str) -> Any:
+def run(program: str, url: str, queue: str, *options: str):
     """Return the output of a program of loop_programs.py. Fails if the program does not end."""
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.server.loop_programs", program, url, queue,
@@ -35,6 +34,18 @@ def run(program: str, url: str, queue: str, *options: str) -> Any:
 
 def test_module_level_objects_work_in_every_run(url: str, queue_name: str):
     assert run("two_runs", url, queue_name) == ["waiting", "waiting", "waiting", "waited", "39"]
+
+
+@pytest.mark.parametrize(
+    ("program", "first", "problem"),
+    [("at_exit", "2", "connect before the program ends"), ("under_gevent", "1", "without monkey.patch_all()")],
+)
+def test_without_threads_blocking_queues_work_and_others_explain(
+    url: str, queue_name: str, program: str, first: str, problem: str
+):
+    added, refused = run(program, url, queue_name)
+    assert added == first
+    assert problem in refused
 
 
 def test_threads_with_loops_of_their_own_share_a_queue(url: str, queue_name: str):
@@ -85,7 +96,7 @@ def test_blocked_loop_does_not_take_replies_of_others(url: str, queue_name: str)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts /proc/self/fd")
-def test_connections_are_closed_with_their_loop(private_server: Callable[..., ServerProcess], queue_name: str):
+def test_connections_are_closed_with_their_loop(private_server: StartServer, queue_name: str):
     first, second, last = run("leaks", private_server("valkey-9.1").url, queue_name)
     # The connection that counts, and those of `run` itself; the number of open files equals that of the first run.
     assert first[0] <= 2
@@ -157,7 +168,7 @@ def test_jobs_interrupted_by_the_end_of_their_loop_do_not_fail(url: str, queue_n
 
 
 async def test_missing_reply_ends_the_wait(url: str, queue_name: str):
-    async with Queue[Any, Any](queue_name, url) as queue:
+    async with Queue(queue_name, url) as queue:
         transport: Any = (await queue._transport.connected()).transport
         lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         transport._client._pending_futures[10**9] = lost
@@ -169,11 +180,9 @@ async def test_missing_reply_ends_the_wait(url: str, queue_name: str):
             await lost
 
 
-async def test_adds_behind_a_cancelled_sender_do_not_wait(
-    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_adds_behind_a_cancelled_sender_do_not_wait(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(AsyncTransport, "begin", lambda *_: False)  # as without direct connections: calls need a task
-    async with Queue[Any, Any](queue_name, url) as queue:
+    async with Queue(queue_name, url) as queue:
         adds = [asyncio.create_task(queue.add("a")) for _ in range(600)]
         while (senders := [task for task in asyncio.all_tasks() if task.get_name() == "glidemq-adds"]) == []:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -199,16 +208,36 @@ def test_events_that_their_ended_loop_closed_name_the_remedy(url: str, queue_nam
         asyncio.run(read())
 
 
-def test_worker_timer_that_is_due_at_once_under_uvloop(url: str, queue_name: str) -> None:
+def test_worker_timer_that_is_due_at_once_under_uvloop(worker_for: WorkerFor, url: str, queue_name: str):
     """For a time less than a millisecond away, uvloop returns a handle without `when`."""
     uvloop = pytest.importorskip("uvloop")
 
     async def main() -> str:
-        async with Queue(queue_name, url) as queue, Worker(queue_name, lambda job: "done", url) as worker:
-            fetching = worker._fetching
+        async with Queue(queue_name, url) as queue, worker_for(lambda job: "done") as worker:
+            fetching = fetching_of(worker)
             assert fetching is not None
             for _ in range(3):
                 fetching.due_in(0)
             return str(await queue.add_and_wait("n"))
 
     assert uvloop.run(main()) == "done"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks need Python 3.12")
+@pytest.mark.parametrize("options", [{}, {"batch": {"size": 3}}, {"concurrency": 5}], ids=str)
+def test_worker_runs_under_an_eager_task_factory(worker_for: WorkerFor, url: str, queue_name: str, options: Any):
+    sizes: list[int] = []
+
+    async def handle(job: Any):
+        sizes.append(len(job) if isinstance(job, list) else 1)
+        return [1] * len(job) if isinstance(job, list) else 1
+
+    async def main() -> list[int]:
+        asyncio.get_running_loop().set_task_factory(vars(asyncio)["eager_task_factory"])
+        async with Queue(queue_name, url) as queue:
+            jobs = await queue.add_bulk([("n", None)] * 3)
+            async with asyncio.timeout(100), worker_for(handle, **options):
+                return [await job.wait_until_finished() for job in jobs]
+
+    assert asyncio.run(main()) == [1, 1, 1]
+    assert sizes == ([3] if "batch" in options else [1, 1, 1])

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
 
 import pytest
@@ -18,17 +19,15 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import ServerProcess
-from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
+from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, with_timeout
 
 pytestmark = pytest.mark.slow
-
-MakeServer = Callable[..., ServerProcess]
 
 
 class Producers:
     """Adds jobs with custom ids while it is open; an unconfirmed add is repeated."""
 
-    def __init__(self, queue: Queue, count: int = 4) -> None:
+    def __init__(self, queue: Queue, count: int = 4):
         self._queue = queue
         self._count = count
         self._on = True
@@ -41,11 +40,11 @@ class Producers:
         self._tasks = [asyncio.create_task(self._produce(n)) for n in range(self._count)]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object):
         self._on = False
         await with_timeout(asyncio.gather(*self._tasks))
 
-    async def _produce(self, number: int) -> None:
+    async def _produce(self, number: int):
         n = 0
         options: list[dict[str, Any]] = [{}, {"priority": 3}, {"lifo": True}, {"delay": 5}, {}, {}]
         while self._on:
@@ -60,7 +59,7 @@ class Producers:
             self.acknowledged.append(job_id)
             self._grown.set()
 
-    async def more(self, count: int) -> None:
+    async def more(self, count: int):
         """Wait until ``count`` more adds have been acknowledged."""
         wanted = len(self.acknowledged) + count
         async with asyncio.timeout(120):
@@ -84,13 +83,13 @@ def fails_first(job: Job) -> bool:
     return job.attempts_made == 0 and job.data % 10 == 0
 
 
-async def work(job: Job) -> None:
+async def work(job: Job):
     await asyncio.sleep(0)
     if fails_first(job):
         raise ValueError("once")
 
 
-def assert_each_ended_once(raw: Raw, recorded: EventRecorder, acknowledged: list[str]) -> None:
+def assert_each_ended_once(raw: Raw, recorded: EventRecorder, acknowledged: list[str]):
     records = {job_id: raw.job(job_id) for job_id in acknowledged}
     assert {job_id: record for job_id, record in records.items() if record.get("state") != "completed"} == {}
     ends = Counter(recorded.job_ids("completed"))
@@ -100,46 +99,126 @@ def assert_each_ended_once(raw: Raw, recorded: EventRecorder, acknowledged: list
     assert raw.run("GET", "list-active") in (None, "0")
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-async def test_server_restart_under_load(restartable_server: MakeServer, queue_name: str, kill: bool):
+def flush_functions(server: ServerProcess):
+    with server.client() as client:
+        client.execute("FUNCTION", "FLUSH")
+
+
+def reload(server: ServerProcess):
+    """Save and load all data, including streams and consumer groups."""
+    with server.client() as client:
+        client.execute("DEBUG", "RELOAD")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [lambda server: server.restart(), lambda server: server.restart(kill=True), flush_functions, reload],
+    ids=["stopped", "killed", "functions flushed", "reloaded"],
+)
+async def test_jobs_survive_faults_under_load(restartable_server: StartServer, queue_name: str, fault: Any):
     """Every acknowledged job is completed exactly once."""
     server = restartable_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
         async with Producers(queue) as producers:
-            for _ in range(3):
+            for _ in range(4):
                 await producers.more(80)
-                await asyncio.to_thread(server.restart, kill=kill)
+                await asyncio.to_thread(fault, server)
             await producers.more(80)
         with contextlib.suppress(TimeoutError):  # missing jobs are reported below
             await recorded.wait("completed", len(producers.acknowledged))
         with server.client() as client:
             assert_each_ended_once(Raw(client, queue_name), recorded, producers.acknowledged)
             assert (await queue.check(recheck_after=50)).findings == ()
+        if fault is flush_functions:
+            assert (producers.refused, recorded.count["error"]) == (0, 0)
 
 
-async def test_functions_flushed_under_load(private_server: MakeServer, queue_name: str):
+async def test_calls_in_flight_at_a_restart_are_repeated(restartable_server: StartServer, queue_name: str):
+    """Reads, and what handlers write: none raises, and every log line is there once, of more than 64 at a time."""
+    server = restartable_server()
+    frozen, lines = asyncio.Event(), [f"line {n}" for n in range(200)]
+
+    def numbers(after: int | None) -> Iterator[tuple[int, int]]:
+        return ((n, n) for n in range((after or 0) + 1, 20))
+
+    async def handle(job: Job):
+        await frozen.wait()
+        if job.name == "lines":
+            await asyncio.gather(*map(job.log, lines))
+        elif job.name == "items":
+            async for _ in job.iterate(numbers, checkpoint_interval=0):
+                await job.get_state()
+        else:
+            await job.wait_for_signal("go")
+
+    async with Queue(queue_name, server.url) as queue, Worker(queue_name, handle, server.url, concurrency=9) as worker:
+        recorded = EventRecorder(worker)
+        jobs = await queue.add_bulk([(name, None) for name in ("lines", "items", "signal") for _ in range(3)])
+        for job in jobs[6:]:
+            await queue.signal(job.id, "go")
+        await recorded.wait("active", len(jobs))
+        server.pause()
+        frozen.set()
+        reads = [
+            asyncio.create_task(read())
+            for job in jobs
+            for read in (
+                job.get_state, job.reload, job.logs, job.get_timeline, job.get_children_values, queue.get_job_counts,
+                queue.is_paused, queue.get_workers, queue.get_failure_policy,
+                lambda: queue.get_metrics("completed"), lambda job=job: queue.get_job(job.id),
+            )
+        ]  # fmt: skip
+        await asyncio.sleep(0.2)  # nothing tells when the last bytes are on their way to a frozen server
+        server.kill()
+        server.start()
+        await with_timeout(asyncio.gather(*reads))
+        await recorded.wait("completed", len(jobs))
+        assert recorded.count["failed"] == recorded.count["retrying"] == 0
+        assert [sorted(await job.logs()) for job in jobs[:3]] == [sorted(lines)] * 3
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_running_attempts_outlast_the_request_timeout(
+    private_server: StartServer, queue_name: str, blocking: bool
+):
+    """Their calls are repeated until their locks could have expired."""
     server = private_server()
-    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
-        with server.client() as client:
-            async with Producers(queue) as producers:
-                for _ in range(8):
-                    await producers.more(40)
-                    client.execute("FUNCTION", "FLUSH")
-                await producers.more(40)
-            await recorded.wait("completed", len(producers.acknowledged))
-            assert_each_ended_once(Raw(client, queue_name), recorded, producers.acknowledged)
-            assert (await queue.check(recheck_after=50)).findings == ()
-            assert producers.refused == 0
-            assert recorded.count["error"] == 0
+    url, frozen = f"{server.url}?request_timeout=300", threading.Event()
+
+    def handle_in_thread(job: Job):
+        frozen.wait()
+        job.blocking.log("line")
+        job.blocking.update_progress(1)
+        return job.blocking.get_state()
+
+    async def handle(job: Job):
+        await asyncio.to_thread(frozen.wait)
+        await asyncio.gather(job.log("line"), job.update_progress(1))
+        return await job.get_state()
+
+    handler: Any = handle_in_thread if blocking else handle
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url) as worker:
+        recorded = EventRecorder(worker)
+        job = await queue.add("n")
+        await recorded.wait("active")
+        server.pause()
+        frozen.set()
+        for _ in range(3):
+            with pytest.raises(GlideMQConnectionError):
+                await job.get_state()
+        server.resume()
+        await recorded.until(lambda seen: seen.count["completed"] + seen.count["failed"] > 0)
+        assert recorded.count["failed"] == 0
+        assert (await job.logs(), await job.wait_until_finished()) == (["line"], "active")
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, busy: bool):
+async def test_all_data_is_flushed(private_server: StartServer, queue_name: str, busy: bool):
     """Earlier jobs are deleted; the consumer groups are created again, and later jobs are completed once."""
     server = private_server()
     gate = Gate()
 
-    async def handle(job: Job) -> Any:
+    async def handle(job: Job):
         return await gate(job) if job.data == "before" else "after"
 
     async with (
@@ -170,7 +249,7 @@ async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, 
             assert groups == {"workers", "wakers"}
 
 
-async def test_data_flushed_under_load(private_server: MakeServer, queue_name: str):
+async def test_data_flushed_under_load(private_server: StartServer, queue_name: str):
     """All data is deleted, possibly half-way through; jobs added later are not affected."""
     server = private_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
@@ -186,7 +265,7 @@ async def test_data_flushed_under_load(private_server: MakeServer, queue_name: s
             assert all(raw.event_names(job_id).count("completed") == 1 for job_id in last)
 
 
-async def test_waiting_for_a_flushed_job_ends(private_server: MakeServer, queue_name: str):
+async def test_waiting_for_a_flushed_job_ends(private_server: StartServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
         job = await queue.add("n")
@@ -198,7 +277,7 @@ async def test_waiting_for_a_flushed_job_ends(private_server: MakeServer, queue_
             await with_timeout(waiting)
 
 
-async def fill(queue: Queue) -> None:
+async def fill(queue: Queue):
     """Add jobs until even small ones are rejected."""
     with contextlib.suppress(BulkAddError):
         while True:
@@ -207,11 +286,11 @@ async def fill(queue: Queue) -> None:
         await queue.add_bulk([("n", None)])
 
 
-async def test_full_server_rejects_jobs_and_is_still_drained(private_server: MakeServer, queue_name: str):
+async def test_full_server_rejects_jobs_and_is_still_drained(private_server: StartServer, queue_name: str):
     server = private_server(maxmemory="24mb", maxmemory_policy="noeviction")
     finished: Counter[str] = Counter()
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if fails_first(job):
             raise ValueError
         finished[job.id] += 1
@@ -242,7 +321,7 @@ async def test_full_server_rejects_jobs_and_is_still_drained(private_server: Mak
             await recorded.wait("completed", 301)
 
 
-async def test_worker_can_start_on_a_full_server(private_server: MakeServer, queue_name: str):
+async def test_worker_can_start_on_a_full_server(private_server: StartServer, queue_name: str):
     server = private_server(maxmemory="24mb", maxmemory_policy="noeviction")
     gate = Gate()
     gate.open()
@@ -255,7 +334,7 @@ async def test_worker_can_start_on_a_full_server(private_server: MakeServer, que
         assert len(gate.begun) == len(jobs)
 
 
-async def test_frozen_server_loses_nothing(private_server: MakeServer, queue_name: str):
+async def test_frozen_server_loses_nothing(private_server: StartServer, queue_name: str):
     """Frozen for longer than the request timeout: calls fail and are retried; nothing is lost or duplicated."""
     server = private_server()
     gate = Gate()
@@ -284,17 +363,3 @@ async def _add(queue: Queue, job_id: str) -> Job:
     while True:
         with contextlib.suppress(GlideMQConnectionError):
             return await queue.add("n", 2, job_id=job_id)
-
-
-async def test_debug_reload_changes_nothing(private_server: MakeServer, queue_name: str):
-    """DEBUG RELOAD saves and reloads all data, including streams and consumer groups."""
-    server = private_server()
-    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
-        with server.client() as client:
-            async with Producers(queue) as producers:
-                for _ in range(3):
-                    await producers.more(40)
-                    client.execute("DEBUG", "RELOAD")
-            await recorded.wait("completed", len(producers.acknowledged))
-            assert_each_ended_once(Raw(client, queue_name), recorded, producers.acknowledged)
-            assert (await queue.check(recheck_after=50)).findings == ()

@@ -12,9 +12,9 @@ from glidemq_py import GlideMQConnectionError, Job, Queue, ServerNotReadyError, 
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
 from glidemq_py.testing.servers import RespError
-from tests.server.worker_support import EventRecorder, until, with_timeout
+from tests.server.worker_support import EventRecorder, StartServer, until, with_timeout
 
-MakeServer = Callable[..., ServerProcess]
+MakeServer = StartServer
 
 
 async def double(job: Job) -> int:
@@ -61,11 +61,11 @@ def replica(private_server: MakeServer) -> tuple[ServerProcess, Callable[[], Non
     """Return a server, a function that makes it a replica of an unreachable server, and one that promotes it."""
     server = private_server(replica_serve_stale_data="no")
 
-    def demote() -> None:
+    def demote():
         with server.client() as client:
             client.execute("REPLICAOF", "127.0.0.1", "1")
 
-    def promote() -> None:
+    def promote():
         with server.client() as client:
             client.execute("REPLICAOF", "NO", "ONE")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobFailedError, Queue, Worker
-from glidemq_py._operate.operating import Operator
+from glidemq_py import FailureReason, Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import RespClient
+from tests.operating import Operator
 from tests.server.faults_support import worker_process
-from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
+from tests.server.worker_support import EventRecorder, Gate, Raw, WorkerFor, until, with_timeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
 
-QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
+QUICK: Any = {"lock_duration": 1_000, "stalled_interval": 1_000}
 OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 2}}
 
 
@@ -53,33 +53,39 @@ async def test_a_killed_workers_job_is_recovered_once(
 
 
 @pytest.mark.parametrize("kind", ["lifo", "priority"])
-async def test_list_job_of_a_killed_worker_is_recovered(url: str, resp: RespClient, queue_name: str, kind: str):
+async def test_list_job_of_a_killed_worker_is_recovered(
+    worker_for: WorkerFor, url: str, raw: Raw, queue: Queue, queue_name: str, kind: str
+):
     gate = open_gate()
-    raw = Raw(resp, queue_name)
-    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+    async with worker_process("wait", url, queue_name, **QUICK) as child:
         job = await queue.add("n", **OPTIONS[kind])
         await child.line("began")
         await child.kill()
-        async with Worker(queue_name, gate, url, **QUICK) as worker:
+        async with worker_for(gate, **QUICK) as worker:
             recorded = EventRecorder(worker)
             await job.wait_until_finished()
             await recorded.wait("completed")
     assert raw.event_names(job.id).count("completed") == 1
     assert raw.run("GET", "list-active") in (None, "0")
-    assert raw.run("ZCARD", "list-active-ids") == 0
+    assert raw.run("ZCARD", "list-heartbeats") == 0
 
 
 async def test_job_that_stalls_too_often_fails(
-    url: str, resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+    worker_for: WorkerFor, url: str, resp: RespClient, queue: Queue, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     gate = open_gate()
-    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+    async with worker_process("wait", url, queue_name, **QUICK) as child:
         job = await queue.add("n", attempts=5)
         await child.line("began")
         await child.kill()
-        async with Worker(queue_name, gate, url, max_stalled_count=0, **QUICK):
+        async with worker_for(gate, max_stalled_count=0, **QUICK):
             with pytest.raises(JobFailedError, match="stalled"):
                 await job.wait_until_finished()
+        (attempt,) = await job.get_failed_attempts()
+        assert attempt.reason in (FailureReason.WORKER_LOST, FailureReason.STALLED)
+        assert attempt.worker
+        assert attempt.started_at is not None
+        assert [each.reason for each in await queue.get_failures()] == [FailureReason.STALLED]
         reason = "stalled more often than max_stalled_count allows"
         await with_timeout(until(lambda: f"job {job.id} 'n' failed ({reason})" in caplog.text))
         async with Operator(url) as operator:
@@ -92,22 +98,22 @@ async def test_job_that_stalls_too_often_fails(
     assert Raw(resp, queue_name).metric("failed") == 1
 
 
-async def test_all_jobs_of_a_worker_killed_under_load_end_once(url: str, resp: RespClient, queue_name: str):
+async def test_all_jobs_of_a_worker_killed_under_load_end_once(
+    worker_for: WorkerFor, url: str, raw: Raw, queue: Queue, queue_name: str
+):
     finished: Counter[str] = Counter()
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         await asyncio.sleep(0)
         finished[job.id] += 1
 
-    raw = Raw(resp, queue_name)
     async with (
-        Queue(queue_name, url) as queue,
         worker_process("wait", url, queue_name, concurrency=30, **QUICK) as child,
     ):
         jobs = await queue.add_bulk([("n", n, OPTIONS[("stream", "lifo", "priority")[n % 3]]) for n in range(200)])
         for _ in range(30):
             await child.line("began")
-        async with Worker(queue_name, handle, url, concurrency=10, **QUICK) as worker:
+        async with worker_for(handle, concurrency=10, **QUICK) as worker:
             recorded = EventRecorder(worker)
             await recorded.wait("completed", 170)
             await child.kill()
@@ -140,14 +146,15 @@ async def test_late_completion_of_a_stopped_worker_is_rejected(core_url: str, co
     assert raw.job(job.id)["returnvalue"] == '"parent"'
 
 
-async def test_resumed_worker_cannot_change_a_job_recovered_by_another(url: str, resp: RespClient, queue_name: str):
+async def test_resumed_worker_cannot_change_a_job_recovered_by_another(
+    worker_for: WorkerFor, url: str, raw: Raw, queue: Queue, queue_name: str
+):
     gate = Gate()
-    raw = Raw(resp, queue_name)
-    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+    async with worker_process("wait", url, queue_name, **QUICK) as child:
         job = await queue.add("n", "parent")
         await child.line("began")
         child.send(signal.SIGSTOP)
-        async with Worker(queue_name, gate, url, **QUICK) as worker:
+        async with worker_for(gate, **QUICK) as worker:
             recorded = EventRecorder(worker)
             await gate.next()
             child.send(signal.SIGCONT)
@@ -161,13 +168,15 @@ async def test_resumed_worker_cannot_change_a_job_recovered_by_another(url: str,
     assert raw.metric("completed") == 1
 
 
-async def test_worker_resumed_in_time_keeps_its_job(url: str, resp: RespClient, queue_name: str):
-    options: dict[str, Any] = {"lock_duration": 20_000, "stalled_interval": 1_000}
-    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **options) as child:
+async def test_worker_resumed_in_time_keeps_its_job(
+    worker_for: WorkerFor, url: str, resp: RespClient, queue: Queue, queue_name: str
+):
+    options: Any = {"lock_duration": 20_000, "stalled_interval": 1_000}
+    async with worker_process("wait", url, queue_name, **options) as child:
         job = await queue.add("n")
         await child.line("began")
         child.send(signal.SIGSTOP)
-        async with Worker(queue_name, Gate(), url, **options):
+        async with worker_for(Gate(), **options):
             pass  # its first look for stalled jobs
         child.send(signal.SIGCONT)
         child.go()
@@ -175,21 +184,22 @@ async def test_worker_resumed_in_time_keeps_its_job(url: str, resp: RespClient, 
     assert Raw(resp, queue_name).event_names(job.id) == ["added", "completed"]
 
 
-async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(url: str, resp: RespClient, queue_name: str):
+def held_for(raw: Raw, job: Job, ms: int) -> bool:
+    record = raw.job(job.id)
+    return int(record["lastActive"]) - int(record["processedOn"]) > ms
+
+
+async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(
+    worker_for: WorkerFor, url: str, raw: Raw, queue: Queue, queue_name: str
+):
     """Block for twice the lock duration while another worker checks for stalled jobs; a thread sends heartbeats."""
     gate = open_gate()
-    raw = Raw(resp, queue_name)
-    async with Queue(queue_name, url) as queue, worker_process("block", url, queue_name, **QUICK) as child:
+    async with worker_process("block", url, queue_name, **QUICK) as child:
         job = await queue.add("n")
         await child.line("began")
-        async with Worker(queue_name, gate, url, **QUICK) as worker:
+        async with worker_for(gate, **QUICK) as worker:
             recorded = EventRecorder(worker)
-
-            def held_long_enough() -> bool:
-                record = raw.job(job.id)
-                return int(record["lastActive"]) - int(record["processedOn"]) > 2_200
-
-            await with_timeout(until(held_long_enough))
+            await with_timeout(until(lambda: held_for(raw, job, 2_200)))
             assert await job.is_active()
             child.go()
             assert await job.wait_until_finished() == "child"
@@ -199,50 +209,46 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(url: str, resp
 
 
 async def test_a_job_with_a_short_lock_of_its_own_is_beaten_for_often_enough(
-    url: str, resp: RespClient, queue_name: str
+    raw: Raw, queue: Queue, worker_for: WorkerFor
 ):
     """The job's own lock is shorter than the worker's, and the other worker uses it."""
     gate, other_gate = Gate(), open_gate()
-    raw = Raw(resp, queue_name)
     async with (
-        Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=60_000) as worker,
+        worker_for(gate, lock_duration=60_000) as worker,
     ):  # fmt: skip
         recorded = EventRecorder(worker)
         job = await queue.add("n", lock_duration=1_000)
         await gate.next()
-        async with Worker(queue_name, other_gate, url, stalled_interval=1_000):
-
-            def held_long_enough() -> bool:
-                record = raw.job(job.id)
-                return int(record["lastActive"]) - int(record["processedOn"]) > 2_200
-
-            await with_timeout(until(held_long_enough))
+        async with worker_for(other_gate, stalled_interval=1_000):
+            await with_timeout(until(lambda: held_for(raw, job, 2_200)))
         gate.open()
         await recorded.wait("completed")
     assert other_gate.begun == []
     assert raw.event_names(job.id) == ["added", "completed"]
 
 
-async def test_removing_a_job_cancels_its_thread(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, worker_process("thread", url, queue_name, **QUICK) as child:
+async def test_removing_a_job_cancels_its_thread(url: str, queue: Queue, queue_name: str):
+    async with worker_process("thread", url, queue_name, **QUICK) as child:
         job = await queue.add("n")
         await child.line("began")
         await queue.remove(job.id)
         assert await child.line("cancelled") == job.id
 
 
-async def test_closed_workers_are_not_listed_and_dead_ones_expire(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+async def test_closed_workers_are_not_listed_and_dead_ones_expire(
+    worker_for: WorkerFor, url: str, queue: Queue, queue_name: str
+):
+    async with worker_process("wait", url, queue_name, **QUICK) as child:
         (info,) = await queue.get_workers()
         assert (info.active_jobs, info.pid) == (0, child._process.pid)
-        async with Worker(queue_name, Gate(), url):
+        async with worker_for(Gate()):
             assert len(await queue.get_workers()) == 2
         assert [worker.pid for worker in await queue.get_workers()] == [child._process.pid]
 
 
 async def test_workers_with_locks_of_different_lengths_leave_each_other_s_jobs_alone(
-    url: str, queue_name: str, clean_check: None
-) -> None:
+    queue: Queue, worker_for: WorkerFor, clean_check: None
+):
     """The worker with the short interval starts first, so it checks for stalled jobs."""
     runs: list[str] = []
     begun, enough = asyncio.Event(), asyncio.Event()
@@ -253,20 +259,19 @@ async def test_workers_with_locks_of_different_lengths_leave_each_other_s_jobs_a
         await enough.wait()
         return "done"
 
-    async def impatient(job: Job) -> None:
+    async def impatient(job: Job):
         runs.append(job.name)
         if job.name == "rounds":
             enough.set()
 
-    async with Queue(queue_name, url) as queue:
-        quick = Worker(queue_name, impatient, url, lock_duration=1_000, stalled_interval=1_000)
-        async with quick:
-            quick.pause()
-            async with Worker(queue_name, patient, url, concurrency=1):
-                job = await queue.add("long")
-                await begun.wait()
-                # Several of its rounds go by meanwhile, and no heartbeat of the other.
-                await queue.add("rounds", delay=3_500)
-                quick.resume()
-                assert await job.wait_until_finished(timeout=20_000) == "done"
+    quick = worker_for(impatient, lock_duration=1_000, stalled_interval=1_000)
+    async with quick:
+        quick.pause()
+        async with worker_for(patient, concurrency=1):
+            job = await queue.add("long")
+            await begun.wait()
+            # Several of its rounds go by meanwhile, and no heartbeat of the other.
+            await queue.add("rounds", delay=3_500)
+            quick.resume()
+            assert await job.wait_until_finished(timeout=20_000) == "done"
     assert runs == ["patient", "rounds"]

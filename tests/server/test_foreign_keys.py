@@ -3,13 +3,13 @@ keys.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from glidemq_py import Job, Queue, RateLimitError, Worker
 from glidemq_py.testing import ServerProcess
+from tests.server.worker_support import StartServer
 
 OF_THE_KEYSPACE = {"cmdstat_scan", "cmdstat_keys", "cmdstat_randomkey", "cmdstat_dbsize"}
 
@@ -36,7 +36,7 @@ def commands(server: ServerProcess) -> set[str]:
         return set(client.info("commandstats"))
 
 
-async def all_ended(queue: Queue) -> None:
+async def all_ended(queue: Queue):
     async with asyncio.timeout(120):
         while True:
             counts = await queue.get_job_counts()
@@ -45,7 +45,7 @@ async def all_ended(queue: Queue) -> None:
             await asyncio.sleep(0.05)
 
 
-async def steer(queue: Queue) -> None:
+async def steer(queue: Queue):
     """All that an operator does from day to day."""
     await queue.set_global_concurrency(50)
     await queue.set_group_limits("k", concurrency=2)
@@ -64,7 +64,7 @@ async def steer(queue: Queue) -> None:
     await queue.retry_jobs(2)
 
 
-async def test_no_operation_scans_all_keys(private_server: Callable[..., ServerProcess]) -> None:
+async def test_no_operation_scans_all_keys(private_server: StartServer):
     server = private_server()
     with server.client() as client:
         client.execute("MSET", *(part for i in range(5_000) for part in (f"another:{i}", "x")))
@@ -96,7 +96,7 @@ async def test_no_operation_scans_all_keys(private_server: Callable[..., ServerP
 
 
 @pytest.mark.parametrize("name", ["check", "obliterate"])
-async def test_scans_use_small_steps(private_server: Callable[..., ServerProcess], name: str) -> None:
+async def test_scans_use_small_steps(private_server: StartServer, name: str):
     """Each step looks at a thousand keys, and lets others in between."""
     server = private_server()
     with server.client() as client:
@@ -130,7 +130,7 @@ async def cost_of_obliterate(server: ServerProcess) -> tuple[dict[str, int], flo
     return {name: int(row["calls"]) for name, row in ours.items()}, spent
 
 
-async def test_obliterate_costs_what_the_queue_holds(private_server: Callable[..., ServerProcess]) -> None:
+async def test_obliterate_costs_what_the_queue_holds(private_server: StartServer):
     server = private_server()
     await cost_of_obliterate(server)  # loads the library
     calls, spent = await cost_of_obliterate(server)

@@ -22,16 +22,16 @@ MOST_FILES = 15
 class Trace:
     """Records the functions of glidemq_py that the current thread calls, in the order of their first call."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: dict[tuple[str, str], int] = {}
 
-    def start(self) -> None:
+    def start(self):
         sys.setprofile(self._called)
 
-    def stop(self) -> None:
+    def stop(self):
         sys.setprofile(None)
 
-    def _called(self, frame: FrameType, event: str, _: Any) -> None:
+    def _called(self, frame: FrameType, event: str, _: Any):
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(ROOT):
             key = code.co_filename.removeprefix(ROOT), code.co_qualname
@@ -50,7 +50,7 @@ async def trace_of_plain_job(queue: Queue, url: str) -> Trace:
     trace, gate, begun, ended = Trace(), asyncio.Event(), asyncio.Event(), asyncio.Event()
     ran: list[str] = []
 
-    async def handle(job: Job) -> Any:
+    async def handle(job: Job):
         if job.data == "before":
             begun.set()
             await gate.wait()  # its end fetches the traced job

@@ -4,7 +4,7 @@ from glidemq_py.testing import RespClient
 from tests.key_leaks import KeyLeaks
 
 
-def test_unreachable_job_is_a_leak(resp: RespClient, queue_name: str) -> None:
+def test_unreachable_job_is_a_leak(resp: RespClient, queue_name: str):
     base = f"glide:{{{queue_name}}}"
     leaks = KeyLeaks(resp)
     resp.execute("HSET", f"{base}:meta", "paused", "0")

@@ -2,23 +2,23 @@
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from glidemq_py import ConnectionOptions, Queue, Worker, library
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.library_source import Library, Variant, assemble
-from glidemq_py._maintenance import libraries as library_sweep
-from glidemq_py._maintenance.libraries import LOCK_KEY, REGISTRY, UNUSED_MS, UnusedLibrariesTask
-from glidemq_py.testing import RespClient, ServerProcess
+from glidemq_py.testing import RespClient
+from tests.inside import AsyncTransport, Library, Variant, assemble, forget_registered_libraries
+from tests.inside import libraries as library_sweep
+from tests.server.worker_support import StartServer
 
 OWN, WIRE = assemble(Variant.OWN), assemble(Variant.WIRE)
 FAKE = "glidemq_py_0123456789ab"
-PrivateServer = Callable[..., ServerProcess]
+PrivateServer = StartServer
 
 
 @pytest.fixture(params=["one server", "cluster"])
@@ -56,7 +56,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("variant", [Variant.OWN, Variant.WIRE])
 @pytest.mark.slow
-def test_dump_can_be_loaded(variant: Variant, private_server: PrivateServer) -> None:
+def test_dump_can_be_loaded(variant: Variant, private_server: PrivateServer):
     code, text = run("dump", "--variant", variant)
     assert (code, text) == (0, assemble(variant).code)
     with private_server().client() as client:
@@ -64,7 +64,7 @@ def test_dump_can_be_loaded(variant: Variant, private_server: PrivateServer) -> 
 
 
 @pytest.mark.parametrize("variant", [OWN, WIRE], ids=["own", "wire"])
-def test_load_and_check(variant: Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_and_check(variant: Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]):
     url, client = place
     kind = "wire" if variant is WIRE else "own"
     nodes = len(client.primaries())
@@ -86,21 +86,23 @@ def test_load_and_check(variant: Library, place: tuple[str, RespClient], capsys:
     assert all(line.endswith(f"is loaded, version {version}, {len(variant.functions)} functions") for line in lines)
 
 
-def test_foreign_wire_library_is_never_replaced(
-    place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_wire_library_is_never_replaced(place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]):
     url, client = place
     foreign = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return '88' end)"
     client.execute_everywhere("FUNCTION", "LOAD", foreign)
     assert library.main(["load", "--variant", "wire", "--url", url]) == 0
-    assert "left unchanged" in capsys.readouterr().out
-    assert library.main(["check", "--variant", "wire", "--url", url]) == 0
+    printed = capsys.readouterr()
+    assert "left unchanged" in printed.out
+    assert re.search(
+        r"warning: .*: glidemq is loaded, version 88, 1 functions \(not this build's code\); ", printed.err
+    )
+    assert library.main(["check", "--variant", "wire", "--url", url]) == 1
     assert "version 88, 1 functions (not this build's code)" in capsys.readouterr().out
 
 
 def test_missing_library_on_one_cluster_node(
     cluster_url: str, cluster_resp: RespClient, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     cluster_resp.execute_everywhere("FUNCTION", "FLUSH")
     host, port = cluster_resp.primaries()[1]
     with RespClient(host, port) as one:
@@ -115,18 +117,18 @@ def test_missing_library_on_one_cluster_node(
 
 def test_incomplete_wire_library_is_not_published(
     monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     monkeypatch.setattr(library, "WIRE_FUNCTIONS", library.WIRE_FUNCTIONS | {"fly"})
     assert library.main(["load", "--variant", "wire", "--url", url]) == 1
     assert "incomplete and is not loaded: fly" in capsys.readouterr().err
 
 
-def test_there_are_45_documented_functions() -> None:
+def test_there_are_45_documented_functions():
     assert len(library.WIRE_FUNCTIONS) == 45
     assert WIRE.functions == library.WIRE_FUNCTIONS
 
 
-def test_missing_server_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_server_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.delenv("GLIDEMQ_URL", raising=False)
     with pytest.raises(SystemExit) as caught:
         library.main(["check"])
@@ -139,7 +141,7 @@ def test_missing_server_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 # -- the sweep ----------------------------------------------------------------------------------------------
 
 
-def load_fake(client: RespClient, name: str = FAKE) -> None:
+def load_fake(client: RespClient, name: str = FAKE):
     client.execute_everywhere(
         "FUNCTION", "LOAD", f"#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)"
     )
@@ -147,15 +149,15 @@ def load_fake(client: RespClient, name: str = FAKE) -> None:
 
 async def sweep(url: str) -> list[str]:
     """Run one sweep, as a separate worker process would."""
-    library_sweep._registered.clear()
+    forget_registered_libraries()
     transport = await AsyncTransport.connect(url)
     try:
-        return await UnusedLibrariesTask(transport).sweep()
+        return await library_sweep.UnusedLibrariesTask(transport).sweep()
     finally:
         await transport.close()
 
 
-async def test_build_unused_for_a_day_is_deleted(place: tuple[str, RespClient]) -> None:
+async def test_build_unused_for_a_day_is_deleted(place: tuple[str, RespClient]):
     url, client = place
     load_fake(client)
     load_fake(client, "glidemq_py_not_one_of_ours")
@@ -165,41 +167,41 @@ async def test_build_unused_for_a_day_is_deleted(place: tuple[str, RespClient]) 
     assert await sweep(url) == []
     now = int(client.execute("TIME")[0]) * 1000
     for name in (OWN.name, FAKE):
-        assert abs(float(client.execute("ZSCORE", REGISTRY, name)) - now) < 5_000
+        assert abs(float(client.execute("ZSCORE", library_sweep.REGISTRY, name)) - now) < 5_000
     # Another worker sweeps in this hour.
-    client.execute("ZADD", REGISTRY, now - UNUSED_MS - 1, FAKE)
+    client.execute("ZADD", library_sweep.REGISTRY, now - library_sweep.UNUSED_MS - 1, FAKE)
     assert await sweep(url) == []
-    client.execute("DEL", LOCK_KEY)
+    client.execute("DEL", library_sweep.LOCK_KEY)
     assert await sweep(url) == [FAKE]
     assert names(client) == [sorted([OWN.name, "glidemq_py_not_one_of_ours"])] * nodes
-    assert client.execute("ZRANGE", REGISTRY, 0, -1) == [OWN.name]
+    assert client.execute("ZRANGE", library_sweep.REGISTRY, 0, -1) == [OWN.name]
     # Neither key outlives its purpose.
-    assert client.execute("PTTL", REGISTRY) > 0
-    assert client.execute("PTTL", LOCK_KEY) > 0
+    assert client.execute("PTTL", library_sweep.REGISTRY) > 0
+    assert client.execute("PTTL", library_sweep.LOCK_KEY) > 0
 
 
-async def test_used_build_and_own_build_are_kept(place: tuple[str, RespClient]) -> None:
+async def test_used_build_and_own_build_are_kept(place: tuple[str, RespClient]):
     url, client = place
     load_fake(client)
     now = int(client.execute("TIME")[0]) * 1000
-    client.execute("ZADD", REGISTRY, now - UNUSED_MS + 60_000, FAKE, 1, OWN.name)
+    client.execute("ZADD", library_sweep.REGISTRY, now - library_sweep.UNUSED_MS + 60_000, FAKE, 1, OWN.name)
     assert await sweep(url) == []
     assert all(FAKE in found and OWN.name in found for found in names(client))
 
 
-async def test_build_missing_on_one_node_is_deleted_from_the_others(cluster_url: str, cluster_resp: RespClient) -> None:
+async def test_build_missing_on_one_node_is_deleted_from_the_others(cluster_url: str, cluster_resp: RespClient):
     cluster_resp.execute_everywhere("FUNCTION", "FLUSH")
-    cluster_resp.execute("DEL", LOCK_KEY)
+    cluster_resp.execute("DEL", library_sweep.LOCK_KEY)
     load_fake(cluster_resp)
     host, port = cluster_resp.primaries()[0]
     with RespClient(host, port) as one:
         one.execute("FUNCTION", "DELETE", FAKE)
-    cluster_resp.execute("ZADD", REGISTRY, 1, FAKE)
+    cluster_resp.execute("ZADD", library_sweep.REGISTRY, 1, FAKE)
     assert await sweep(cluster_url) == [FAKE]
     assert all(FAKE not in found for found in names(cluster_resp))
 
 
-async def test_client_loads_a_deleted_library_again(private_server: PrivateServer) -> None:
+async def test_client_loads_a_deleted_library_again(private_server: PrivateServer):
     server = private_server()
     async with Queue("q", server.url) as queue:
         await queue.add("a")
@@ -211,15 +213,15 @@ async def test_client_loads_a_deleted_library_again(private_server: PrivateServe
 
 async def test_missing_permission_is_ignored(
     private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     server = private_server()
     with server.client() as client:
         client.execute("FUNCTION", "LOAD", OWN.code)
         client.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-function")
     monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
-    library_sweep._registered.clear()
+    forget_registered_libraries()
     transport = await AsyncTransport.connect(server.url.replace("://", "://app:pw@"))
-    duty = UnusedLibrariesTask(transport)
+    duty = library_sweep.UnusedLibrariesTask(transport)
     with caplog.at_level(logging.DEBUG, logger="glidemq_py"):
         duty.start()
         assert duty._task is not None
@@ -228,25 +230,25 @@ async def test_missing_permission_is_ignored(
     (record,) = [record for record in caplog.records if record.name == library_sweep.__name__]
     assert record.levelno == logging.DEBUG
     assert "permissions.md" in record.getMessage()
-    assert await transport.command("EXISTS", LOCK_KEY) == 0
+    assert await transport.command("EXISTS", library_sweep.LOCK_KEY) == 0
     await transport.close()
 
 
-async def test_every_worker_runs_the_task(private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_worker_runs_the_task(private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch):
     server, swept = private_server(), asyncio.Event()
-    original = UnusedLibrariesTask.sweep
+    original = library_sweep.UnusedLibrariesTask.sweep
 
-    async def sweep_and_tell(duty: UnusedLibrariesTask) -> list[str]:
+    async def sweep_and_tell(duty: library_sweep.UnusedLibrariesTask) -> list[str]:
         deleted = await original(duty)
         swept.set()
         return deleted
 
-    async def handle(job: object) -> None: ...
+    async def handle(job: object): ...
 
     monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
-    monkeypatch.setattr(UnusedLibrariesTask, "sweep", sweep_and_tell)
-    library_sweep._registered.clear()
+    monkeypatch.setattr(library_sweep.UnusedLibrariesTask, "sweep", sweep_and_tell)
+    forget_registered_libraries()
     async with Worker("q", handle, server.url):
         await swept.wait()
     with server.client() as client:
-        assert client.execute("ZRANGE", REGISTRY, 0, -1) == [OWN.name]
+        assert client.execute("ZRANGE", library_sweep.REGISTRY, 0, -1) == [OWN.name]

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from glidemq_py import (
     AmbiguousResultError,
-    AuthenticationError,
+    ConnectionRejectedError,
     GlideMQConnectionError,
     Job,
     Queue,
@@ -23,11 +23,11 @@ from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.testing import ServerProcess
 from tests.chaos.fault_proxy import FaultProxy
 from tests.server.command import Command
-from tests.server.worker_support import EventRecorder, until, with_timeout
+from tests.server.worker_support import EventRecorder, StartServer, until, with_timeout
 
 PASSWORD = "hunter2secret"
 DATA = "4111-1111-1111-1111"
-MakeServer = Callable[..., ServerProcess]
+MakeServer = StartServer
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def url_of(port: int, password: str = PASSWORD, query: str = "") -> str:
     return f"valkey://:{password}@127.0.0.1:{port}{query}"
 
 
-async def fail(job: Job) -> None:
+async def fail(job: Job):
     raise ValueError("the card was declined")
 
 
 @pytest.mark.usefixtures("no_secrets")
-async def test_failing_jobs(server: ServerProcess, queue_name: str) -> None:
+async def test_failing_jobs(server: ServerProcess, queue_name: str):
     url = url_of(server.port)
     async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url) as worker:
         recorded = EventRecorder(worker)
@@ -68,7 +68,7 @@ async def test_failing_jobs(server: ServerProcess, queue_name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_secrets")
-async def test_server_restarts(server: ServerProcess, queue_name: str) -> None:
+async def test_server_restarts(server: ServerProcess, queue_name: str):
     url = url_of(server.port, query="?request_timeout=2000")
     async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url) as worker, QueueEvents(queue_name, url):
         recorded = EventRecorder(worker)
@@ -81,8 +81,8 @@ async def test_server_restarts(server: ServerProcess, queue_name: str) -> None:
 
 
 @pytest.mark.usefixtures("no_secrets")
-async def test_half_open_connection(server: ServerProcess, queue_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with FaultProxy(server.port, seed=1) as proxy:
+async def test_half_open_connection(server: ServerProcess, queue_name: str, caplog: pytest.LogCaptureFixture):
+    with FaultProxy(server.url, seed=1) as proxy:
         async with Queue(queue_name, url_of(proxy.port, query="?request_timeout=300")) as queue:
             await queue.add("pay")
             proxy.half_open()
@@ -92,18 +92,18 @@ async def test_half_open_connection(server: ServerProcess, queue_name: str, capl
 
 
 @pytest.mark.usefixtures("no_secrets")
-async def test_rejected_password(server: ServerProcess, queue_name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_password(server: ServerProcess, queue_name: str, caplog: pytest.LogCaptureFixture):
     rejected = url_of(server.port, f"{PASSWORD}-of-yesterday")
     for connect in (Queue(queue_name, rejected).connect, Worker(queue_name, fail, rejected).start):
-        with pytest.raises(AuthenticationError) as caught:
+        with pytest.raises(ConnectionRejectedError, match="rejects the password") as caught:
             await connect()
         logging.getLogger("application").error("cannot connect", exc_info=caught.value)
-    with pytest.raises(AuthenticationError), BlockingQueue(queue_name, rejected):
+    with pytest.raises(ConnectionRejectedError, match="rejects the password"), BlockingQueue(queue_name, rejected):
         pass
 
 
 @pytest.mark.slow
-async def test_worker_command(server: ServerProcess, queue_name: str, tmp_path: Path) -> None:
+async def test_worker_command(server: ServerProcess, queue_name: str, tmp_path: Path):
     (tmp_path / "jobs.py").write_text("def handle(job):\n    raise ValueError('the card was declined')\n")
     url = url_of(server.port)
     arguments = ("jobs:handle", "--queue", queue_name, "--log-level", "debug")
@@ -119,7 +119,7 @@ async def test_worker_command(server: ServerProcess, queue_name: str, tmp_path: 
     assert DATA not in command.text
 
 
-async def test_metrics(server: ServerProcess, queue_name: str) -> None:
+async def test_metrics(server: ServerProcess, queue_name: str):
     registry = CollectorRegistry()
     url = url_of(server.port)
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from glidemq_py import GlideMQValidationError, Queue
-from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
-from glidemq_py._operate.actions import DrainQueue, PauseQueue, RemoveJobs, count, perform
-from glidemq_py._operate.operating import JobFilter, Operator
+from tests.operating import (
+    READ_ONLY,
+    Access,
+    AccessDeniedError,
+    DrainQueue,
+    JobFilter,
+    Operator,
+    PauseQueue,
+    RemoveJobs,
+    count,
+    perform,
+)
 
 
-async def test_pages_neither_skip_nor_repeat_jobs(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
+async def test_pages_neither_skip_nor_repeat_jobs(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Operator(url) as operator:
         await queue.add_bulk([("kept", {"n": n}) for n in range(50)])
         await queue.add_bulk([("late", {}, {"delay": 3_600_000}) for _ in range(20)])
         seen: list[str] = []
@@ -31,15 +38,15 @@ async def test_pages_neither_skip_nor_repeat_jobs(url: str, queue_name: str) -> 
         assert {str(number) for number in range(1, 71)} <= set(seen)
 
 
-async def test_a_queue_of_jobs_with_chosen_ids_exists(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
+async def test_a_queue_of_jobs_with_chosen_ids_exists(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Operator(url) as operator:
         assert not await operator.queue_exists(queue_name)
         await queue.add("order", {}, job_id="order-1")
         assert await operator.queue_exists(queue_name)
 
 
-async def test_a_filter_finds_rare_jobs_in_bounded_pages(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
+async def test_a_filter_finds_rare_jobs_in_bounded_pages(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Operator(url) as operator:
         await queue.add_bulk([("common", {}) for _ in range(5_500)])
         rare = await queue.add("rare", {"tenant": "acme"})
         wanted = JobFilter(state="waiting", name="rare", data={"tenant": "acme"})
@@ -52,14 +59,14 @@ async def test_a_filter_finds_rare_jobs_in_bounded_pages(url: str, queue_name: s
 
 
 @pytest.mark.parametrize("cursor", ["x", "7:", "99:1", "-1:0", ":"])
-async def test_a_cursor_of_another_filter_is_rejected(url: str, queue_name: str, cursor: str) -> None:
+async def test_a_cursor_of_another_filter_is_rejected(url: str, queue_name: str, cursor: str):
     async with Operator(url) as operator:
         with pytest.raises(GlideMQValidationError, match="must be the cursor of a page with the same filter"):
             await operator.get_jobs(queue_name, JobFilter(state="failed"), cursor=cursor)
 
 
-async def test_access_limits_what_is_read_and_changed(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue:
+async def test_access_limits_what_is_read_and_changed(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
         await queue.add("a", {})
     async with Operator(url, access=READ_ONLY) as operator:
         assert (await operator.get_queue(queue_name)).waiting == 1

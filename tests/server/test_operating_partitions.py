@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from glidemq_py import Job, Queue, Worker, list_queues, sync
-from glidemq_py._features.partitions.layout import partition_home, partition_names, split_partition_id
-from glidemq_py._operate.access import Access
-from glidemq_py._operate.actions import (
-    CancelJobs,
-    DrainQueue,
-    JobsAction,
-    ManyAction,
-    PromoteJobs,
-    PurgeFailures,
-    RemoveJobs,
-    RetryFailures,
-    RetryJobs,
-    count,
-    perform,
-)
-from glidemq_py._operate.operating import JobFilter, Operator
-from glidemq_py._operate.partitions import Layouts, by_partition
 from glidemq_py.testing import RespClient
-from tests.server.cli_support import Shell
+from tests.inside import partition_names, partition_of
+from tests.operating import (
+    Access,
+    DrainQueue,
+    JobFilter,
+    Layouts,
+    ManyAction,
+    Operator,
+    by_partition,
+)
 
 PARTITIONS = 3
 JOBS = 60
 
 
 @pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     """Yield a queue of three partitions with 60 waiting and 30 delayed jobs."""
-    async with Queue[Any, Any](queue_name, url, partitions=PARTITIONS) as queue:
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         for _ in range(PARTITIONS):  # one partition per bulk
             await queue.add_bulk([("mail", {"n": n}) for n in range(JOBS // PARTITIONS)])
             await queue.add_bulk([("late", {"n": n}, {"delay": 3_600_000}) for n in range(10)])
         yield queue
 
 
-async def fail_all(url: str, name: str, jobs: int) -> None:
-    async def handler(_: Job) -> None:
+async def fail_all(url: str, name: str, jobs: int):
+    async def handler(_: Job):
         raise ValueError("no such user")
 
     ended = asyncio.Semaphore(0)
@@ -57,20 +47,18 @@ async def fail_all(url: str, name: str, jobs: int) -> None:
 
 
 def partitions_of(ids: list[str]) -> set[int]:
-    return {split_partition_id(job_id)[0] for job_id in ids}
+    return {partition_of(job_id) for job_id in ids}
 
 
-def test_names_of_partitions() -> None:
-    assert {partition_home(name) for name in partition_names("mail", 8)[1:]} == {"mail"}
-    assert [partition_home(name) for name in ("mail", "~p~0abc", "mail~p~0ab", "mail~p~0abcd")] == [None] * 4
+def test_ids_are_divided_by_partition():
     assert by_partition(["5", "1||5", "7||5"], 3) == {0: [("5", "5")], 1: [("5", "1||5")]}
     assert by_partition(["5", "1||5"], 1) == {0: [("5", "5"), ("1||5", "1||5")]}
 
 
-async def test_lists_name_the_whole_queue(url: str, resp: RespClient, queue: Queue[Any, Any]) -> None:
+async def test_lists_name_the_whole_queue(url: str, resp: RespClient, queue: Queue):
     name, others = queue.name, set(partition_names(queue.name, PARTITIONS)[1:])
     alone = f"{name}-plain~p~0abc"
-    async with Queue[Any, Any](alone, url) as plain, Operator(url) as operator:
+    async with Queue(alone, url) as plain, Operator(url) as operator:
         await plain.add("a")
         for listed in (
             await list_queues(url), await asyncio.to_thread(sync.list_queues, url), await operator.list_queues(),
@@ -83,7 +71,7 @@ async def test_lists_name_the_whole_queue(url: str, resp: RespClient, queue: Que
         assert name in await list_queues(url), "the list names a partition only"
 
 
-async def test_a_damaged_layout_hides_no_queue(url: str, resp: RespClient, queue: Queue[Any, Any]) -> None:
+async def test_a_damaged_layout_hides_no_queue(url: str, resp: RespClient, queue: Queue):
     parts = partition_names(queue.name, PARTITIONS)
     resp.execute("HSET", f"glide:{{{queue.name}}}:meta", "partitions", "{")
     assert set(parts[1:]) <= set(await list_queues(url))
@@ -91,10 +79,10 @@ async def test_a_damaged_layout_hides_no_queue(url: str, resp: RespClient, queue
         assert (await operator.get_queue(queue.name)).partitions == 1
 
 
-async def test_counts_are_those_of_all_partitions(url: str, queue: Queue[Any, Any]) -> None:
+async def test_counts_are_those_of_all_partitions(url: str, queue: Queue):
     running, released = asyncio.Semaphore(0), asyncio.Event()
 
-    async def handler(_: Job) -> None:
+    async def handler(_: Job):
         running.release()
         await released.wait()
 
@@ -113,7 +101,7 @@ async def test_counts_are_those_of_all_partitions(url: str, queue: Queue[Any, An
             released.set()
 
 
-async def test_pages_cover_all_partitions(url: str, queue: Queue[Any, Any]) -> None:
+async def test_pages_cover_all_partitions(url: str, queue: Queue):
     async with Operator(url) as operator:
         seen: list[str] = []
         cursor = ""
@@ -139,7 +127,7 @@ async def test_pages_cover_all_partitions(url: str, queue: Queue[Any, Any]) -> N
         assert await operator.get_flow(queue.name, "2||999") is None
 
 
-async def test_groups_and_schedules_of_all_partitions(url: str, queue: Queue[Any, Any]) -> None:
+async def test_groups_and_schedules_of_all_partitions(url: str, queue: Queue):
     keys = [f"user-{n}" for n in range(12)]
     for key in keys:
         await queue.add_bulk([("a", {}, {"ordering": {"key": key}}) for _ in range(2)])
@@ -165,36 +153,7 @@ async def test_groups_and_schedules_of_all_partitions(url: str, queue: Queue[Any
         assert one.last_runs == schedules[3].last_runs
 
 
-@pytest.mark.parametrize(
-    ("action", "state", "number"),
-    [
-        (CancelJobs, "delayed", 30), (RemoveJobs, "delayed", 30), (PromoteJobs, "delayed", 30),
-        (RemoveJobs, "waiting", JOBS),
-    ],
-)  # fmt: skip
-async def test_changes_of_a_filter_reach_all_partitions(
-    url: str, queue: Queue[Any, Any], action: type[JobsAction], state: str, number: int
-) -> None:
-    async with Operator(url) as operator:
-        change = action(queue=queue.name, wanted=JobFilter(state=state))
-        assert await count(operator, change) == number
-        result = await perform(operator, change)
-        assert (result.done, result.problems) == (number, ())
-        assert getattr(await operator.get_queue(queue.name), state) == 0
-
-
-@pytest.mark.parametrize("action", [CancelJobs, RemoveJobs])
-async def test_ids_may_omit_the_partition(url: str, queue: Queue[Any, Any], action: type[JobsAction]) -> None:
-    job = await queue.add("a", job_id="order-7", delay=3_600_000)
-    async with Operator(url) as operator:
-        result = await perform(operator, action(queue=queue.name, ids=("order-7", "order-8")))
-        assert result.done == 1
-        assert [(each.id, each.missing) for each in result.problems] == [("order-8", True)]
-        found = await queue.get_job(job.id)
-        assert found is None or found.state == "failed"
-
-
-async def test_an_interrupted_change_continues_in_its_partition(url: str, queue: Queue[Any, Any]) -> None:
+async def test_an_interrupted_change_continues_in_its_partition(url: str, queue: Queue):
     async with Operator(url) as operator:
         for change, total in ((DrainQueue(queue=queue.name, delayed=True), JOBS + 30),):
             done, position, steps = 0, "", 0
@@ -208,7 +167,7 @@ async def test_an_interrupted_change_continues_in_its_partition(url: str, queue:
         assert (await operator.get_queue(queue.name)).unfinished == 0
 
 
-async def _first_step(operator: Operator, queue: Queue[Any, Any], change: ManyAction, position: str) -> tuple[int, str]:
+async def _first_step(operator: Operator, queue: Queue, change: ManyAction, position: str) -> tuple[int, str]:
     steps = change.steps(operator, queue, position)
     try:
         step = await anext(steps)
@@ -217,21 +176,7 @@ async def _first_step(operator: Operator, queue: Queue[Any, Any], change: ManyAc
         await steps.aclose()
 
 
-async def test_failures_of_all_partitions_are_retried_and_deleted(url: str, queue: Queue[Any, Any]) -> None:
-    await fail_all(url, queue.name, JOBS)
-    async with Operator(url) as operator:
-        ids = [each.job_id async for each in operator.iter_failures(queue.name)]
-        assert partitions_of(ids) == {0, 1, 2}
-        assert (await operator.get_failure_stats(queue.name)).total == JOBS
-        one = await perform(operator, RetryJobs(queue=queue.name, ids=(ids[-1],)))
-        assert one.ids == (ids[-1],)
-        assert (await perform(operator, RetryFailures(queue=queue.name, name="mail"))).done == JOBS - 1
-        await fail_all(url, queue.name, JOBS)
-        assert (await perform(operator, PurgeFailures(queue=queue.name))).done == JOBS
-        assert (await operator.get_queue(queue.name)).failed == 0
-
-
-async def test_a_layout_is_read_once_a_minute(url: str, queue: Queue[Any, Any]) -> None:
+async def test_a_layout_is_read_once_a_minute(url: str, queue: Queue):
     async with Operator(url) as operator:
         transport = await operator.transport()
         layouts = Layouts("glide")
@@ -244,63 +189,7 @@ async def test_a_layout_is_read_once_a_minute(url: str, queue: Queue[Any, Any]) 
         assert await layouts.names(transport, queue.name) == (queue.name,)
 
 
-async def test_access_to_the_name_is_access_to_its_partitions(url: str, queue: Queue[Any, Any]) -> None:
+async def test_access_to_the_name_is_access_to_its_partitions(url: str, queue: Queue):
     async with Operator(url, access=Access(queues=[queue.name])) as operator:
         assert await operator.list_queues() == [queue.name]
         assert (await operator.get_jobs(queue.name)).jobs
-
-
-@pytest.mark.slow
-def test_commands_see_one_queue(
-    url: str, queue_name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pytest.importorskip("typer", reason="needs the extra `cli`")
-    monkeypatch.chdir(tmp_path)
-    shell = Shell(url, capfd, monkeypatch)
-
-    async def fill() -> None:
-        async with Queue[Any, Any](queue_name, url, partitions=PARTITIONS) as queue:
-            for _ in range(PARTITIONS):
-                await queue.add_bulk([("mail", {"n": n}) for n in range(10)])
-            await queue.add("a", {}, job_id="order-7", delay=3_600_000)
-
-    asyncio.run(fill())
-    (listed,) = shell("queue", "ls", "--match", f"{queue_name}*", "--json").json()
-    assert (listed["name"], listed["waiting"], listed["delayed"], listed["partitions"]) == (queue_name, 30, 1, 3)
-    assert "partitions" in shell("queue", "show", queue_name).out
-    jobs = shell("job", "ls", queue_name, "--state", "waiting", "--json").json()["jobs"]
-    assert len(jobs) == 30
-    shown = shell("job", "show", queue_name, jobs[-1]["id"], "--json").json()
-    assert shown["job"]["id"] == jobs[-1]["id"]
-    assert shell("job", "show", queue_name, "order-7", "--json").json()["job"]["id"].endswith("||order-7")
-    for arguments in (
-        ("queue", "limits", queue_name, "--concurrency", "30"), ("queue", "pause", queue_name),
-        ("queue", "resume", queue_name), ("queue", "check", queue_name), ("doctor", queue_name, "--json"),
-        ("failures", "stats", queue_name), ("worker", "ls", queue_name), ("cron", "ls", queue_name),
-        ("dlq", "ls", queue_name), ("group", "ls", queue_name), ("job", "promote", queue_name, "order-7"),
-        ("job", "cancel", queue_name, "order-7", "--yes"), ("queue", "clean", queue_name, "--state", "failed", "--yes"),
-        ("queue", "drain", queue_name, "--yes"),
-    ):  # fmt: skip
-        done = shell(*arguments)
-        assert done.code in (0, 1 if arguments[0] == "doctor" else 0), (arguments, done)
-    for arguments in (("batch", "ls", queue_name), ("backup", str(tmp_path / "b"), queue_name)):
-        done = shell(*arguments)
-        assert done.code == 0 or "partition" in done.err, (arguments, done)
-    assert shell("queue", "ls", queue_name, "--json").json()[0]["waiting"] == 0
-    assert shell("queue", "obliterate", queue_name, "--yes").code == 0
-
-
-async def test_pages_see_one_queue(url: str, queue: Queue[Any, Any]) -> None:
-    pytest.importorskip("starlette", reason="needs the extra `dashboard`")
-    from glidemq_py.dashboard.pages import PAGES
-    from tests.server.dashboard.support import browsing
-
-    async with browsing(url, allow_changes=True) as client:
-        listed = (await client.get("/", params={"find": queue.name})).text
-        assert listed.count(f'<a href="queue?q={queue.name}">') == 1
-        assert "3 partitions" in listed
-        job_id = (await queue.add("a", {"user": "ann"}, job_id="order-7")).id
-        for path in sorted(PAGES.keys() - {"", "bulk", "subscriptions", "worker"}):
-            shown = await client.get(f"/{path}", params={"q": queue.name, "id": job_id})
-            assert shown.status_code == 200, (path, shown.text)
-        assert "order-7" in (await client.get("/jobs", params={"q": queue.name, "filter": "order-7"})).text

@@ -25,20 +25,20 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
-    async with Queue[Any, Any](queue_name, url) as queue:
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
         yield queue
         await queue.obliterate(force=True)
 
 
-async def read_all(queue: Queue[Any, Any], state: str) -> list[str]:
+async def read_all(queue: Queue, state: str) -> list[str]:
     return [job.id async for job in queue.iter_jobs(state)]
 
 
 # -- promote_jobs ------------------------------------------------------------------------------------------
 
 
-async def test_promoted_jobs_keep_the_rules_of_their_order(queue: Queue[Any, Any]) -> None:
+async def test_promoted_jobs_keep_the_rules_of_their_order(queue: Queue):
     options: list[dict[str, Any]] = [
         {},
         {"priority": 3},
@@ -55,7 +55,7 @@ async def test_promoted_jobs_keep_the_rules_of_their_order(queue: Queue[Any, Any
     assert (await queue.check()).ok
 
 
-async def test_limits_hold_for_promoted_jobs(queue: Queue[Any, Any]) -> None:
+async def test_limits_hold_for_promoted_jobs(queue: Queue):
     await queue.set_fair_key_limits("k", concurrency=1)
     ordered = {"ordering": {"key": "o"}, "delay": HOUR}
     await queue.add_bulk([("a", n, ordered) for n in range(3)])
@@ -70,7 +70,7 @@ async def test_limits_hold_for_promoted_jobs(queue: Queue[Any, Any]) -> None:
     assert (await queue.check()).ok
 
 
-async def test_promotion_by_name_and_count(queue: Queue[Any, Any], raw: Raw) -> None:
+async def test_promotion_by_name_and_count(queue: Queue, raw: Raw):
     await queue.add_bulk([(name, n, {"delay": 60_000 + n}) for n in range(150) for name in ("a", "b")])
     assert await queue.promote_jobs(120, name="b") == 120
     waiting = [job async for job in queue.iter_jobs("waiting")]
@@ -87,7 +87,7 @@ async def test_promotion_by_name_and_count(queue: Queue[Any, Any], raw: Raw) -> 
         await queue.promote_jobs(name="")
 
 
-async def test_retry_that_waits_is_promoted(queue: Queue[Any, Any], url: str) -> None:
+async def test_retry_that_waits_is_promoted(queue: Queue, url: str):
     runs: list[int] = []
 
     async def handler(job: Job) -> int:
@@ -110,7 +110,7 @@ async def test_retry_that_waits_is_promoted(queue: Queue[Any, Any], url: str) ->
 # -- states ------------------------------------------------------------------------------------------------
 
 
-async def test_jobs_are_removed_and_canceled_in_given_states(queue: Queue[Any, Any]) -> None:
+async def test_jobs_are_removed_and_canceled_in_given_states(queue: Queue):
     waiting, delayed = await queue.add("a"), await queue.add("a", delay=HOUR)
     with pytest.raises(JobStateError, match=f"cannot revoke job '{delayed.id}': it is delayed") as refused:
         await queue.revoke(delayed.id, states=("waiting", JobState.ACTIVE))
@@ -129,7 +129,7 @@ async def test_jobs_are_removed_and_canceled_in_given_states(queue: Queue[Any, A
 
 
 @pytest.mark.parametrize("states", ["", "waitin", (), [1], ["waiting", "gone"], 5, {"waiting": 1}, b"waiting"])
-async def test_invalid_states_are_rejected(queue: Queue[Any, Any], states: Any) -> None:
+async def test_invalid_states_are_rejected(queue: Queue, states: Any):
     job = await queue.add("a")
     for action in (job.remove, job.revoke):
         with pytest.raises(GlideMQValidationError, match="states"):
@@ -137,7 +137,7 @@ async def test_invalid_states_are_rejected(queue: Queue[Any, Any], states: Any) 
     assert await job.is_waiting()
 
 
-async def test_blocking_twins_take_states(url: str, queue_name: str) -> None:
+async def test_blocking_twins_take_states(url: str, queue_name: str):
     with blocking.Queue(queue_name, url) as queue:
         job = queue.add("a", delay=HOUR)
         with pytest.raises(JobStateError, match="delayed"):
@@ -151,10 +151,10 @@ async def test_blocking_twins_take_states(url: str, queue_name: str) -> None:
 # -- discard -----------------------------------------------------------------------------------------------
 
 
-async def test_discarded_job_is_not_retried(queue: Queue[Any, Any], url: str) -> None:
+async def test_discarded_job_is_not_retried(queue: Queue, url: str):
     gate = Gate()
 
-    async def handler(job: Job) -> None:
+    async def handler(job: Job):
         await gate(job)
         raise ValueError("on purpose")
 
@@ -178,7 +178,7 @@ async def test_discarded_job_is_not_retried(queue: Queue[Any, Any], url: str) ->
 # -- clean -------------------------------------------------------------------------------------------------
 
 
-async def test_waiting_jobs_of_every_source_are_cleaned(queue: Queue[Any, Any]) -> None:
+async def test_waiting_jobs_of_every_source_are_cleaned(queue: Queue):
     kinds: dict[str, list[dict[str, Any]]] = {
         "waiting": [{}, {"lifo": True}, {"fair_key": "a"}, {"fair_key": "b"}],
         "prioritized": [{"priority": 1}, {"priority": 9}, {"rank": 3_000}, {"rank": -5}],
@@ -202,8 +202,8 @@ async def test_waiting_jobs_of_every_source_are_cleaned(queue: Queue[Any, Any]) 
     assert (await queue.check()).ok
 
 
-async def test_other_states_are_cleaned(queue: Queue[Any, Any], url: str, raw: Raw) -> None:
-    async def handler(job: Job) -> None:
+async def test_other_states_are_cleaned(queue: Queue, url: str, raw: Raw):
+    async def handler(job: Job):
         if job.name == "suspend":
             raise SuspendError("later")
 
@@ -231,7 +231,7 @@ async def test_other_states_are_cleaned(queue: Queue[Any, Any], url: str, raw: R
     assert (await queue.check()).ok
 
 
-async def test_active_jobs_are_not_cleaned(queue: Queue[Any, Any]) -> None:
+async def test_active_jobs_are_not_cleaned(queue: Queue):
     with pytest.raises(GlideMQValidationError, match="state"):
         await queue.clean(0, state="active")
     jobs = await queue.add_bulk([("a", n) for n in range(5)])
@@ -240,7 +240,7 @@ async def test_active_jobs_are_not_cleaned(queue: Queue[Any, Any]) -> None:
     await queue.complete_leases([(lease, None) for lease in leases])
 
 
-async def test_only_old_jobs_are_cleaned(queue: Queue[Any, Any], raw: Raw) -> None:
+async def test_only_old_jobs_are_cleaned(queue: Queue, raw: Raw):
     """Young jobs lie between the old ones, in each structure."""
     for options in ({}, {"lifo": True}, {"priority": 4}, {"delay": HOUR}, {"fair_key": "k"}):
         jobs = await queue.add_bulk([("a", n, options) for n in range(250)])

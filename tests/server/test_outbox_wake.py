@@ -3,41 +3,37 @@
 The periodic look of the outbox task is set to an hour here, so nothing but the wake-up can deliver in time.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
-from glidemq_py._maintenance import outbox as outbox_task
-from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
+from tests.inside import check_parents
+from tests.inside import maintenance_outbox as outbox_task
 from tests.server.worker_support import Raw, until, with_timeout
 
 AN_HOUR_S = 3_600.0
 
 
 @pytest.fixture(autouse=True)
-def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_polling(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outbox_task, "_POLL_S", AN_HOUR_S)
     monkeypatch.setattr(outbox_task, "_SELDOM_S", AN_HOUR_S)
 
 
-async def handle(job: Job) -> Any:
+async def handle(job: Job):
     return job.name
 
 
-async def _idle(worker: Worker, queue: Queue) -> None:
+async def _idle(worker: Worker, queue: Queue):
     """Wait for a job, so that the delivery at the worker's start is over."""
     await with_timeout((await queue.add("first")).wait_until_finished())
 
 
 @pytest.mark.parametrize("way", ["remove", "revoke", "drain"])
 @pytest.mark.parametrize("policy", ["fail_parent", "ignore"])
-async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str, way: str, policy: str) -> None:
+async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str, way: str, policy: str):
     async with (
         FlowProducer(core_url) as flows,
         Queue(f"{queue_name}-c", core_url) as children,
@@ -61,7 +57,7 @@ async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str,
                 await with_timeout(node.job.wait_until_finished())
 
 
-async def test_child_queue_without_workers(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+async def test_child_queue_without_workers(core_url: str, queue_name: str, core_resp: RespClient):
     """A worker of the parent's queue delivers the outbox of the children's queue, when it looks after its parents."""
     async with (
         FlowProducer(core_url) as flows,
@@ -71,15 +67,14 @@ async def test_child_queue_without_workers(core_url: str, queue_name: str, core_
         node = await flows.add(FlowJob("parent", queue_name, None, None, [FlowJob("child", f"{queue_name}-c")]))
         assert await node.children[0].job.remove()
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 1
-        assert queue._link is not None
-        await WaitingParentsTask(link=queue._link, outbox_pending=lambda: None, age=0).run_once()
+        await check_parents(queue)
         with pytest.raises(JobFailedError, match="removed"):
             await with_timeout(node.job.wait_until_finished())
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
 
 
 @pytest.mark.slow
-async def test_very_many_parents_run_after_their_child(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+async def test_very_many_parents_run_after_their_child(core_url: str, queue_name: str, core_resp: RespClient):
     """More than one call notifies: only a Node peer adds so many."""
     raw, parents = Raw(core_resp, queue_name), [f"p{number}" for number in range(1_100)]
     async with Queue(queue_name, core_url) as queue:
@@ -96,7 +91,7 @@ async def test_very_many_parents_run_after_their_child(core_url: str, queue_name
         assert {raw.job(parent)["depsCompleted"] for parent in parents} == {"1"}
 
 
-async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core_resp: RespClient):
     letters = f"{queue_name}-dead"
     dead: DeadLetterOptionsDict = {"name": letters, "on": ["revoked"]}
     async with (
@@ -111,12 +106,12 @@ async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core
 
 async def test_unknown_entry_kinds_back_off(
     core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Every exchange reports them; the task looks less and less often."""
     rounds = 0
     look = outbox_task.OutboxTask.run_once
 
-    async def counted(self: outbox_task.OutboxTask) -> None:
+    async def counted(self: outbox_task.OutboxTask):
         nonlocal rounds
         rounds += 1
         await look(self)

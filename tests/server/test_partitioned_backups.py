@@ -1,11 +1,10 @@
 """Backups of partitioned queues: all partitions in one, restored to the same or another queue; also on a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,151 +17,62 @@ from glidemq_py import (
     FlowJob,
     FlowProducer,
     GlideMQConnectionError,
+    GlideMQValidationError,
     Job,
     Queue,
     QueueNotEmptyError,
+    QueuePartitionsError,
     Worker,
-    sync,
 )
 from glidemq_py import backup as command
-from glidemq_py._core.calls import Call
-from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.testing import RespClient
 from tests.conftest import SERVER_AND_CLUSTER
+from tests.contract.test_backup import KEYS, check_that_all_run, contents, fill, work
+from tests.inside import Call
 from tests.server.test_partitions import id_in, keyed
-from tests.server.worker_support import with_timeout
+from tests.server.worker_support import PATIENCE
 
 pytestmark = pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
 
 PARTITIONS = 3
-KEYS = [f"customer-{number}" for number in range(6)]
 
 
-async def fill(queue: Queue, url: str) -> None:
-    """Add jobs of many kinds, and let some of them end."""
-    await queue.add_bulk([("done", at, {"job_id": f"done-{at}"}) for at in range(6)])
-    async with Worker(queue.name, work, url) as worker:
-        await worker.drain()
-    await queue.add_bulk([("ordered", [key, at], {"ordering": {"key": key}}) for at in range(5) for key in KEYS])
-    needed = [await queue.add("needed", job_id=id_in(at, PARTITIONS)) for at in range(PARTITIONS)]
-    await queue.add("last", job_id="last", depends_on=needed)
-    await queue.add_bulk([("later", None, {"delay": 3_600_000})] * 4)
-    await queue.set_global_concurrency(30)
-    async with FlowProducer(url) as flows:
-        leaves = [FlowJob("leaf", queue.name, at, {"job_id": f"leaf-{at}"}) for at in range(6)]
-        await flows.add(FlowJob("root", queue.name, options={"job_id": "root"}, children=leaves))
-
-
-async def work(job: Job) -> Any:
-    return sorted(await job.get_children_values()) or job.data
-
-
-async def contents(queue: Queue) -> dict[str, tuple[Any, ...]]:
-    """Return what is compared of each job."""
-    found: dict[str, tuple[Any, ...]] = {}
-    states = ("waiting", "delayed", "completed", "failed", "group-waiting", "waiting-children", "prioritized", "active")
-    for state in states:
-        async for job in queue.iter_jobs(state):
-            shown = "waiting" if state == "group-waiting" else state  # a restore starts one job per ordering key
-            found[job.id] = (job.name, job.data, shown, job.returnvalue)
-    return found
-
-
-async def check_that_all_run(queue: Queue, url: str) -> None:
-    """Run the jobs: relations hold, and the order of keys."""
-    order: defaultdict[str, list[int]] = defaultdict(list)
-
-    async def handle(job: Job) -> Any:
-        if job.name == "ordered":
-            order[job.data[0]].append(job.data[1])
-        return await work(job)
-
-    async with Worker(queue.name, handle, url, concurrency=6):
-        last, root = await queue.get_job("last"), await queue.get_job("root")
-        assert last is not None
-        assert root is not None
-        needed = [split_partition_id(id_in(at, PARTITIONS)) for at in range(PARTITIONS)]
-        values = await last.wait_until_finished()
-        assert [name.rpartition("||")[2].rpartition(":")[2] for name in values] == sorted(own for _, own in needed)
-        assert all(name.startswith(f"glide:{{{queue.name}}}:") for name in values)
-        assert len(await root.wait_until_finished()) == 6
-        for number, key in enumerate(KEYS):
-            probe = await queue.add("ordered", [key, 5], ordering={"key": key})
-            assert (await queue.get_group(key)) is not None, number
-            await probe.wait_until_finished()
-    assert order == {key: [0, 1, 2, 3, 4, 5] for key in KEYS}
-
-
-async def test_a_restored_queue_is_as_before(core_url: str, queue_name: str, tmp_path: Path):
-    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
-        await fill(queue, core_url)
-        before = await contents(queue)
-        info = await queue.backup(tmp_path)
-        assert (info.queue, info.jobs, len(info.partitions)) == (queue_name, len(before), PARTITIONS)
-        assert sum(each.jobs for each in info.partitions) == info.jobs
-        assert [each.id for each in await queue.get_backups(tmp_path)] == [info.id]
-        assert await queue.verify_backup(tmp_path) == info
-        await queue.obliterate(force=True)
-    async with Queue(queue_name, core_url) as queue:
-        report = await queue.restore(tmp_path)
-        assert (report.jobs, report.queue, report.resumed) == (len(before), queue_name, False)
-        assert (await queue.get_partitions()).names == tuple(each.name for each in info.partitions)
-        assert await contents(queue) == before
-        assert await queue.get_global_concurrency() == 30
-        assert (await queue.check()).ok
-        duplicate = await queue.add("done", job_id="done-3")
-        assert str(duplicate.outcome) == "duplicate"
-        await check_that_all_run(queue, core_url)
-
-
-async def test_a_copy_under_another_name_keeps_its_relations(core_url: str, queue_name: str, tmp_path: Path):
-    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue, Queue(f"{queue_name}-c", core_url) as copy:
-        await fill(queue, core_url)
+@pytest.mark.parametrize(("partitions", "target"), [(PARTITIONS, 4), (PARTITIONS, 2), (None, PARTITIONS)])
+async def test_a_queue_with_another_number_of_partitions_is_rejected(
+    core_url: str, queue_name: str, tmp_path: Path, partitions: int | None, target: int
+):
+    async with Queue(queue_name, core_url, partitions=partitions) as queue:
+        await queue.add("n")
         await queue.backup(tmp_path)
-        report = await copy.restore(tmp_path, source=queue_name)
-        assert report.queue == copy.name
-        assert await contents(copy) == await contents(queue)
-        assert (await copy.check()).ok
-        await check_that_all_run(copy, core_url)
-        assert (await queue.get_job_counts()).waiting_children == 2
-        with pytest.raises(QueueNotEmptyError, match="has jobs") as raised:
+    async with Queue(f"{queue_name}-c", core_url, partitions=target) as copy:
+        with pytest.raises(QueuePartitionsError) as raised:
             await copy.restore(tmp_path, source=queue_name)
-        assert raised.value.queue == copy.name
+        assert (raised.value.stored, raised.value.wanted) == (target, partitions or 1)
+        assert await copy.count() == 0
 
 
-async def test_the_layout_of_a_change_is_restored(core_url: str, queue_name: str, tmp_path: Path):
-    async with Queue(queue_name, core_url) as queue:
-        await queue.add("n", job_id="early")
-        await queue.set_partitions(4)
-        await queue.add("n", job_id="late")
+async def test_a_queue_without_partitions_that_has_had_jobs_is_rejected(core_url: str, queue_name: str, tmp_path: Path):
+    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
+        await queue.add("n")
+        await queue.backup(tmp_path)
+    async with Queue(f"{queue_name}-c", core_url) as copy:
+        await (await copy.add("n")).remove()
+        with pytest.raises(QueueNotEmptyError, match="has had jobs"):
+            await copy.restore(tmp_path, source=queue_name)
+        await copy.obliterate()
+        assert (await copy.restore(tmp_path, source=queue_name)).jobs == 1
+
+
+async def test_a_backup_of_a_change_that_an_earlier_version_had_begun(core_url: str, queue_name: str, tmp_path: Path):
+    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
+        await queue.add("n")
         info = await queue.backup(tmp_path)
-        assert info.counts == (1, 4)
-        await queue.obliterate(force=True)
-    async with Queue(queue_name, core_url, partitions=7) as other:
-        assert (await other.restore(tmp_path)).jobs == 2
-        state = await other.get_partitions()
-        assert (state.count, state.is_settled) == (4, False)
-        outcomes = [str((await other.add("n", job_id=job_id)).outcome) for job_id in ("early", "late", "new")]
-        assert outcomes == ["duplicate", "duplicate", "added"]
-
-
-async def test_the_backup_of_a_plain_queue_is_restored_into_partitions(core_url: str, queue_name: str, tmp_path: Path):
-    async with Queue(queue_name, core_url) as plain:
-        await plain.add_bulk([("n", [key, at], {"ordering": {"key": key}}) for at in range(3) for key in KEYS])
-        await plain.backup(tmp_path)
-    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
-        assert (await queue.restore(tmp_path, source=queue_name)).jobs == 18
-        order: defaultdict[str, list[int]] = defaultdict(list)
-
-        async def handle(job: Job) -> None:
-            order[job.data[0]].append(job.data[1])
-
-        await queue.add_bulk([("n", [key, 3], {"ordering": {"key": key}}) for key in KEYS])
-        async with Worker(queue.name, handle, core_url, concurrency=4) as worker:
-            await with_timeout(worker.drain())
-        assert order == {key: [0, 1, 2, 3] for key in KEYS}
-        await queue.clean(0, 100)
-        assert (await queue.set_partitions(PARTITIONS)).is_settled
+        changed = replace(info, counts=(1, PARTITIONS))
+        (tmp_path / queue_name / info.id / "manifest.json").write_bytes(changed.to_json())
+        await queue.obliterate()
+    async with Queue(queue_name, core_url) as queue:
+        with pytest.raises(BackupError, match=r"was being changed; restore it with the version that has written it"):
+            await queue.restore(tmp_path)
 
 
 async def test_nothing_is_written_if_one_partition_has_jobs(core_url: str, queue_name: str, tmp_path: Path):
@@ -182,7 +92,7 @@ async def test_nothing_is_written_if_one_partition_has_jobs(core_url: str, queue
 
 @pytest.mark.parametrize(
     ("function", "number"),
-    [("restore_begin", 2), ("restore_jobs", 2), ("restore_place", 1), ("restore_end", 2), ("set_layout", 1)],
+    [("restore_begin", 2), ("restore_jobs", 2), ("restore_place", 1), ("restore_end", 2)],
 )
 async def test_an_interrupted_restore_continues(
     core_url: str, queue_name: str, tmp_path: Path, function: str, number: int, monkeypatch: pytest.MonkeyPatch
@@ -196,7 +106,7 @@ async def test_an_interrupted_restore_continues(
         transport, left = type(copy._transport), [number]
         call: Callable[..., Any] = transport.call
 
-        async def failing(self: Any, given: Call[Any]) -> Any:
+        async def failing(self: Any, given: Call[Any]):
             if given.function == function:
                 left[0] -= 1
                 if not left[0]:
@@ -241,17 +151,6 @@ async def test_schedules_and_retention(core_url: str, queue_name: str, tmp_path:
         assert [each.jobs for each in await queue.get_backups(other)] == [1]
 
 
-async def test_a_blocking_queue_is_backed_up(core_url: str, queue_name: str, tmp_path: Path):
-    def run() -> tuple[int, int]:
-        with sync.Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
-            queue.add_bulk([("n", at) for at in range(300)])
-            info = queue.backup(tmp_path)
-        with sync.Queue(f"{queue_name}-c", core_url) as copy:
-            return info.jobs, copy.restore(tmp_path, source=queue_name).jobs
-
-    assert await with_timeout(asyncio.to_thread(run)) == (300, 300)
-
-
 async def test_the_command(core_url: str, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     async def run(*arguments: str) -> str:
         code = await asyncio.to_thread(command.main, [*arguments, "--url", core_url])
@@ -269,77 +168,146 @@ async def test_the_command(core_url: str, queue_name: str, tmp_path: Path, capsy
 
 async def test_a_client_that_knows_no_partitions(core_url: str, queue_name: str, tmp_path: Path):
     """The backup contains those that another client has added, and a restore serves them."""
-    async with Queue(queue_name, core_url) as queue, Queue(queue_name, core_url) as operator:
+    async with Queue(queue_name, core_url) as queue:
         await queue.count()
-        await operator.set_partitions(PARTITIONS)
-        await operator.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
+        async with Queue(queue_name, core_url, partitions=PARTITIONS) as creator:
+            await creator.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
         info = await queue.backup(tmp_path)
         assert (info.jobs, len(info.partitions)) == (PARTITIONS, PARTITIONS)
 
 
-# -- settings of a plain backup --------------------------------------------------------------------------------
+# -- another number of partitions -----------------------------------------------------------------------------------
 
 
-async def test_settings_of_a_plain_backup_apply_to_all_partitions(core_url: str, queue_name: str, tmp_path: Path):
-    group = keyed(2, PARTITIONS)
-    async with Queue(queue_name, core_url, dead_letter_queue=f"{queue_name}-dead") as plain:
-        await plain.add("n")
-        await plain.set_global_concurrency(9)
-        await plain.set_global_rate_limit(300, 1_000)
-        await plain.set_name_limits("slow", concurrency=6)
-        await plain.set_fair_key_defaults(concurrency=2)
-        await plain.set_fair_key_limits(group, concurrency=4)
-        await plain.set_group_limits(group, concurrency=5)
-        await plain.set_failure_policy(max_age=60_000)
-        await plain.set_attempt_history(max_attempts=8)
-        await plain.pause()
-        await plain.backup(tmp_path)
-    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
-        await queue.set_attempt_history(max_attempts=7)  # of the target: the backup's setting applies
-        await queue.restore(tmp_path, source=queue_name)
-        assert queue._partitions is not None
-        parts = queue._partitions.queues
-        assert [await part.get_global_concurrency() for part in parts] == [3] * PARTITIONS
-        rates = [await part.get_global_rate_limit() for part in parts]
-        assert [rate and rate.max for rate in rates] == [100] * PARTITIONS
-        assert [(await part.get_name_limits("slow")).concurrency for part in parts] == [2] * PARTITIONS
-        for part in parts:
-            assert await part.is_paused()
-            assert (await part.get_fair_key_defaults()).concurrency == 2
-            assert await part.get_failure_policy() == await queue.get_failure_policy()
-            assert (await part.get_attempt_history()).max_attempts == 8
-            dead = await queue._transport.command("HGET", part._keys.meta, "deadLetterQueueName")
-            assert dead == f"{queue_name}-dead".encode()
-        assert (await parts[2].get_fair_key(group)).concurrency == 4
-        found = await parts[2].get_group(group)
-        assert found is not None
-        assert found.limits.concurrency == 5
-        assert (await queue.get_global_limits()).concurrency == 9
-        assert {"partitions", "fair-keys"} <= set(await queue.get_features())
-        await queue.resume()
-        assert not any([await part.is_paused() for part in parts])
-        assert (await queue.set_partitions(PARTITIONS)).is_settled
+async def fill_without_links(queue: Queue, url: str):
+    """Add jobs of many kinds that have no relation to one another; some of them end, and one leaves a log."""
+
+    async def handle(job: Job):
+        await job.log(f"line of {job.name}")
+        if job.name == "bad":
+            raise ValueError("no")
+        return job.data
+
+    await queue.add_bulk([("done", at, {"job_id": f"done-{at}"}) for at in range(6)])
+    await queue.add_bulk([("done", at) for at in range(6, 12)])
+    await queue.add("bad", "bad", attempts=1)
+    async with Worker(queue.name, handle, url) as worker:
+        await worker.drain()
+    await queue.add_bulk([("ordered", [key, at], {"ordering": {"key": key}}) for at in range(5) for key in KEYS])
+    await queue.add_bulk([("fair", [key, at], {"fair_key": key}) for at in range(3) for key in KEYS])
+    await queue.add_bulk([("urgent", at, {"priority": 1 + at % 2}) for at in range(4)])
+    await queue.add_bulk([("unique", at, {"deduplication": {"id": f"u-{at}"}}) for at in range(6)])
+    await queue.add_bulk([("plain", at) for at in range(20)])
+    await queue.add_bulk([("later", at, {"delay": 3_600_000}) for at in range(4)])
 
 
-async def test_a_limit_that_cannot_be_divided_is_rejected(core_url: str, queue_name: str, tmp_path: Path):
-    async with Queue(queue_name, core_url) as plain:
-        await plain.add("n")
-        await plain.set_global_concurrency(2)
-        await plain.backup(tmp_path)
-    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
-        with pytest.raises(BackupError, match=r"limit 'concurrency' is 2; call Queue.set_partitions"):
-            await queue.restore(tmp_path, source=queue_name)
-        assert await queue.count() == 0
-        await queue.set_partitions(2)
-        assert (await queue.restore(tmp_path, source=queue_name)).jobs == 1
-        assert await queue.get_global_concurrency() == 2
+def fail_after(function: str, queue: Queue, patched: pytest.MonkeyPatch):
+    """Let calls of this function fail although they were executed."""
+    transport = type(queue._transport)
+    call: Callable[..., Any] = transport.call
+
+    async def failing(self: Any, given: Call[Any]):
+        reply = await call(self, given)
+        if given.function == function:
+            raise GlideMQConnectionError("interrupted")
+        return reply
+
+    patched.setattr(transport, "call", failing)
 
 
-async def test_schedulers_that_choose_a_partition_are_rejected(core_url: str, queue_name: str, tmp_path: Path):
-    async with Queue(queue_name, core_url) as plain:
-        await plain.upsert_job_scheduler("s", every=60_000, template={"options": {"ordering": {"key": "k"}}})
-        await plain.backup(tmp_path)
-    async with Queue(f"{queue_name}-c", core_url, partitions=PARTITIONS) as queue:
-        with pytest.raises(BackupError, match="a scheduler creates jobs with 'ordering'"):
-            await queue.restore(tmp_path, source=queue_name)
-        assert await queue.get_job_schedulers() == []
+async def contents_without_ids(queue: Queue) -> list[str]:
+    return sorted(map(repr, (await contents(queue)).values()))
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 3), (3, 2), (3, 1)])
+@pytest.mark.parametrize("interrupted", [None, "restore_jobs", "restore_place"])
+async def test_jobs_are_divided_among_another_number_of_partitions(
+    core_url: str, queue_name: str, tmp_path: Path, before: int | None, after: int, interrupted: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    async with Queue(queue_name, core_url, partitions=before) as queue, Queue(f"{queue_name}-c", core_url) as copy:
+        await fill_without_links(queue, core_url)
+        await queue.backup(tmp_path)
+        if interrupted is not None:
+            with monkeypatch.context() as patched:
+                await copy.connect()
+                fail_after(interrupted, copy, patched)
+                with pytest.raises(GlideMQConnectionError):
+                    await copy.restore(tmp_path, source=queue_name, partitions=after)
+        report = await copy.restore(tmp_path, source=queue_name, partitions=after)
+        assert report.jobs + report.existing == report.backup.jobs
+        assert report.not_kept == {}
+        assert len((await copy.get_partitions()).names) == after
+        assert await contents_without_ids(copy) == await contents_without_ids(queue)
+        assert str(await copy.check()).startswith(f"queue {copy.name!r}: consistent")
+        places = {each.rpartition("||")[0] or "0" for each in await contents(copy)}
+        assert places == set(map(str, range(after)))
+        done = await copy.get_job("done-3")
+        assert done is not None
+        assert (done.returnvalue, await done.logs()) == (3, ["line of done"])
+        assert [str((await copy.add("done", job_id="done-4")).outcome)] == ["duplicate"]
+        unique = [await copy.add("unique", deduplication={"id": f"u-{at}"}) for at in range(6)]
+        assert {str(job.outcome) for job in unique} == {"skipped"}
+        await check_order(copy, core_url)
+
+
+async def check_order(queue: Queue, url: str):
+    """Run the jobs, and add one more for each key meanwhile: those of a key run in order, in one partition."""
+    order: defaultdict[str, list[int]] = defaultdict(list)
+
+    async def handle(job: Job):
+        if job.name == "ordered":
+            order[job.data[0]].append(job.data[1])
+
+    added = [await queue.add("ordered", [key, 5], ordering={"key": key}) for key in KEYS]
+    async with Worker(queue.name, handle, url, concurrency=6):
+        for job in added:
+            await job.wait_until_finished()
+        async with asyncio.timeout(PATIENCE):
+            while (await queue.get_job_counts()).unfinished > 4:  # noqa: ASYNC110  the others are due in an hour
+                await asyncio.sleep(0.05)
+    assert order == {key: [0, 1, 2, 3, 4, 5] for key in KEYS}
+    counts = await queue.get_job_counts()
+    assert (counts.unfinished, counts.failed) == (4, 1)
+
+
+async def test_links_are_not_kept_with_another_number(core_url: str, queue_name: str, tmp_path: Path):
+    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue, Queue(f"{queue_name}-c", core_url) as copy:
+        await queue.upsert_job_scheduler("tick", every=3_600_000)
+        await queue.add("plain")
+        async with FlowProducer(core_url) as flows:
+            leaves = [FlowJob("leaf", queue.name, at) for at in range(2)]
+            await flows.add(FlowJob("root", queue.name, children=leaves))
+        await queue.backup(tmp_path)
+        with pytest.raises(BackupError, match=r"3 unfinished jobs \(.*\) have a parent, children") as raised:
+            await copy.restore(tmp_path, source=queue_name, partitions=2)
+        assert "let workers serve both queues" in str(raised.value)
+        assert await copy.get_partitions() == await Queue(f"{queue_name}-c", core_url).get_partitions()
+        async with Worker(queue.name, work, core_url) as worker:
+            await worker.drain()
+        await queue.add("plain")
+        await queue.backup(tmp_path)
+        report = await copy.restore(tmp_path, source=queue_name, partitions=2)
+        assert report.not_kept == {"job links": 3, "schedulers": 1}
+        root = next(job for job in await copy.get_jobs("completed") if job.name == "root")
+        assert len(root.returnvalue or ()) == 2
+        assert await root.get_children_values() == {}
+        assert await copy.get_job_schedulers() == []
+
+
+async def test_another_number_needs_another_name(core_url: str, queue_name: str, tmp_path: Path):
+    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
+        await queue.add("n")
+        await queue.backup(tmp_path)
+        await queue.obliterate()
+    async with Queue(queue_name, core_url) as queue:
+        with pytest.raises(GlideMQValidationError, match="'partitions' = 2: must be that of the backup, 3, under the"):
+            await queue.restore(tmp_path, partitions=2)
+        with pytest.raises(GlideMQValidationError, match="'partitions' = 257"):
+            await queue.restore(tmp_path, partitions=257)
+        assert (await queue.restore(tmp_path, partitions=PARTITIONS)).jobs == 1
+    async with Queue(f"{queue_name}-c", core_url, partitions=4) as copy:
+        for wanted in (1, 2):
+            with pytest.raises(QueuePartitionsError) as raised:
+                await copy.restore(tmp_path, source=queue_name, partitions=wanted)
+            assert (raised.value.stored, raised.value.wanted) == (4, wanted)

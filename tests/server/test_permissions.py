@@ -4,35 +4,29 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from glidemq_py import (
-    Broadcast,
-    BroadcastWorker,
     FlowJob,
     FlowProducer,
     GlideMQError,
     Job,
+    Lease,
     LibraryError,
-    Message,
     PermissionDeniedError,
     Queue,
-    QueueEvents,
-    WaitTimeoutError,
     Worker,
     library,
 )
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.library_source import assemble
-from glidemq_py._maintenance import libraries as library_sweep
-from glidemq_py._maintenance.libraries import UnusedLibrariesTask
-from glidemq_py._worker import wake_channel
-from glidemq_py._worker.command.arguments import WorkerArguments
-from glidemq_py._worker.command.health import check_health
 from glidemq_py.testing import RespClient, RespError, ServerProcess
+from tests.inside import assemble, connected, wake_channel
+from tests.inside import libraries as library_sweep
+from tests.server.command import arguments_of_check, check_health
+from tests.server.worker_support import StartServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/operate/permissions.md").read_text(encoding="utf-8")
@@ -46,11 +40,11 @@ UNIMPORTANT = {"client|setinfo", "client|setname", "client|id", "client|unblock"
 
 
 @pytest.fixture
-def place(private_server: Callable[..., ServerProcess]) -> ServerProcess:
+def place(private_server: StartServer) -> ServerProcess:
     return private_server()
 
 
-def allow(client: RespClient, user: str, rule: list[str]) -> None:
+def allow(client: RespClient, user: str, rule: list[str]):
     client.execute_everywhere("ACL", "SETUSER", user, "reset", "on", ">SECRET", *rule)
     client.execute_everywhere("ACL", "LOG", "RESET")
 
@@ -65,157 +59,17 @@ def refused(client: RespClient) -> set[str]:
     return {str(entry["object"]) for entry in entries} - UNIMPORTANT
 
 
-async def produce(url: str) -> None:
-    async with Queue("q", url) as queue:
-        job = await queue.add("a", {"x": 1})
-        await queue.add_bulk([("b", 1)] * 3)
-        for options in ({"delay": 50}, {"priority": 3}, {"lifo": True}, {"ttl": 60_000}, {"job_id": "mine"}):
-            await queue.add("c", **options)
-        assert (await queue.add("c", job_id="mine")).outcome == "duplicate"
-        await queue.add("c", job_id="77")
-        for mode in ("throttle", "debounce"):
-            for _ in range(2):
-                await queue.add("d", delay=10_000, deduplication={"id": mode, "mode": mode, "ttl": 60_000})
-        bucket = {"capacity": 5, "refill_rate": 1}
-        ordering: Any = {"key": "k", "rate_limit": {"max": 1, "duration": 1_000}, "token_bucket": bucket}
-        await queue.add("o", ordering=ordering)
-        await queue.get_job_counts()
-        assert await queue.get_job(job.id) is not None
-        for state in ("waiting", "delayed", "prioritized", "completed", "failed", "active"):
-            await queue.get_jobs(state)
-        assert await job.get_state() == "waiting"
-        with pytest.raises(WaitTimeoutError):
-            await queue.add_and_wait("w", 1, wait_timeout=50)
-    async with FlowProducer(url) as flows:
-        for children in (2, 250):  # a single call, and several calls with a flow record
-            tree = FlowJob("p", "q", children=[FlowJob("c", f"q{n % 2 or ''}", n) for n in range(children)])
-            assert len((await flows.add(tree)).children) == children
-            assert (await flows.add(tree, budget={"max_total_tokens": 100})).children
+async def nothing(_: Job): ...
 
 
-async def work(url: str) -> None:
-    async def handle(job: object) -> int:
-        await job.log("x")  # type: ignore[attr-defined]
-        await job.update_progress(5)  # type: ignore[attr-defined]
-        await job.update_data({"y": 1})  # type: ignore[attr-defined]
-        if job.name == "fails":  # type: ignore[attr-defined]
-            raise ValueError("x")
-        if job.name == "long":  # type: ignore[attr-defined]
-            await began.put(job)
-            await asyncio.Event().wait()
-        return 1
-
-    began: asyncio.Queue[object] = asyncio.Queue()
-    worker = Worker("q", handle, url, concurrency=3, lock_duration=1_000, stalled_interval=1_000)
-    async with Queue("q", url) as queue, worker:
-        completed: asyncio.Queue[str] = asyncio.Queue()
-        worker.on("completed", lambda job, _: completed.put_nowait(job.id))
-        assert await queue.add_and_wait("a", attempts=2) == 1
-        assert await queue.add_and_wait("a", delay=20) == 1
-        for kept in ({"count": 1, "age": 60}, True):
-            removed = await queue.add("a", remove_on_complete=kept)  # type: ignore[arg-type]
-            while await completed.get() != removed.id:
-                pass
-        for options in ({"priority": 2}, {"lifo": True}, {"timeout": 20_000}):
-            await (await queue.add("a", **options)).wait_until_finished()
-        failed = await queue.add("fails", attempts=2, backoff=10, remove_on_fail={"count": 5})
-        with pytest.raises(GlideMQError, match="ValueError"):
-            await failed.wait_until_finished()
-        await failed.retry()
-        library_sweep._registered.clear()
-        parts = worker._life.parts
-        assert parts is not None
-        assert isinstance(parts.link.transport, AsyncTransport)
-        await UnusedLibrariesTask(parts.link.transport).sweep()
-        await parts.recovery.run_once()
-        await parts.fetching.invalidate_pipelined()
-        await queue.add("long")
-        await began.get()
-        await worker.close(force=True)
-
-
-async def operate(url: str) -> None:
-    async with Queue("q", url) as queue, QueueEvents("q", url) as events:
-        await queue.pause()
-        assert await queue.is_paused()
-        await queue.resume()
-        await wait_and_stream(queue, url)
-        await queue.get_workers()
-        assert await queue.remove((await queue.add("gone")).id)
-        seen = asyncio.ensure_future(anext(aiter(events)))
-        while not seen.done():
-            await queue.add("seen")
-            await asyncio.wait({seen}, timeout=0.05)
-        async for job in queue.iter_jobs("waiting"):
-            await job.remove()
-        await queue.add("left")
-        await queue.obliterate(force=True)
-
-
-async def wait_and_stream(queue: Queue, url: str) -> None:
-    """Use suspension, its timeout, signals, streams, vectors."""
-
-    async def handle(job: Job) -> None:
-        await job.stream({"n": 1})
-        await job.store_vector("embedding", [0.5])
-        await job.wait_for_signal("go", timeout=job.data)
-
-    async with Worker("q", handle, url):
-        late, served = await queue.add("late", 50), await queue.add("served", 60_000)
-        assert await queue.read_stream(served.id, block=10_000)
-        await queue.signal(served.id, "go")
-        await served.wait_until_finished()
-        with pytest.raises(GlideMQError, match="Suspend timeout exceeded"):
-            await late.wait_until_finished()
-        assert await queue.get_suspended_jobs() == []
-
-
-async def broadcast(url: str) -> None:
-    async def handle(message: Message) -> str:
-        if message.name == "fails" and not message.attempts_made:
-            raise ValueError("x")
-        return "x"
-
-    worker = BroadcastWorker("b", handle, url, subscription="s", subjects=[">"], lock_duration=1_000, concurrency=3)
-    async with Broadcast("b", url, max_messages=5, max_age=60_000) as messages:
-        await messages.subscribe("left", "0-0")
-        async with worker:
-            message_id = await messages.publish("fails", attempts=2, backoff=10)
-            await messages.publish("late", delay=20)
-            await messages.publish_bulk([("a", n) for n in range(20)])
-            assert await messages.get_delivery(message_id or "", "s") is None  # trimmed
-            await messages.get_subscriptions()
-            parts = worker._life.parts
-            assert parts is not None
-            await parts.recovery.run_once()
-            await parts.fetching.invalidate_pipelined()
-            await worker.drain()
-        assert await messages.remove_subscription("left")
-        await messages.queue.check()
-        await messages.queue.obliterate(force=True)
-
-
-async def everything(url: str) -> None:
-    for part in (produce, work, operate, broadcast):
-        await part(url)
-
-
-@pytest.mark.parametrize(
-    ("user", "extra", "part"),
-    [
-        pytest.param("app", LOADING, everything, id="app"),
-        pytest.param("app", ["+function|list"], everything, id="app that may not load", marks=pytest.mark.slow),
-        pytest.param("producer", [], produce, id="producer"),
-    ],
-)
-async def test_rules_are_sufficient(
-    place: ServerProcess, user: str, extra: list[str], part: Callable[[str], Awaitable[None]]
-) -> None:
+async def test_an_application_that_may_load_the_library_does(place: ServerProcess):
+    """And deletes those that no process uses any more."""
     with place.client() as client:
-        allow(client, user, RULES[user] + extra)
-        if "+function|load" not in extra:
-            client.execute("FUNCTION", "LOAD", assemble().code)
-        await part(as_user(place.url, user))
+        allow(client, "app", RULES["app"] + LOADING)
+        async with Queue("q", as_user(place.url, "app")) as queue:
+            assert (await queue.add("a")).id == "1"
+            transport: Any = await (await connected(queue)).transport.connected()  # type: ignore[attr-defined]
+            await library_sweep.UnusedLibrariesTask(transport.transport).sweep()
         assert refused(client) == set()
 
 
@@ -228,17 +82,17 @@ async def test_rules_are_sufficient(
 )
 async def test_a_worker_logs_a_missing_permission_once(
     place: ServerProcess, caplog: pytest.LogCaptureFixture, command: str, what: str
-) -> None:
+):
     failures, started, gate, done = asyncio.Queue[Exception](), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def handle(_: Job[Any, Any]) -> None:
+    async def handle(_: Job):
         started.set()
         await gate.wait()
 
     with place.client() as client:
         allow(client, "app", RULES["app"] + LOADING)
         app = as_user(place.url, "app")
-        async with Queue[Any, Any]("q", place.url) as queue, Worker[None]("q", handle, app, concurrency=3) as worker:
+        async with Queue("q", place.url) as queue, Worker[None]("q", handle, app, concurrency=3) as worker:
             worker.on("completed", lambda *_: done.set())
             worker.on("error", failures.put_nowait)
             if what == "reporting results":
@@ -262,7 +116,7 @@ async def test_a_worker_logs_a_missing_permission_once(
     assert ends[0] in lines[-2:], lines  # reconnecting may end later
 
 
-async def test_producer_works_after_an_administrator_loads_the_library(place: ServerProcess) -> None:
+async def test_producer_works_after_an_administrator_loads_the_library(place: ServerProcess):
     """Without `+function|load`: an administrator runs `library load`; the producer cannot change code."""
     with place.client() as client:
         allow(client, "producer", RULES["producer"])
@@ -279,7 +133,7 @@ async def test_producer_works_after_an_administrator_loads_the_library(place: Se
                     intruder.execute("FUNCTION", *command)
 
 
-async def test_permission_to_load_allows_replacing_all_code(place: ServerProcess) -> None:
+async def test_permission_to_load_allows_replacing_all_code(place: ServerProcess):
     """The reason to deny producers `+function|load`: functions run with the permissions of their caller."""
     evil = f"#!lua name={assemble().name}\nredis.register_function('{assemble().function('pause')}', function()"
     evil += " return redis.call('SET', 'glide:{q}:secret', 'x') end)"
@@ -292,49 +146,25 @@ async def test_permission_to_load_allows_replacing_all_code(place: ServerProcess
         assert client.execute("GET", "glide:{q}:secret") == "x"
 
 
-@pytest.mark.slow
-async def test_short_rule_is_sufficient(place: ServerProcess) -> None:
-    found = re.search(r"The shorter `(.*?)`", PAGE)
-    assert found is not None
-    with place.client() as client:
-        keys = [word for word in RULES["app"] if word.startswith("~")]
-        allow(client, "app", [*keys, *found[1].split(), *LOADING])
-        await everything(as_user(place.url, "app"))
-        assert refused(client) == set()
-
-
-@pytest.mark.slow
-async def test_rules_are_sufficient_in_a_cluster(cluster_url: str, cluster_resp: RespClient) -> None:
-    extra = ["+ping", "+cluster|slots", "+readonly", "+asking"]
-    allow(cluster_resp, "app", [*RULES["app"], *LOADING, *extra])
-    try:
-        await everything(as_user(cluster_url, "app"))
-        assert refused(cluster_resp) == set()
-    finally:
-        cluster_resp.execute_everywhere("ACL", "DELUSER", "app")
-
-
-async def test_probe_and_administrator_rules_are_sufficient(
-    place: ServerProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_probe_and_administrator_rules_are_sufficient(place: ServerProcess, capsys: pytest.CaptureFixture[str]):
     with place.client() as client:
         allow(client, "probe", RULES["probe"])
         allow(client, "admin", ["-@all", "+info", "+function|load", "+function|list", "+fcall"])
         admin = as_user(place.url, "admin")
         assert await asyncio.to_thread(library.main, ["load", "--url", admin]) == 0
         assert await asyncio.to_thread(library.main, ["check", "--url", admin]) == 0
-        probe = WorkerArguments(check=True, queue="q", url=as_user(place.url, "probe"))
-        async with Worker("q", cast("Any", produce), place.url):
+        probe = arguments_of_check(queue="q", url=as_user(place.url, "probe"))
+        async with Worker("q", nothing, place.url):
             assert await asyncio.to_thread(check_health, probe) == 0
         assert refused(client) == set()
 
 
-async def test_check_of_an_idle_worker_succeeds_without_permission_to_ping(place: ServerProcess) -> None:
+async def test_check_of_an_idle_worker_succeeds_without_permission_to_ping(place: ServerProcess):
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)
         allow(client, "probe", RULES["probe"])
-        probe = WorkerArguments(check=True, queue="idle", url=as_user(place.url, "probe"))
-        async with Worker(["idle", "other"], cast("Any", produce), place.url):
+        probe = arguments_of_check(queue="idle", url=as_user(place.url, "probe"))
+        async with Worker(["idle", "other"], nothing, place.url):
             async with asyncio.timeout(30):
                 while not (names := client.execute("ZRANGE", "glide:{idle}:workers", 0, -1)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -345,19 +175,28 @@ async def test_check_of_an_idle_worker_succeeds_without_permission_to_ping(place
 
 async def test_no_client_subscribes_without_permission_for_messages(
     place: ServerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fail(*_: object) -> None:
+):
+    async def fail(*_: object):
         raise AssertionError("GLIDE would log thousands of errors")
 
     monkeypatch.setattr(wake_channel, "subscribe", fail)
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)
         allow(client, "app", RULES["app"])
-        async with Worker(["a", "b"], cast("Any", produce), as_user(place.url, "app")):
+        async with Worker(["a", "b"], nothing, as_user(place.url, "app")):
             assert "queues are polled instead: permission denied" in caplog.text
 
 
-async def test_missing_permission_is_named(place: ServerProcess) -> None:
+async def test_permissions_for_wake_ups_suffice(place: ServerProcess, caplog: pytest.LogCaptureFixture):
+    (rule,) = re.findall(r"^\| `(\+publish .*?)` \|", PAGE, flags=re.MULTILINE)
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        allow(client, "app", [*RULES["app"], *rule.split()])
+        async with Worker(["a", "b"], nothing, as_user(place.url, "app")):
+            assert "polled instead" not in caplog.text
+
+
+async def test_missing_permission_is_named(place: ServerProcess):
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)
         for missing in ("xadd", "fcall"):
@@ -378,7 +217,7 @@ READS = {
 }  # fmt: skip
 
 
-def read(client: RespClient, key: str) -> Any:
+def read(client: RespClient, key: str):
     kind = client.execute("TYPE", key)
     found = client.execute(*(key if word == "{}" else word for word in READS[kind]))
     return kind, sorted(found) if kind == "set" else found
@@ -388,7 +227,7 @@ async def fill(url: str) -> dict[str, str]:
     """Add jobs of every kind. Return the id of one job per state."""
     ids: dict[str, str] = {}
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if job.name == "suspends":
             await job.suspend()
         if job.name == "fails":
@@ -445,14 +284,14 @@ OPERATORS: dict[str, Callable[[Queue, dict[str, str]], Awaitable[Any]]] = {
 }
 
 
-async def retry(queue: Queue, job_id: str) -> None:
+async def retry(queue: Queue, job_id: str):
     job = await queue.get_job(job_id)
     assert job is not None
     await job.retry()
 
 
 @pytest.mark.slow
-async def test_operator_functions_of_a_producer_end_and_change_everything_or_nothing(place: ServerProcess) -> None:
+async def test_operator_functions_of_a_producer_end_and_change_everything_or_nothing(place: ServerProcess):
     """A function that lacks a permission in its middle would leave the queue half changed."""
     rejected = set[str]()
     with place.client() as client:
@@ -473,7 +312,63 @@ async def test_operator_functions_of_a_producer_end_and_change_everything_or_not
     assert rejected >= {"obliterate", "drain", "clean failed", "retry jobs", "remove waiting", "revoke waiting"}
 
 
-async def test_durable_adds_need_more_commands_and_add_nothing_without_them(place: ServerProcess) -> None:
+SOURCES: dict[str, dict[str, Any]] = {
+    "stream": {},
+    "list": {"lifo": True},
+    "priority": {"priority": 7},
+    "rank above the priorities": {"rank": 5_000},
+    "rank below the priorities": {"rank": -5},
+    "fair key": {"fair_key": "k"},
+    "limited name": {},
+    "ordering group": {"ordering": {"key": "k", "concurrency": 2}},
+    "delayed": {"delay": 1},
+    "delayed with a rank": {"delay": 1, "rank": 5_000},
+    "scheduled by a peer": {"priority": 7},
+}
+"""Options of a job per place from which jobs are fetched."""
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_only_workers_fetch_and_report_jobs_of_any_source(place: ServerProcess, source: str):
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        for role in (others := ("observer", "producer", "operator")):
+            allow(client, role, RULES[role])
+        allow(client, "worker", RULES["worker"])
+        async with AsyncExitStack() as stack:
+            queue, worker, *denied = [
+                await stack.enter_async_context(Queue("q", url))
+                for url in (place.url, *(as_user(place.url, role) for role in ("worker", *others)))
+            ]
+            if source == "limited name":
+                await queue.set_name_limits("a", concurrency=5)
+            ids = [(await queue.add("a", 1, **SOURCES[source])).id for _ in range(2)]
+            if source == "scheduled by a peer":
+                for job_id in ids:
+                    client.execute("ZREM", "glide:{q}:scheduled", job_id)
+                    client.execute("LPUSH", "glide:{q}:priority", job_id)
+            (lease,) = await worker.fetch(1, wait=10_000, owner="o")
+            before = contents(client)
+            for user in denied:
+                foreign = Lease.from_token(user, lease.token)
+                for call in (
+                    lambda user=user: user.fetch(1),
+                    lambda foreign=foreign: foreign.complete(1),
+                    lambda foreign=foreign: foreign.fail("no"),
+                    lambda foreign=foreign: foreign.extend(60_000),
+                    lambda foreign=foreign: foreign.release(),
+                    lambda user=user: user.release_owner("o"),
+                ):
+                    with pytest.raises(PermissionDeniedError, match=r"(?i)xreadgroup|hset"):
+                        await call()
+            assert contents(client) == before
+            await lease.complete(1)
+            (last,) = await worker.fetch(1, wait=10_000, owner="o")
+            await last.complete(1)
+            assert {lease.job.id, last.job.id} == set(ids)
+
+
+async def test_durable_adds_need_more_commands_and_add_nothing_without_them(place: ServerProcess):
     with place.client() as client:
         client.execute("CONFIG", "SET", "appendonly", "yes")
         client.execute("FUNCTION", "LOAD", assemble().code)
@@ -494,7 +389,7 @@ def operator_commands() -> set[str]:
 
 
 @pytest.mark.slow
-async def test_each_missing_permission_rejects_operator_functions(place: ServerProcess) -> None:
+async def test_each_missing_permission_rejects_operator_functions(place: ServerProcess):
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)
         await fill(place.url)
@@ -508,7 +403,7 @@ async def test_each_missing_permission_rejects_operator_functions(place: ServerP
             assert contents(client) == before, missing
 
 
-def test_operator_functions_require_the_commands_that_they_use() -> None:
+def test_operator_functions_require_the_commands_that_they_use():
     """The list of lua/core/permissions.lua is complete: also for the code that operator functions share."""
     lua = ROOT / "lua"
     used = set[str]()
@@ -524,11 +419,11 @@ def test_operator_functions_require_the_commands_that_they_use() -> None:
     assert operator_commands() <= {word[1:] for word in RULES["app"] if word.startswith("+")}
 
 
-ONLY_WORKERS = {"publish", "rpop", "xreadgroup", "xtrim", "zpopmin"}
+ONLY_WORKERS = {"pttl", "publish", "rpop", "xreadgroup", "xtrim", "zpopmin"}
 """Commands in shared files that no operator function reaches; a missing permission for PUBLISH is ignored."""
 
 
-def test_rules_match_the_commands_in_use(place: ServerProcess) -> None:
+def test_rules_match_the_commands_in_use(place: ServerProcess):
     with place.client() as client:
         known = {name.lower() for name in client.execute("COMMAND", "LIST")}
     lua = [path for path in (ROOT / "lua").rglob("*.lua") if path.parent.name not in ("wire_library", "clock")]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
 
 import glidemq_py
 from glidemq_py import BulkAddError, PermissionDeniedError
-from glidemq_py._client.library_source import assemble
-from glidemq_py.testing import RespClient, ServerProcess
+from glidemq_py.testing import RespClient
+from tests.inside import assemble
 from tests.server.permission_calls import CALLS, Denied, Place
+from tests.server.test_permissions import PAGE as RULES_PAGE
 from tests.server.test_permissions import RULES, UNIMPORTANT, as_user
+from tests.server.worker_support import StartServer
 from tools.generate_permissions import PAGE, page
 from tools.permissions import LOCAL, METHODS, NEEDS_SEARCH_MODULE, ROLES
 
@@ -50,7 +53,7 @@ def is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
 
 
-def test_every_public_method_has_its_roles() -> None:
+def test_every_public_method_has_its_roles():
     methods = public_methods()
     assert len(methods) > 150
     known = ALLOWED.keys() | LOCAL | NEEDS_SEARCH_MODULE
@@ -61,11 +64,11 @@ def test_every_public_method_has_its_roles() -> None:
     assert plain - methods == set(), "these do not exist"
 
 
-def test_every_method_with_roles_has_a_call() -> None:
+def test_every_method_with_roles_has_a_call():
     assert set(CALLS) == set(ALLOWED)
 
 
-def test_page_has_the_current_table() -> None:
+def test_page_has_the_current_table():
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(text), "run python -m tools.generate_permissions"
 
@@ -73,28 +76,32 @@ def test_page_has_the_current_table() -> None:
 class Server:
     """A server with the library; each call has a user of its own, so that its denials can be told apart."""
 
-    def __init__(self, process: ServerProcess, client: RespClient) -> None:
-        self._url, self._client = process.url, client
-        self._users = 0
+    def __init__(self, url: str, client: RespClient, rules: Mapping[str, list[str]] = RULES):
+        self._url, self._client, self._rules = url, client, rules
+        self.users: list[str] = []
         self._denied = defaultdict[str, set[str]](set)
-        client.execute("CONFIG", "SET", "acllog-max-len", 100_000)
-        client.execute("FUNCTION", "LOAD", assemble().code)
+        client.execute_everywhere("CONFIG", "SET", "acllog-max-len", 100_000)
+        client.execute_everywhere("FUNCTION", "LOAD", "REPLACE", assemble().code)
 
     def denied(self, user: str) -> set[str]:
         """Return the commands and keys that the server has denied to a user."""
-        # Read and emptied in one transaction: thousands of entries of earlier calls are not read again.
-        for command in (("MULTI",), ("ACL", "LOG", 100_000), ("ACL", "LOG", "RESET")):
-            self._client.execute(*command)
-        for each in self._client.execute("EXEC")[0]:
+        if self._url.count(":") > 2:  # a cluster, with several addresses
+            logs = self._client.execute_everywhere("ACL", "LOG", 100_000)
+        else:
+            # Read and emptied in one transaction: thousands of entries of earlier calls are not read again.
+            for command in (("MULTI",), ("ACL", "LOG", 100_000), ("ACL", "LOG", "RESET")):
+                self._client.execute(*command)
+            logs = self._client.execute("EXEC")[:1]
+        for each in (each for log in logs for each in log):
             entry = dict(zip(each[::2], each[1::2], strict=True))
             self._denied[entry["username"]].add(str(entry["object"]))
         return self._denied[user] - OPTIONAL
 
     async def call(self, name: str, role: str) -> Exception | None:
         """Call a method as a role; return the error of a denied permission."""
-        self._users += 1
-        user, queue = f"{role}{self._users}", f"q{self._users}"
-        self._client.execute("ACL", "SETUSER", user, "reset", "on", ">SECRET", *RULES[role])
+        queue = f"q{len(self.users)}"
+        self.users.append(user := f"{role}-{queue}")
+        self._client.execute_everywhere("ACL", "SETUSER", user, "reset", "on", ">SECRET", *self._rules[role])
         async with AsyncExitStack() as stack:
             place = Place(
                 queue,
@@ -124,7 +131,7 @@ class Server:
         slots = asyncio.Semaphore(CONCURRENT)
         found: dict[tuple[str, str], Exception | None] = {}
 
-        async def one(key: tuple[str, str]) -> None:
+        async def one(key: tuple[str, str]):
             async with slots:
                 try:
                     found[key] = await self.call(*key)
@@ -139,16 +146,16 @@ class Server:
 
 
 @pytest.fixture
-def roles(private_server: Callable[..., ServerProcess], caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
+def roles(private_server: StartServer, caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
     caplog.set_level(logging.CRITICAL)
     process = private_server()
     with process.client() as client:
-        yield Server(process, client)
+        yield Server(process.url, client)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_role_may_call_what_the_table_says_and_no_more(roles: Server, role: str) -> None:
+async def test_a_role_may_call_what_the_table_says_and_no_more(roles: Server, role: str):
     errors = await roles.call_all([(name, role) for name in ALLOWED])
     assert len(errors) > 150
     found = defaultdict[bool, set[str]](set)
@@ -157,7 +164,29 @@ async def test_a_role_may_call_what_the_table_says_and_no_more(roles: Server, ro
     assert found[True] == {name for name, allowed in ALLOWED.items() if role in allowed}
 
 
-def test_an_observer_can_write_nothing(resp: RespClient) -> None:
+SHORT = re.findall(r"The shorter `(.*?)`", RULES_PAGE)[0].split()
+IN_A_CLUSTER = ["+ping", "+cluster|slots", "+readonly", "+asking"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["one server", "cluster"])
+async def test_an_application_may_call_everything(
+    request: pytest.FixtureRequest, private_server: StartServer, place: str
+):
+    """With the shorter rule on one server, with the long one in a cluster."""
+    url = private_server().url if place == "one server" else request.getfixturevalue("cluster_url")
+    keys = [word for word in RULES["app"] if word[0] == "~"]
+    rules = {"one server": [*keys, *SHORT], "cluster": [*RULES["app"], *IN_A_CLUSTER]}
+    with RespClient.from_url(url) as client:
+        server = Server(url, client, {"app": rules[place]})
+        try:
+            errors = await server.call_all([(name, "app") for name, allowed in ALLOWED.items() if "app" in allowed])
+        finally:
+            client.execute_everywhere("ACL", "DELUSER", *server.users)
+    assert set(errors.values()) == {None}
+
+
+def test_an_observer_can_write_nothing(resp: RespClient):
     """A function runs with its caller's permissions, so this covers all functions."""
     allowed = [word[1:] for word in RULES["observer"] if word.startswith("+")]
     details = {each[0]: each[2] for each in resp.execute("COMMAND", "INFO", *allowed)}

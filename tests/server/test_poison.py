@@ -68,7 +68,7 @@ def start(tmp_path: Path, core_url: str, queue_name: str) -> Start:
 
 
 @pytest.mark.timeout(1_000)
-async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: RespClient, queue_name: str) -> None:
+async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: RespClient, queue_name: str):
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:
         jobs = await queue.add_bulk([("poison" if n == 40 else "good", n) for n in range(161)])
@@ -90,7 +90,7 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
 @pytest.mark.timeout(1_000)
 async def test_a_deploy_that_kills_every_process_charges_no_job(
     start: Start, tmp_path: Path, core_url: str, core_resp: RespClient, queue_name: str
-) -> None:
+):
     """All 201 jobs are suspects at once, one of them is poison. Half run again at the same time; the 200 complete."""
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:

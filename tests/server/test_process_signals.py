@@ -4,17 +4,18 @@ import asyncio
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker, graceful_shutdown
-from glidemq_py._worker import shutdown
+from glidemq_py import Job, Queue, graceful_shutdown
 from glidemq_py._worker.shutdown import SignalFilter, on_termination
+from tests.inside import shutdown
 from tests.server.command import Command
-from tests.server.worker_support import EventRecorder, until, with_timeout
+from tests.server.worker_support import EventRecorder, WorkerFor, until, with_timeout
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,7 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
-def repetitions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def repetitions_count(monkeypatch: pytest.MonkeyPatch):
     """No signal is a repetition, so the previous handlers are restored at once."""
     monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0)
 
@@ -118,57 +119,63 @@ def start(tmp_path: Path, url: str) -> Start:
     return begin
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_one_signal_ends_two_workers_of_a_loop(start: Start, queue_name: str, number: signal.Signals) -> None:
-    with start(ONCE + TWO, queue_name, f"{queue_name}-2") as command:
-        await command.printed("^ready$", 2)
+ALL_CLOSED = ["^closed$"] * 2
+
+
+@pytest.mark.parametrize(
+    ("program", "ready", "number", "printed"),
+    [
+        (ONCE + TWO, ["^ready$"] * 2, signal.SIGTERM, [*ALL_CLOSED, "handlers restored"]),
+        (ONCE + TWO, ["^ready$"] * 2, signal.SIGINT, [*ALL_CLOSED, "handlers restored"]),
+        (ONE_STARTS, ["^ready$", "retrying in"], signal.SIGTERM, ["handlers restored"]),
+        (THREAD, ["^ready$"] * 2, signal.SIGTERM, ALL_CLOSED),
+    ],
+    ids=["two of a loop", "by SIGINT", "one that starts", "of two threads"],
+)
+async def test_one_signal_ends_all_workers(
+    start: Start, queue_name: str, program: str, ready: list[str], number: signal.Signals, printed: list[str]
+):
+    with start(program, queue_name, f"{queue_name}-2") as command:
+        for line, count in Counter(ready).items():
+            await command.printed(line, count)
         command.signal(number)
-        await command.printed("^closed$", 2)
-        await command.printed("handlers restored")
+        for line, count in Counter(printed).items():
+            await command.printed(line, count)
         assert await command.ends() == 0
 
 
-async def test_repeated_signal_does_not_interrupt_cleanup_after_run(
-    start: Start, tmp_path: Path, queue_name: str
-) -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+async def test_only_a_repeated_signal_does_not_interrupt_cleanup_after_run(
+    start: Start, tmp_path: Path, queue_name: str, first: signal.Signals
+):
+    """Another one has its previous effect."""
     with start(CLEAN_UP, queue_name, f"{queue_name}-2") as command:
         await command.printed("^ready$", 2)
-        command.signal(signal.SIGTERM)
+        command.signal(first)
         await command.printed("^cleaning up$")
         command.signal(signal.SIGTERM)
-        (tmp_path / "gate").touch()
-        await command.printed("^cleaned up$")
-        assert await command.ends() == 0
-
-
-async def test_another_signal_after_run_has_its_previous_effect(start: Start, queue_name: str) -> None:
-    with start(CLEAN_UP, queue_name, f"{queue_name}-2") as command:
-        await command.printed("^ready$", 2)
-        command.signal(signal.SIGINT)
-        await command.printed("^cleaning up$")
-        command.signal(signal.SIGTERM)
-        assert await command.ends() == -signal.SIGTERM
-
-
-async def test_second_signal_still_waits_for_running_jobs(
-    start: Start, tmp_path: Path, url: str, queue_name: str
-) -> None:
-    async with Queue(queue_name, url) as queue:
-        with start(TWO, queue_name, f"{queue_name}-2") as command:
-            await command.printed("^ready$", 2)
-            job = await queue.add("n")
-            await command.printed(f"^began {job.id}$")
-            for _ in range(3):
-                command.signal(signal.SIGTERM)
-            await command.printed("^closed$")  # the idle worker; the busy one waits for its job
+        if first == signal.SIGTERM:
             (tmp_path / "gate").touch()
-            await command.printed(f"^ended {job.id}$")
-            await command.printed("^closed$", 2)
-            assert await command.ends() == 0
-        assert await job.is_completed()
+            await command.printed("^cleaned up$")
+        assert await command.ends() == (0 if first == signal.SIGTERM else -signal.SIGTERM)
 
 
-async def test_another_signal_hurries_both(start: Start, url: str, queue_name: str) -> None:
+async def test_second_signal_still_waits_for_running_jobs(start: Start, tmp_path: Path, queue: Queue, queue_name: str):
+    with start(TWO, queue_name, f"{queue_name}-2") as command:
+        await command.printed("^ready$", 2)
+        job = await queue.add("n")
+        await command.printed(f"^began {job.id}$")
+        for _ in range(3):
+            command.signal(signal.SIGTERM)
+        await command.printed("^closed$")  # the idle worker; the busy one waits for its job
+        (tmp_path / "gate").touch()
+        await command.printed(f"^ended {job.id}$")
+        await command.printed("^closed$", 2)
+        assert await command.ends() == 0
+    assert await job.is_completed()
+
+
+async def test_another_signal_hurries_both(start: Start, url: str, queue_name: str):
     other = f"{queue_name}-2"
     async with Queue(queue_name, url) as first, Queue(other, url) as second:
         with start(TWO, queue_name, other) as command:
@@ -183,48 +190,32 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
         assert [await job.is_waiting() for job in jobs] == [True, True]
 
 
-async def test_starting_worker_is_closed_too(start: Start, queue_name: str) -> None:
-    with start(ONE_STARTS, queue_name, f"{queue_name}-2") as command:
-        await command.printed("^ready$")
-        await command.printed("retrying in")
-        command.signal(signal.SIGTERM)
-        await command.printed("handlers restored")
-        assert await command.ends() == 0
-
-
-async def test_workers_of_other_threads_are_ended_with_those_of_the_main_thread(start: Start, queue_name: str) -> None:
-    with start(THREAD, queue_name, f"{queue_name}-2") as command:
-        await command.printed("^ready$", 2)
-        command.signal(signal.SIGTERM)
-        await command.printed("^closed$", 2)
-        assert await command.ends() == 0
-
-
-async def test_a_worker_runs_in_a_thread_of_its_own(url: str, queue_name: str) -> None:
-    done: list[Any] = []
+async def test_a_worker_runs_in_a_thread_of_its_own(queue: Queue, worker_for: WorkerFor):
+    done: Any = []
     before = signal.getsignal(signal.SIGTERM)
 
-    def in_thread() -> None:
-        async def handle(job: Job) -> None:
+    def in_thread():
+        async def handle(job: Job):
             done.append(job.id)
             closing.append(asyncio.ensure_future(worker.close()))
 
-        closing: list[Any] = []
-        worker = Worker(queue_name, handle, url)
+        closing: Any = []
+        worker = worker_for(handle)
         asyncio.run(worker.run())
 
-    async with Queue(queue_name, url) as queue:
-        thread = threading.Thread(target=in_thread)
-        thread.start()
-        job = await queue.add("n")
-        await with_timeout(asyncio.to_thread(thread.join))
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    job = await queue.add("n")
+    await with_timeout(asyncio.to_thread(thread.join))
     assert done == [job.id]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-async def test_run_and_graceful_shutdown_share_the_signals(url: str, queue_name: str, repetitions_count: None) -> None:
+async def test_run_and_graceful_shutdown_share_the_signals(
+    worker_for: WorkerFor, url: str, queue_name: str, repetitions_count: None
+):
     before = signal.getsignal(signal.SIGTERM)
-    worker, queue = Worker(queue_name, lambda job: None, url), Queue(queue_name, url)
+    worker, queue = worker_for(lambda job: None), Queue(queue_name, url)
     recorded = EventRecorder(worker)
     async with graceful_shutdown(queue) as shutdown:
         running = asyncio.ensure_future(worker.run())
@@ -239,7 +230,7 @@ async def test_run_and_graceful_shutdown_share_the_signals(url: str, queue_name:
 # -- without a server -----------------------------------------------------------------------------------------
 
 
-def test_the_same_signal_within_a_second_counts_once() -> None:
+def test_the_same_signal_within_a_second_counts_once():
     now = 0.0
     seen = SignalFilter(lambda: now)
     assert [seen.accepts(signal.SIGTERM), seen.accepts(signal.SIGTERM), seen.accepts(signal.SIGINT)] == [
@@ -253,13 +244,13 @@ def test_the_same_signal_within_a_second_counts_once() -> None:
     assert seen.accepts(signal.SIGTERM)
 
 
-async def test_the_previous_handler_is_restored_when_the_last_leaves(repetitions_count: None) -> None:
+async def test_the_previous_handler_is_restored_when_the_last_leaves(repetitions_count: None):
     received: list[str] = []
     previous = signal.signal(signal.SIGTERM, lambda *_: received.append("previous"))
     mine = signal.getsignal(signal.SIGTERM)
     recorded = asyncio.Event()
 
-    def second(_: signal.Signals) -> None:
+    def second(_: signal.Signals):
         received.append("second")
         recorded.set()
 
@@ -276,10 +267,10 @@ async def test_the_previous_handler_is_restored_when_the_last_leaves(repetitions
     assert received == ["first", "second", "previous"]
 
 
-async def test_a_handler_that_was_installed_meanwhile_stays() -> None:
+async def test_a_handler_that_was_installed_meanwhile_stays():
     previous = signal.getsignal(signal.SIGTERM)
 
-    def theirs(*_: object) -> None: ...
+    def theirs(*_: object): ...
 
     try:
         with on_termination(lambda number: None):
@@ -289,20 +280,20 @@ async def test_a_handler_that_was_installed_meanwhile_stays() -> None:
         signal.signal(signal.SIGTERM, previous)
 
 
-def test_a_loop_that_was_abandoned_does_not_keep_the_signals(repetitions_count: None) -> None:
+def test_a_loop_that_was_abandoned_does_not_keep_the_signals(repetitions_count: None):
     before = signal.getsignal(signal.SIGTERM)
     received: list[str] = []
     first = asyncio.new_event_loop()
 
-    async def enter() -> Any:
+    async def enter():
         registration = on_termination(lambda number: received.append("first"))
         registration.__enter__()
         return registration
 
-    async def use() -> None:
+    async def use():
         recorded = asyncio.Event()
 
-        def second(_: signal.Signals) -> None:
+        def second(_: signal.Signals):
             received.append("second")
             recorded.set()
 

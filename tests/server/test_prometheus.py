@@ -20,21 +20,18 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import glidemq_py
-from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, Queue, Worker
-from glidemq_py._client import failures
+from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, JobRevokedError, Queue, Worker
 from glidemq_py._client.counting import FIGURES
-from glidemq_py._client.failures import Interruptions
-from glidemq_py._core.calls import administration, working
-from glidemq_py._core.calls.reading import gauges
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY, Start
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
+from tests.inside import administration, connected, failures, gauges, parts_of, working
 from tests.lua.own_support import OwnQueue
 from tests.server.command import Command
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import EventRecorder
+from tests.server.worker_support import EventRecorder, WorkerFor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,15 +49,15 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(name, labels)
 
 
-async def test_read_messages_of_a_broadcast_are_not_late(core_url: str, queue_name: str) -> None:
+async def test_read_messages_of_a_broadcast_are_not_late(core_url: str, queue_name: str):
     """Messages are kept after all subscriptions have read them; the age is that of the slowest subscription."""
     read = asyncio.Event()
 
-    async def handle(_: Any) -> None:
+    async def handle(_: Any):
         read.set()
 
     async with Broadcast(queue_name, core_url) as broadcast, Queue(queue_name, core_url) as queue:
-        link = await queue._connected()
+        link = await connected(queue)
 
         async def age() -> int:
             return (await link.transport.call(gauges(link.keys.meta))).oldest
@@ -74,7 +71,7 @@ async def test_read_messages_of_a_broadcast_are_not_late(core_url: str, queue_na
             assert await age() > 0
 
 
-async def test_of_a_queue(core_url: str, queue_name: str) -> None:
+async def test_of_a_queue(core_url: str, queue_name: str):
     registry = CollectorRegistry()
     collector = QueueCollector([queue_name], core_url)
     registry.register(collector)
@@ -97,7 +94,7 @@ async def test_of_a_queue(core_url: str, queue_name: str) -> None:
     collector.close()
 
 
-async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
+async def test_of_a_partitioned_queue(core_url: str, queue_name: str):
     """The metrics are those of all partitions, with the name of the queue."""
     registry = CollectorRegistry()
     collector = QueueCollector([queue_name], core_url)
@@ -106,7 +103,7 @@ async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
     def found(metric: str, **labels: str) -> float | None:
         return value(registry, f"glidemq_{metric}", queue=queue_name, **labels)
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if job.name == "bad":
             raise ValueError
 
@@ -116,7 +113,7 @@ async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
         assert found("jobs", state="waiting") is not None
         waiting = [found("jobs", state=state) for state in ("waiting", "group-waiting")]
         assert sum(filter(None, waiting)) == 39
-        links = [await part._connected() for part in queue._parts]
+        links = [await connected(part) for part in parts_of(queue)]
         before = max([(await link.transport.call(gauges(link.keys.meta))).oldest for link in links])
         age = found("oldest_waiting_age_seconds")
         assert age is not None
@@ -131,7 +128,7 @@ async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
             "completed": 30, "failed": 9, "delayed": 30,
         }  # fmt: skip
         assert (found("up"), found("paused"), found("workers")) == (1, 0, 0)
-        await queue._parts[2].pause()
+        await parts_of(queue)[2].pause()
         assert found("paused") == 1
         text = generate_latest(registry).decode()
         assert set(re.findall(r'queue="([^"]+)"', text)) == {queue_name}
@@ -141,11 +138,11 @@ async def test_of_a_partitioned_queue(core_url: str, queue_name: str) -> None:
 
 async def test_metrics_and_logs_of_a_worker_name_the_partitioned_queue(
     core_url: str, queue_name: str, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     caplog.set_level(logging.DEBUG, "glidemq_py")
     blocked, fired = threading.Event(), asyncio.Semaphore(0)
 
-    def handle(job: Job) -> None:
+    def handle(job: Job):
         if job.name == "bad":
             raise ValueError
         if job.name == "slow":
@@ -181,8 +178,8 @@ async def test_metrics_and_logs_of_a_worker_name_the_partitioned_queue(
 
 async def test_log_of_a_suspended_job_names_the_partitioned_queue(
     core_url: str, queue_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def handle(job: Job) -> None:
+):
+    async def handle(job: Job):
         await job.suspend(timeout=1)
 
     async with Queue(queue_name, core_url, partitions=3) as queue:
@@ -191,14 +188,14 @@ async def test_log_of_a_suspended_job_names_the_partitioned_queue(
             job = await queue.add("a", job_id="order-7")
             await recorder.wait("suspended")
         while (found := await queue.get_job(job.id)) is not None and found.state != "failed":
-            for part in queue._parts:
-                await SuspendTimeoutsTask(await part._connected()).run_once()
+            for part in parts_of(queue):
+                await SuspendTimeoutsTask(await connected(part)).run_once()
     lines = [record.getMessage() for record in caplog.records if "suspended without a signal" in record.getMessage()]
     assert len(lines) == 1
     assert f"queue {queue_name!r}: job {job.id!r} failed" in lines[0]
 
 
-async def test_unreachable_server_is_reported_without_an_error(queue_name: str) -> None:
+async def test_unreachable_server_is_reported_without_an_error(queue_name: str):
     registry = CollectorRegistry()
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -207,7 +204,7 @@ async def test_unreachable_server_is_reported_without_an_error(queue_name: str) 
         assert value(registry, "glidemq_paused", queue=queue_name) is None
 
 
-def test_invalid_names_are_rejected() -> None:
+def test_invalid_names_are_rejected():
     with pytest.raises(GlideMQValidationError):
         QueueCollector("mails")
     with pytest.raises(GlideMQValidationError):
@@ -225,7 +222,7 @@ def oldest(q: OwnQueue) -> int:
     return int(q.run(gauges(q.meta)).oldest)
 
 
-def test_the_age_of_the_oldest_ready_job(q: OwnQueue) -> None:
+def test_the_age_of_the_oldest_ready_job(q: OwnQueue):
     assert oldest(q) == 0
     q.add_job(priority=5)
     q.advance(1_000)
@@ -250,11 +247,11 @@ def test_the_age_of_the_oldest_ready_job(q: OwnQueue) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_the_oldest_ready_job_of_each_place(q: OwnQueue, place: dict[str, Any]) -> None:
+def test_the_oldest_ready_job_of_each_place(q: OwnQueue, place: Any):
     """Also behind later jobs of the same place that run earlier."""
     q.add_job(**place)
     q.advance(1_000)
-    earlier: dict[str, Any] = {**place, "delay": 0}
+    earlier: Any = {**place, "delay": 0}
     if "rank" in place:
         earlier["rank"] += 1
     else:
@@ -270,7 +267,7 @@ def test_the_oldest_ready_job_of_each_place(q: OwnQueue, place: dict[str, Any]) 
     assert oldest(q) == 0
 
 
-def test_the_oldest_parked_job(q: OwnQueue) -> None:
+def test_the_oldest_parked_job(q: OwnQueue):
     ordering: list[object] = ["g", 1, 0, 0, 0, 0, 0]
     q.add_job(ordering=ordering)
     q.take_one()
@@ -282,7 +279,7 @@ def test_the_oldest_parked_job(q: OwnQueue) -> None:
     assert oldest(q) == 700
 
 
-def test_a_retried_job_became_ready_after_its_last_start(q: OwnQueue) -> None:
+def test_a_retried_job_became_ready_after_its_last_start(q: OwnQueue):
     q.add_job(fair_key="a", attempts=2)
     q.advance(5_000)
     job = q.take_one()
@@ -293,7 +290,7 @@ def test_a_retried_job_became_ready_after_its_last_start(q: OwnQueue) -> None:
 
 @pytest.mark.parametrize("place", [{"fair_key": "a"}, {"lifo": True}, {"priority": 7}, {"rank": 5_000}], ids=str)
 @pytest.mark.parametrize("reason", ["dependency", "promotion", "requeue"])
-def test_a_job_counts_from_the_moment_when_it_became_ready(q: OwnQueue, place: dict[str, Any], reason: str) -> None:
+def test_a_job_counts_from_the_moment_when_it_became_ready(q: OwnQueue, place: Any, reason: str):
     if reason == "dependency":
         q.add_job()
         first = q.take_one()
@@ -314,14 +311,14 @@ def test_a_job_counts_from_the_moment_when_it_became_ready(q: OwnQueue, place: d
     assert oldest(q) == 100
 
 
-def test_the_oldest_of_many_keys_is_estimated(q: OwnQueue) -> None:
+def test_the_oldest_of_many_keys_is_estimated(q: OwnQueue):
     for n in range(300):
         q.add_job(fair_key=f"k{n}")
         q.advance(10)
     assert 1_500 < oldest(q) <= 3_000
 
 
-def test_a_worker_counts_while_its_registration_lasts(q: OwnQueue, resp: RespClient) -> None:
+def test_a_worker_counts_while_its_registration_lasts(q: OwnQueue, resp: RespClient):
     """Workers of idle queues register seldom."""
     for name in ("py-1", "py-2", "py-3"):
         q.run(working.heartbeat(q.meta, name, "{}", 3_600_000, []))
@@ -333,7 +330,7 @@ def test_a_worker_counts_while_its_registration_lasts(q: OwnQueue, resp: RespCli
     assert q.run(gauges(q.meta)).workers == 2
 
 
-def test_the_age_of_the_first_unread_entry(q: OwnQueue, resp: RespClient) -> None:
+def test_the_age_of_the_first_unread_entry(q: OwnQueue, resp: RespClient):
     # Entries bear the server's own time.
     seconds, microseconds = resp.execute("TIME")
     q.set_time(int(seconds) * 1000 + int(microseconds) // 1000)
@@ -350,14 +347,14 @@ def test_the_age_of_the_first_unread_entry(q: OwnQueue, resp: RespClient) -> Non
     assert oldest(q) == 0
 
 
-async def test_of_this_process(url: str, queue_name: str, registry: CollectorRegistry) -> None:
-    async def handler(job: Job) -> None:
+async def test_of_this_process(worker_for: WorkerFor, queue: Queue, queue_name: str, registry: CollectorRegistry):
+    async def handler(job: Job):
         if job.name == "fail":
             raise ValueError("no")
 
-    worker = Worker(queue_name, handler, url)
+    worker = worker_for(handler)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.add("task")
         await queue.add_bulk([("fail", None, {"attempts": 2}), ("task",)])
         with pytest.raises(GlideMQValidationError):
@@ -377,7 +374,25 @@ async def test_of_this_process(url: str, queue_name: str, registry: CollectorReg
     assert of("glidemq_stale_attempts_total") is None
 
 
-async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry) -> None:
+async def test_a_cancelled_attempt_is_no_failure(
+    worker_for: WorkerFor, queue: Queue, queue_name: str, registry: CollectorRegistry
+):
+    async def handler(job: Job):
+        raise JobRevokedError("revoked")
+
+    worker = worker_for(handler)
+    recorded = EventRecorder(worker)
+    await queue.add("leased")
+    await (await queue.fetch())[0].fail(JobRevokedError("revoked"))
+    async with worker:
+        await queue.add("task")
+        await recorded.wait("failed")
+    outcomes = ("cancelled", "failed")
+    found = [value(registry, "glidemq_attempts_total", queue=queue_name, outcome=outcome) for outcome in outcomes]
+    assert found == [2, None]
+
+
+async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry):
     for meter in TELEMETRY.meters:
         meter.stalled("q", 2, 1)
         meter.job_reported("q", "task", "stale")
@@ -388,12 +403,14 @@ async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry) -> N
     assert value(registry, "glidemq_add_errors_total", queue="q", error="ServerOutOfMemoryError") == 1
 
 
-async def test_lateness_of_delayed_jobs_and_schedulers(url: str, queue_name: str, registry: CollectorRegistry) -> None:
-    async def handler(job: Job) -> None: ...
+async def test_lateness_of_delayed_jobs_and_schedulers(
+    worker_for: WorkerFor, queue: Queue, queue_name: str, registry: CollectorRegistry
+):
+    async def handler(job: Job): ...
 
-    worker = Worker(queue_name, handler, url)
+    worker = worker_for(handler)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.add("plain")
         await queue.add("delayed", delay=1)
         await queue.upsert_job_scheduler("often", every=50, limit=3, template=("scheduled", None))
@@ -413,15 +430,15 @@ def by_name() -> Iterator[tuple[CollectorRegistry, ProcessMetrics]]:
 
 
 async def test_names_are_labels_up_to_a_maximum(
-    url: str, queue_name: str, by_name: tuple[CollectorRegistry, ProcessMetrics]
-) -> None:
+    worker_for: WorkerFor, queue: Queue, queue_name: str, by_name: tuple[CollectorRegistry, ProcessMetrics]
+):
     registry, _ = by_name
 
-    async def handler(job: Job) -> None: ...
+    async def handler(job: Job): ...
 
-    worker = Worker(queue_name, handler, url)
+    worker = worker_for(handler)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.add("a")
         await queue.add_bulk([("a",), ("b",), ("c",), ("d",)])
         await recorded.until(lambda recorded: recorded.count["completed"] == 5)
@@ -437,8 +454,8 @@ async def test_names_are_labels_up_to_a_maximum(
 
 def test_interruptions_are_counted_once_per_second_and_reason(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interruptions = Interruptions()
+):
+    interruptions = failures.Interruptions()
     clock = iter((10.0, 10.9, 10.9, 11.0))
     monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=clock.__next__))
     for reason in ("disconnected", "disconnected", "loading", "disconnected"):
@@ -447,10 +464,8 @@ def test_interruptions_are_counted_once_per_second_and_reason(
     assert value(registry, "glidemq_connection_interruptions_total", reason="loading") == 1
 
 
-async def test_lost_connections_are_counted(
-    registry: CollectorRegistry, server: GlideMQServer, queue_name: str
-) -> None:
-    with LossyProxy(server.port) as proxy:
+async def test_lost_connections_are_counted(registry: CollectorRegistry, server: GlideMQServer, queue_name: str):
+    with LossyProxy(server.url) as proxy:
         async with Queue(queue_name, proxy.url) as queue:
             await queue.add("a")
             assert value(registry, "glidemq_connection_interruptions_total", reason="disconnected") is None
@@ -459,7 +474,7 @@ async def test_lost_connections_are_counted(
     assert (value(registry, "glidemq_connection_interruptions_total", reason="disconnected") or 0) >= 1
 
 
-def test_build_info(registry: CollectorRegistry) -> None:
+def test_build_info(registry: CollectorRegistry):
     labels = {
         "version": glidemq_py.__version__, "python": platform.python_version(),
         "glide": importlib.metadata.version("valkey-glide"),
@@ -467,7 +482,7 @@ def test_build_info(registry: CollectorRegistry) -> None:
     assert value(registry, "glidemq_build_info", **labels) == 1
 
 
-def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegistry, ProcessMetrics]) -> None:
+def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegistry, ProcessMetrics]):
     registry, metrics = by_name
     registry.register(QueueCollector(["q"], url))
     metrics.sent("q", "add", ["task"], 0.1, None, {})
@@ -481,7 +496,7 @@ def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegis
     metrics.stalled("q", 1, 1)
     text = generate_latest(registry).decode()
     samples = dict(re.findall(r"(?m)^(glidemq_\w+)\{([^}]*)\}", text))
-    dashboard: dict[str, Any] = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))
+    dashboard: Any = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) >= 12
     for expression in expressions:
@@ -495,10 +510,10 @@ def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegis
     assert {name for name in exported if name not in page and f"{name}_total" not in page} == set()
 
 
-def test_dashboard_is_valid() -> None:
+def test_dashboard_is_valid():
     """Properties are those of Grafana, ids are unique, and no panel covers another."""
     jsonschema_rs = pytest.importorskip("jsonschema_rs", reason="needs the extra `test`")
-    dashboard: dict[str, Any] = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))
+    dashboard: Any = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))
     schema = json.loads((ROOT / "tests/server/grafana_dashboard.schema.json").read_text(encoding="utf-8"))
     jsonschema_rs.validate(schema, dashboard)
     panels = dashboard["panels"]
@@ -518,7 +533,7 @@ def test_dashboard_is_valid() -> None:
 
 
 @pytest.mark.slow
-async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path) -> None:
+async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path):
     (tmp_path / "application.py").write_text("async def handler(job): ...\n", encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -534,7 +549,7 @@ async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_each_of_several_processes_serves_its_own(url: str, queue_name: str, tmp_path: Path) -> None:
+async def test_each_of_several_processes_serves_its_own(url: str, queue_name: str, tmp_path: Path):
     (tmp_path / "application.py").write_text("import os\ndef handler(job): return os.getpid()\n", encoding="utf-8")
     port = two_free_ports()
     arguments = ("application:handler", "--queue", queue_name, "--url", url, "--processes", "2")

@@ -1,7 +1,5 @@
 """The dashboard and the alert rules on a Prometheus server (Debian: prometheus), which scrapes this process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -21,9 +19,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry, start_http_server
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Job, Queue
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
-from tests.server.worker_support import EventRecorder
+from tests.server.worker_support import EventRecorder, WorkerFor
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +44,7 @@ def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
     return ended.stdout
 
 
-def test_alert_rules_fire_when_they_should(tmp_path: Path) -> None:
+def test_alert_rules_fire_when_they_should(tmp_path: Path):
     rules = yaml.safe_load((GRAFANA / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     tests = (ROOT / "tests" / "server" / "alerts_test.yml").read_text(encoding="utf-8")
     for rule in rules:
@@ -61,7 +59,7 @@ def test_alert_rules_fire_when_they_should(tmp_path: Path) -> None:
 class Prometheus:
     """A Prometheus server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int):
         self._base = f"http://127.0.0.1:{port}"
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -126,21 +124,21 @@ def prometheus(registry: CollectorRegistry, tmp_path: Path) -> Iterator[Promethe
 
 
 async def test_every_query_of_the_dashboard_has_a_result(
-    url: str, queue_name: str, registry: CollectorRegistry, prometheus: Prometheus
-) -> None:
+    worker_for: WorkerFor, url: str, queue: Queue, queue_name: str, registry: CollectorRegistry, prometheus: Prometheus
+):
     """With real jobs that complete, fail, are retried, delayed and scheduled; with recorded values for the rest."""
     attempts: set[str] = set()
 
-    async def handler(job: Job) -> None:
+    async def handler(job: Job):
         if job.name == "fail" or (job.name == "retry" and job.id not in attempts):
             attempts.add(job.id)
             raise ValueError("no")
 
     collector = QueueCollector([queue_name], url)
     registry.register(collector)
-    worker = Worker(queue_name, handler, url, log_failures=False)
+    worker = worker_for(handler, log_failures=False)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await prometheus.result_of("glidemq_up == 1")
         for name in ("glidemq_redeliveries", "glidemq_stale_attempts", "glidemq_stalled_failures"):
             _counter(registry, name).labels(queue_name).inc(0)
@@ -165,5 +163,5 @@ async def test_every_query_of_the_dashboard_has_a_result(
     collector.close()
 
 
-def _counter(registry: CollectorRegistry, name: str) -> Any:
+def _counter(registry: CollectorRegistry, name: str):
     return registry._names_to_collectors[name]

@@ -2,230 +2,50 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import glide
 import pytest
-from glide_shared.config import GlideClientConfiguration, NodeAddress, ProtocolVersion
+from glide_shared.config import GlideClientConfiguration, NodeAddress, ProtocolVersion, ServerCredentials
 
 from glidemq_py import (
     ClosedError,
-    GlideMQConnectionError,
-    GlideMQError,
-    GlideMQValidationError,
-    Job,
     Queue,
-    QueueEvent,
     QueueEvents,
-    Worker,
 )
-from glidemq_py.testing import RespClient, ServerProcess
+from tests.contract.test_queue_events import Heard, first
+from tests.inside import connections_of
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import PATIENCE, Raw, until, with_timeout
+from tests.server.worker_support import StartServer, until, with_timeout
 
 
-class Heard:
-    """A listener that records its events."""
-
-    def __init__(self) -> None:
-        self.events: list[QueueEvent] = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, event: QueueEvent) -> None:
-        self.events.append(event)
-        self._changed.set()
-
-    @property
-    def names(self) -> list[str]:
-        return [event.event for event in self.events]
-
-    async def wait(self, count: int) -> list[QueueEvent]:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.events) < count:
-                self._changed.clear()
-                await self._changed.wait()
-        return self.events
-
-
-async def first(events: QueueEvents, count: int) -> list[QueueEvent]:
-    """The first events of an iteration."""
-    found: list[QueueEvent] = []
-    async with asyncio.timeout(PATIENCE):
-        async for event in events:
-            found.append(event)
-            if len(found) == count:
-                break
-    return found
-
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
-
-
-async def test_job_added_after_ready_is_received(queue: Queue, url: str):
-    await queue.add("before")
-    for _ in range(10):
-        events = QueueEvents(queue.name, url)
-        await events.wait_until_ready()
-        job = await queue.add("after")
-        (event,) = await first(events, 1)
-        assert (event.event, event.job_id, event.fields) == ("added", job.id, {"name": "after"})
-        assert abs(event.timestamp - job.timestamp) < 1_000
-
-
-async def test_ready_on_an_empty_queue(queue: Queue, url: str):
-    events = QueueEvents(queue.name, url)
-    await events.wait_until_ready()
-    jobs = await queue.add_bulk([("n",)] * 500)
-    assert [event.job_id for event in await first(events, 500)] == [job.id for job in jobs]
-
-
-async def test_events_of_a_job_lifecycle(queue: Queue, url: str):
-    async def handle(job: Job) -> Any:
-        if job.data == "fail":
-            raise ValueError("on purpose")
-        await job.update_progress(50)
-        return {"r": job.data}
-
-    heard = Heard()
-    async with QueueEvents(queue.name, url) as events:
-        events.on("*", heard)
-        good, bad = await queue.add("n", 1), await queue.add("n", "fail", attempts=2, backoff=1)
-        async with Worker(queue.name, handle, url):
-            await heard.wait(7)
-        later = await queue.add("n", delay=60_000)
-        await later.remove()
-        await queue.pause()
-        await heard.wait(10)
-    of_good = [event for event in heard.events if event.job_id == good.id]
-    assert [event.event for event in of_good] == ["added", "progress", "completed"]
-    assert of_good[1].fields == {"data": "50"}
-    assert of_good[2].fields["returnvalue"] == '{"r":1}'
-    of_bad = [event for event in heard.events if event.job_id == bad.id]
-    assert [event.event for event in of_bad][:2] == ["added", "retrying"]
-    assert of_bad[-1].event == "failed"
-    assert of_bad[-1].fields["failedReason"] == "on purpose"
-    assert [event.event for event in heard.events if event.job_id == later.id] == ["added", "removed"]
-    assert heard.names[-1] == "paused"
-    assert [event.id for event in heard.events] == sorted({event.id for event in heard.events}, key=_order)
-
-
-def _order(entry: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in entry.split("-"))
-
-
-async def test_plain_and_async_listeners_by_event_name(queue: Queue, url: str):
-    added, everything, late, gone = Heard(), Heard(), Heard(), Heard()
-
-    async def slow(event: QueueEvent) -> None:
-        await asyncio.sleep(0)
-        everything(event)
-
-    def broken(event: QueueEvent) -> None:
-        raise RuntimeError("a listener's own fault")
-
-    events = QueueEvents(queue.name, url)
-    events.on("added", broken)
-    events.on("added", added)
-    events.on("*", slow)
-    events.on("*", gone)
-    events.off("*", gone)
-    events.off("never", gone)
-    async with events:
-        events.on("removed", late)
-        job = await queue.add("n")
-        await job.remove()
-        await late.wait(1)
-        await everything.wait(2)
-    assert (added.names, everything.names, late.names, gone.names) == (["added"], ["added", "removed"], ["removed"], [])
-
-
-async def test_listener_registered_after_start_is_called(queue: Queue, url: str):
-    heard = Heard()
-    async with QueueEvents(queue.name, url) as events:
-        events.on("added", heard)
-        await queue.add("n")
-        await heard.wait(1)
-
-
-async def test_reading_starts_after_last_event_id(queue: Queue, url: str, resp: RespClient):
-    jobs = await queue.add_bulk([("n",)] * 5)
-    ids = [entry for entry, _ in Raw(resp, queue.name).run("XRANGE", "events", "-", "+")]
-    found = await first(QueueEvents(queue.name, url, last_event_id=ids[1]), 3)
-    assert [event.id for event in found] == ids[2:]
-    found = await first(QueueEvents(queue.name, url, last_event_id="0"), 5)
-    assert [event.job_id for event in found] == [job.id for job in jobs]
-
-
-async def test_dollar_is_now(queue: Queue, url: str):
-    await queue.add("before")
-    heard = Heard()
-    async with QueueEvents(queue.name, url, last_event_id="$") as events:
-        events.on("*", heard)
-        job = await queue.add("after")
-        assert [event.job_id for event in await heard.wait(1)] == [job.id]
-
-
-async def test_foreign_entries_are_returned_unchanged(queue: Queue, url: str, resp: RespClient):
-    heard = Heard()
-    async with QueueEvents(queue.name, url) as events:
-        events.on("*", heard)
-        raw = Raw(resp, queue.name)
-        raw.run("XADD", "events", "*", "something", b"\xff")
-        raw.run("XADD", "events", "*", "event", "renamed", "jobId", "7", "to", "x")
-        foreign, known = await heard.wait(2)
-        assert (foreign.event, foreign.job_id, foreign.fields) == ("", "", {"something": "\ufffd"})
-        assert (known.event, known.job_id, known.fields) == ("renamed", "7", {"to": "x"})
-
-
-async def test_close_ends_an_iteration(queue: Queue, url: str):
-    events = QueueEvents(queue.name, url)
-    await events.wait_until_ready()
-    reading = asyncio.create_task(first(events, 2))
-    await queue.add("n")
-    await asyncio.sleep(0)
-    await events.close()
-    assert len(await with_timeout(reading)) <= 1
-    await events.close()
-    with pytest.raises(ClosedError):
-        await events.wait_until_ready()
-
-
-@pytest.mark.parametrize("turns", [0, 1, 2, 5, 10, 100, 1000])
-async def test_close_while_connecting_leaves_nothing_open(private_server: Callable[..., ServerProcess], turns: int):
+@pytest.mark.parametrize(
+    ("is_ready", "turns"), [*((False, n) for n in (0, 1, 2, 5, 10, 100, 1000)), *((True, n) for n in range(4))]
+)
+async def test_interrupted_connects_and_closes_leave_nothing_open(
+    private_server: StartServer, is_ready: bool, turns: int
+):
+    """A close while it connects, and a close that is cancelled, after so many turns of the event loop."""
     server = private_server()
     events = QueueEvents("q", server.url)
-    connecting = asyncio.create_task(events.wait_until_ready())
-    for _ in range(turns):  # of the event loop, which stop the connecting at different points
-        await asyncio.sleep(0)
-    await events.close()
-    with contextlib.suppress(ClosedError):
-        await with_timeout(connecting)
-    assert not events._connections
-    with server.client() as resp:
-        await with_timeout(until(lambda: resp.execute("CLIENT", "LIST").strip().count("\n") == 0))
-
-
-@pytest.mark.parametrize("turns", [0, 1, 2, 3])
-async def test_cancelled_close_leaves_nothing_open(private_server: Callable[..., ServerProcess], turns: int):
-    server = private_server()
-    events = QueueEvents("q", server.url)
-    await events.wait_until_ready()
-    closing = asyncio.create_task(events.close())
+    if is_ready:
+        await events.wait_until_ready()
+    begun = asyncio.create_task(events.close() if is_ready else events.wait_until_ready())
     for _ in range(turns):
         await asyncio.sleep(0)
-    closing.cancel()
-    await asyncio.gather(closing, return_exceptions=True)
+    if is_ready:
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
     with contextlib.suppress(asyncio.CancelledError):
         await events.close()
+    with contextlib.suppress(ClosedError, asyncio.CancelledError):
+        await with_timeout(begun)
+    assert not connections_of(events)
     with server.client() as resp:
         await with_timeout(until(lambda: resp.execute("CLIENT", "LIST").strip().count("\n") == 0))
 
 
-async def test_close_ends_the_wait_for_a_server(private_server: Callable[..., ServerProcess]):
+async def test_close_ends_the_wait_for_a_server(private_server: StartServer):
     server = private_server()
     events = QueueEvents("q", server.url + "?request_timeout=300")
     await events.wait_until_ready()
@@ -237,7 +57,7 @@ async def test_close_ends_the_wait_for_a_server(private_server: Callable[..., Se
     assert await with_timeout(reading) == []
 
 
-async def test_reading_continues_after_a_killed_connection(private_server: Callable[..., ServerProcess]):
+async def test_reading_continues_after_a_killed_connection(private_server: StartServer):
     server, heard = private_server(), Heard()
     async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
         events.on("*", heard)
@@ -254,7 +74,7 @@ async def test_reading_continues_after_a_killed_connection(private_server: Calla
 
 async def test_reading_continues_after_a_truncated_reply(server: Any, queue: Queue):
     heard = Heard()
-    with LossyProxy(server.port) as proxy:
+    with LossyProxy(server.url) as proxy:
         async with QueueEvents(queue.name, proxy.url) as events:
             events.on("*", heard)
             for _ in range(3):
@@ -266,30 +86,21 @@ async def test_reading_continues_after_a_truncated_reply(server: Any, queue: Que
     assert [event.job_id for event in heard.events] == ["1", "2", "3", "4"]
 
 
-async def test_a_restarted_server(restartable_server: Callable[..., ServerProcess]):
-    server, heard = restartable_server(), Heard()
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_restarted_server(restartable_server: StartServer, private_server: StartServer, durable: bool):
+    """With its data, or without."""
+    server, heard = restartable_server() if durable else private_server(), Heard()
     async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
         events.on("*", heard)
         await queue.add("n")
         await heard.wait(1)
-        await asyncio.to_thread(server.restart, kill=True)
-        await queue.add("n")
-        await heard.wait(2)
-    assert [event.job_id for event in heard.events] == ["1", "2"]
-
-
-async def test_reading_continues_after_the_server_loses_its_data(private_server: Callable[..., ServerProcess]):
-    server, heard = private_server(), Heard()
-    async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
-        events.on("*", heard)
-        await queue.add("n")
-        await heard.wait(1)
-        await asyncio.to_thread(server.restart)
+        await asyncio.to_thread(server.restart, kill=durable)
         await queue.add("again")
         assert [event.fields["name"] for event in await heard.wait(2)] == ["n", "again"]
+    assert [event.job_id for event in heard.events] == ["1", "2" if durable else "1"]
 
 
-async def test_flushed_or_deleted_events(private_server: Callable[..., ServerProcess]):
+async def test_flushed_or_deleted_events(private_server: StartServer):
     server, heard = private_server(), Heard()
     async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
         events.on("*", heard)
@@ -310,7 +121,10 @@ async def test_flushed_or_deleted_events(private_server: Callable[..., ServerPro
 @pytest.mark.parametrize("protocol", [ProtocolVersion.RESP2, ProtocolVersion.RESP3])
 async def test_client_of_the_caller_is_a_template_and_stays_open(server: Any, queue: Queue, protocol: ProtocolVersion):
     address = NodeAddress("127.0.0.1", server.port)
-    client = await glide.GlideClient.create(GlideClientConfiguration([address], protocol=protocol))
+    credentials = None if server.password is None else ServerCredentials(server.password)
+    client = await glide.GlideClient.create(
+        GlideClientConfiguration([address], credentials=credentials, protocol=protocol)
+    )
     try:
         events = QueueEvents(queue.name, client)
         await events.wait_until_ready()
@@ -323,60 +137,3 @@ async def test_client_of_the_caller_is_a_template_and_stays_open(server: Any, qu
         assert await client.ping() == b"PONG"
     finally:
         await client.close()
-
-
-async def test_a_short_request_timeout_does_not_end_the_blocking_read(queue: Queue, url: str, caplog: Any):
-    heard = Heard()
-    async with QueueEvents(queue.name, url + "?request_timeout=150") as events:
-        events.on("*", heard)
-        await asyncio.sleep(1.2)  # longer than one read blocks, so that a read times out
-        await queue.add("n")
-        await heard.wait(1)
-    assert "reading on" not in caplog.text
-
-
-async def test_no_server(queue_name: str):
-    events = QueueEvents(queue_name, "valkey://127.0.0.1:1")
-    with pytest.raises(GlideMQConnectionError, match=r"127\.0\.0\.1:1"):
-        await events.wait_until_ready()
-
-
-async def test_iteration_with_listeners_is_rejected(queue: Queue, url: str):
-    """They would share one position, and each would miss the events that the other has read."""
-    events = QueueEvents(queue.name, url)
-    heard = Heard()
-    events.on("added", heard)
-    async with events:
-        with pytest.raises(GlideMQError, match=r"already read by listeners; make another QueueEvents"):
-            await anext(aiter(events))
-        jobs = await queue.add_bulk([("n",)] * 3)
-        assert [event.job_id for event in await heard.wait(3)] == [job.id for job in jobs]
-
-
-async def test_listeners_and_second_iteration_are_rejected(queue: Queue, url: str):
-    events = QueueEvents(queue.name, url)
-    events.on("added", Heard())
-    await events.wait_until_ready()
-    loop = aiter(events)
-    job = await queue.add("n")
-    assert (await anext(loop)).job_id == job.id
-    with pytest.raises(GlideMQError, match="already read by an iteration"):
-        await anext(aiter(events))
-    with pytest.raises(GlideMQError, match="already read by an iteration"):
-        events.on("*", Heard())
-    with pytest.raises(GlideMQError, match="already read by an iteration"):
-        await events.__aenter__()
-    job = await queue.add("n")
-    assert (await anext(loop)).job_id == job.id
-    await events.close()
-    with pytest.raises(ClosedError):
-        await anext(aiter(events))
-
-
-@pytest.mark.parametrize(
-    ("event", "listener", "option"), [("", print, "event"), (None, print, "event"), ("completed", 5, "listener")]
-)
-def test_invalid_listeners_are_rejected(event: Any, listener: Any, option: str):
-    with pytest.raises(GlideMQValidationError) as refused:
-        QueueEvents("q").on(event, listener)
-    assert refused.value.option == option

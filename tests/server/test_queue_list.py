@@ -19,8 +19,8 @@ from glidemq_py import (
     list_queues,
 )
 from glidemq_py import sync as blocking
-from glidemq_py._features import queue_list
 from glidemq_py.testing import RespClient
+from tests.inside import queue_list
 from tests.server.worker_support import PATIENCE
 
 
@@ -34,18 +34,18 @@ def prefix(core_resp: RespClient) -> Iterator[str]:
 
 
 @pytest.fixture
-def listed(core_url: str, prefix: str) -> Any:
+def listed(core_url: str, prefix: str):
     async def names(**options: Any) -> list[str]:
         return await list_queues(core_url, prefix=prefix, **options)
 
     return names
 
 
-async def noop(job: Job) -> None:
+async def noop(job: Job):
     return None
 
 
-async def test_queue_with_only_a_scheduler_is_listed(core_url: str, prefix: str, listed: Any) -> None:
+async def test_queue_with_only_a_scheduler_is_listed(core_url: str, prefix: str, listed: Any):
     async with Queue("reports", core_url, prefix=prefix) as queue:
         await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
         assert await listed() == ["reports"]
@@ -54,7 +54,7 @@ async def test_queue_with_only_a_scheduler_is_listed(core_url: str, prefix: str,
     assert await listed() == ["blocking", "reports"]
 
 
-async def test_queue_is_listed_by_its_first_add(core_url: str, prefix: str, listed: Any) -> None:
+async def test_queue_is_listed_by_its_first_add(core_url: str, prefix: str, listed: Any):
     assert await listed() == []
     async with Queue("zebra", core_url, prefix=prefix) as queue:
         await queue.get_job_counts()
@@ -74,7 +74,7 @@ async def test_queue_is_listed_by_its_first_add(core_url: str, prefix: str, list
 
 async def test_existing_queue_is_listed_when_it_is_opened(
     core_url: str, prefix: str, listed: Any, core_resp: RespClient
-) -> None:
+):
     """As one that only Node peers have used."""
     core_resp.execute("XADD", f"{prefix}:{{node}}:events", "*", "event", "added", "jobId", "1")
     core_resp.execute("XADD", f"{prefix}:{{more}}:events", "*", "event", "added", "jobId", "1")
@@ -85,7 +85,7 @@ async def test_existing_queue_is_listed_when_it_is_opened(
     assert await listed() == ["more", "node"]
 
 
-async def test_worker_lists_its_queues(core_url: str, prefix: str, listed: Any) -> None:
+async def test_worker_lists_its_queues(core_url: str, prefix: str, listed: Any):
     names: list[str] = []
     async with (
         Worker("one", noop, core_url, prefix=prefix),
@@ -97,10 +97,8 @@ async def test_worker_lists_its_queues(core_url: str, prefix: str, listed: Any) 
     assert names == ["one", "three", "two"]
 
 
-async def test_dead_letter_queue_is_listed_when_its_first_entry_is_delivered(
-    core_url: str, prefix: str, listed: Any
-) -> None:
-    async def fail(job: Job) -> None:
+async def test_dead_letter_queue_is_listed_when_its_first_entry_is_delivered(core_url: str, prefix: str, listed: Any):
+    async def fail(job: Job):
         raise ValueError
 
     async with (
@@ -115,7 +113,7 @@ async def test_dead_letter_queue_is_listed_when_its_first_entry_is_delivered(
                 names = await listed()
 
 
-async def test_broadcast_is_listed(core_url: str, prefix: str, listed: Any) -> None:
+async def test_broadcast_is_listed(core_url: str, prefix: str, listed: Any):
     async with Broadcast("news", core_url, prefix=prefix) as broadcast:
         await broadcast.publish("a", 1)
     async with Broadcast("news", core_url, prefix=prefix) as broadcast:
@@ -123,7 +121,7 @@ async def test_broadcast_is_listed(core_url: str, prefix: str, listed: Any) -> N
     assert await listed() == ["news"]
 
 
-async def test_obliterate_removes_the_queue_until_its_next_add(core_url: str, prefix: str, listed: Any) -> None:
+async def test_obliterate_removes_the_queue_until_its_next_add(core_url: str, prefix: str, listed: Any):
     async with Queue("a", core_url, prefix=prefix) as queue, Queue("b", core_url, prefix=prefix) as other:
         await queue.add("a")
         await other.add("a")
@@ -136,9 +134,7 @@ async def test_obliterate_removes_the_queue_until_its_next_add(core_url: str, pr
     assert await listed() == []
 
 
-async def test_queues_of_peers_are_found_by_a_scan(
-    core_url: str, prefix: str, listed: Any, core_resp: RespClient
-) -> None:
+async def test_queues_of_peers_are_found_by_a_scan(core_url: str, prefix: str, listed: Any, core_resp: RespClient):
     run = core_resp.execute
     for name in ("n1", "n2"):
         run("XADD", f"{prefix}:{{{name}}}:stream", "*", "jobId", "1", "name", "x")
@@ -158,7 +154,7 @@ async def test_queues_of_peers_are_found_by_a_scan(
     run("UNLINK", f"{prefix}x:{{no}}:id")
 
 
-async def test_many_queues_are_listed(core_url: str, prefix: str, listed: Any, core_resp: RespClient) -> None:
+async def test_many_queues_are_listed(core_url: str, prefix: str, listed: Any, core_resp: RespClient):
     names = [f"q{n:05}" for n in range(5_000)]
     for shard in queue_list.shard_keys(prefix):
         mine = [name for name in names if queue_list.shard_key(prefix, name) == shard]
@@ -169,7 +165,7 @@ async def test_many_queues_are_listed(core_url: str, prefix: str, listed: Any, c
 
 async def test_registration_is_not_repeated_by_a_process(
     core_url: str, prefix: str, core_resp: RespClient, listed: Any
-) -> None:
+):
     for _ in range(3):
         async with Queue("q", core_url, prefix=prefix) as queue:
             await queue.add("a")
@@ -183,7 +179,7 @@ async def test_registration_is_not_repeated_by_a_process(
     assert await listed() == ["q"]
 
 
-async def test_list_is_not_essential(core_url: str, prefix: str, core_resp: RespClient) -> None:
+async def test_list_is_not_essential(core_url: str, prefix: str, core_resp: RespClient):
     """A foreign key in its place fails no add."""
     core_resp.execute("SET", queue_list.shard_key(prefix, "q"), "foreign")
     async with Queue("q", core_url, prefix=prefix) as queue:

@@ -4,8 +4,6 @@ Removing all of them costs about the same; keeping a number of them costs more (
 own processor time is compared, in rounds of neighbors, so a slow minute of the machine meets all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from contextlib import AsyncExitStack
@@ -14,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py.testing import RespClient, ServerProcess
+from tests.inside import PeerDetection
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
 JOBS: Final = 2_000
@@ -39,7 +37,7 @@ up to 1.70 beside other programs.
 """
 
 
-async def handle(_: Job[Any, Any]) -> None: ...
+async def handle(_: Job): ...
 
 
 def cpu_of(client: RespClient) -> float:
@@ -47,13 +45,13 @@ def cpu_of(client: RespClient) -> float:
     return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
-AnyQueue = Queue[Any, Any]
+AnyQueue = Queue
 
 
 class Rule:
     """A queue with one retention rule, and its worker."""
 
-    def __init__(self, queue: AnyQueue, worker: Worker[Any], client: RespClient, options: dict[str, Any]) -> None:
+    def __init__(self, queue: AnyQueue, worker: Worker[Any], client: RespClient, options: Any):
         self.queue = queue
         self.client = client
         self.options = options
@@ -73,15 +71,13 @@ class Rule:
 
 
 @pytest.mark.slow
-async def test_removing_costs_about_the_same_as_keeping(private_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_removing_costs_about_the_same_as_keeping(private_server: Any, monkeypatch: pytest.MonkeyPatch):
     """It costs at most a tenth more."""
     assert await cost_of("remove", private_server(), monkeypatch, kept=0) < MOST_TO_REMOVE
 
 
 @pytest.mark.slow
-async def test_a_count_costs_less_than_twice_as_much_as_keeping(
-    private_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_count_costs_less_than_twice_as_much_as_keeping(private_server: Any, monkeypatch: pytest.MonkeyPatch):
     """It costs less than `MOST_TO_COUNT` times as much: every end also removes an older job."""
     assert await cost_of("count", private_server(), monkeypatch, kept=KEPT) < MOST_TO_COUNT
 

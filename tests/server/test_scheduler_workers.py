@@ -1,7 +1,5 @@
 """Schedulers by the real clock: workers that fire them, several processes, a worker that dies, lateness."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
@@ -16,13 +14,14 @@ import pytest
 
 from glidemq_py import Job, Queue, Scheduler, Worker
 from glidemq_py.testing import RespClient
+from tests.inside import fetching_of
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import EventRecorder, Raw, until, with_timeout
+from tests.server.worker_support import EventRecorder, Raw, WorkerFor, until, with_timeout
 
 ROOT = Path(__file__).parents[2]
 
 
-async def nothing(job: Job) -> None:
+async def nothing(job: Job):
     """Runs at once."""
 
 
@@ -32,20 +31,22 @@ def lateness(raw: Raw, ids: list[str]) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_idle_worker_fires_on_time(url: str, resp: RespClient, queue_name: str, without_polling: None) -> None:
-    worker = Worker(queue_name, nothing, url)
+async def test_idle_worker_fires_on_time(
+    worker_for: WorkerFor, resp: RespClient, queue: Queue, queue_name: str, without_polling: None
+):
+    worker = worker_for(nothing)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.upsert_job_scheduler("tick", every=50)
         await recorded.wait("completed", 40)
         await queue.remove_job_scheduler("tick")
     assert min(lateness(Raw(resp, queue_name), recorded.job_ids("completed")[:40])) >= 0
 
 
-async def test_job_has_scheduled_for(url: str, queue_name: str) -> None:
-    worker = Worker(queue_name, nothing, url)
+async def test_job_has_scheduled_for(queue: Queue, worker_for: WorkerFor):
+    worker = worker_for(nothing)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         plain = await queue.add("plain")
         made = await queue.upsert_job_scheduler("tick", every=20, limit=3, misfire="fire_all")
         await recorded.wait("completed", 4)
@@ -57,8 +58,8 @@ async def test_job_has_scheduled_for(url: str, queue_name: str) -> None:
 
 
 @pytest.mark.usefixtures("without_polling")
-async def test_new_scheduler_is_noticed_immediately(url: str, queue_name: str) -> None:
-    worker = Worker(queue_name, nothing, url)
+async def test_new_scheduler_is_noticed_immediately(worker_for: WorkerFor, url: str, queue_name: str):
+    worker = worker_for(nothing)
     recorded = EventRecorder(worker)
     async with worker:
         await until_idle(worker)
@@ -69,37 +70,36 @@ async def test_new_scheduler_is_noticed_immediately(url: str, queue_name: str) -
                 await recorded.wait("completed")
 
 
-async def until_idle(worker: Worker) -> None:
-    fetching = worker._fetching
+async def until_idle(worker: Worker):
+    fetching = fetching_of(worker)
     assert fetching is not None
     await with_timeout(fetching.idle.wait())
 
 
-async def test_repeat_after_completion_follows_at_once(url: str, resp: RespClient, queue_name: str) -> None:
-    worker = Worker(queue_name, nothing, url)
+async def test_repeat_after_completion_follows_at_once(raw: Raw, queue: Queue, worker_for: WorkerFor):
+    worker = worker_for(nothing)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.upsert_job_scheduler("crawl", repeat_after_complete=30)
         async with asyncio.timeout(120):
             await recorded.wait("completed", 20)
         await queue.remove_job_scheduler("crawl")
-    raw = Raw(resp, queue_name)
     jobs = [raw.job(each) for each in recorded.job_ids("completed")[:20]]
     for earlier, later in itertools.pairwise(jobs):
         assert int(later["timestamp"]) >= int(earlier["finishedOn"]) + 30
 
 
-async def test_failing_job_is_retried_before_the_next_run(url: str, queue_name: str) -> None:
+async def test_failing_job_is_retried_before_the_next_run(queue: Queue, worker_for: WorkerFor):
     attempts: Counter[str] = Counter()
 
-    async def fails_twice(job: Job) -> None:
+    async def fails_twice(job: Job):
         attempts[job.id] += 1
         if attempts[job.id] < 3:
             raise ValueError("not yet")
 
-    worker = Worker(queue_name, fails_twice, url, concurrency=4)
+    worker = worker_for(fails_twice, concurrency=4)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.upsert_job_scheduler(
             "crawl", repeat_after_complete=10, template=("crawl", None, {"attempts": 3, "backoff": 10})
         )
@@ -109,18 +109,20 @@ async def test_failing_job_is_retried_before_the_next_run(url: str, queue_name: 
     assert order[:9] == [job for job in dict.fromkeys(order) for _ in range(3)][:9]
 
 
-async def test_process_without_workers_fires(url: str, resp: RespClient, queue_name: str) -> None:
-    raw = Raw(resp, queue_name)
-    async with Queue(queue_name, url) as queue, Scheduler(queue):
+async def test_process_without_workers_fires(
+    raw: Raw,
+    queue: Queue,
+):
+    async with Scheduler(queue):
         await queue.upsert_job_scheduler("tick", every=20, limit=5)
         await with_timeout(until(lambda: raw.run("XLEN", "stream") == 5))
     assert len({raw.job(str(i))["scheduledFor"] for i in range(1, 6)}) == 5
 
 
 @pytest.mark.parametrize("function", ["schedulers_due", "schedulers_fire"])
-async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str) -> None:
+async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str):
     """A process that did not learn of a firing neither repeats nor skips it."""
-    with LossyProxy(server.port) as proxy:
+    with LossyProxy(server.url) as proxy:
         async with Queue(queue_name, url) as queue, Queue(queue_name, proxy.url) as lossy, Scheduler(lossy):
             made = await queue.upsert_job_scheduler("tick", every=20, limit=12, misfire="fire_all")
             proxy.lose(f"_{function}", 3)
@@ -135,14 +137,12 @@ async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, 
             await queue.drain()
 
 
-async def test_paused_worker_fires(url: str, resp: RespClient, queue_name: str) -> None:
-    worker = Worker(queue_name, nothing, url)
+async def test_paused_worker_fires(raw: Raw, queue: Queue, worker_for: WorkerFor):
+    worker = worker_for(nothing)
     worker.pause()
-    raw = Raw(resp, queue_name)
-    async with Queue(queue_name, url) as queue:
-        await queue.upsert_job_scheduler("tick", every=20, limit=3)
-        async with worker:
-            await with_timeout(until(lambda: raw.run("XLEN", "stream") == 3))
+    await queue.upsert_job_scheduler("tick", every=20, limit=3)
+    async with worker:
+        await with_timeout(until(lambda: raw.run("XLEN", "stream") == 3))
 
 
 PROCESS = """
@@ -158,37 +158,35 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-async def test_other_processes_take_over_when_one_dies(url: str, resp: RespClient, queue_name: str) -> None:
-    raw = Raw(resp, queue_name)
+async def test_other_processes_take_over_when_one_dies(url: str, raw: Raw, queue: Queue, queue_name: str):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    async with Queue(queue_name, url) as queue:
-        for name, every in (("a", 40), ("b", 70), ("c", 110)):
-            await queue.upsert_job_scheduler(name, every=every, misfire="fire_all")
-        processes = [
-            subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-c", PROCESS, queue_name, url], env=environment, stdout=subprocess.PIPE
-            )
-            for _ in range(4)
-        ]
-        try:
-            for process in processes:
-                assert process.stdout is not None
-                assert await asyncio.to_thread(process.stdout.readline) == b"up\n"
+    for name, every in (("a", 40), ("b", 70), ("c", 110)):
+        await queue.upsert_job_scheduler(name, every=every, misfire="fire_all")
+    processes = [
+        subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "-c", PROCESS, queue_name, url], env=environment, stdout=subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == b"up\n"
 
-            async def reach(count: int) -> None:
-                while (await queue.get_job_counts()).completed < count:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+        async def reach(count: int):
+            while (await queue.get_job_counts()).completed < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
-            await with_timeout(reach(60))
-            processes[0].send_signal(signal.SIGKILL)
-            await with_timeout(reach(120))
-            processes[1].send_signal(signal.SIGKILL)
-            await with_timeout(reach(200))
-        finally:
-            for process in processes:
-                process.kill()
-                process.communicate()
-        schedulers = {each.name: each for each in await queue.get_job_schedulers()}
+        await with_timeout(reach(60))
+        processes[0].send_signal(signal.SIGKILL)
+        await with_timeout(reach(120))
+        processes[1].send_signal(signal.SIGKILL)
+        await with_timeout(reach(200))
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    schedulers = {each.name: each for each in await queue.get_job_schedulers()}
     count = int(raw.run("GET", "id"))
     jobs = [raw.job(str(i)) for i in range(1, count + 1)]
     fired = Counter((job["name"], int(job["scheduledFor"])) for job in jobs)

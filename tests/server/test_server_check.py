@@ -1,7 +1,5 @@
 """The check of the server's configuration when connecting: an error, one WARNING, or nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -10,12 +8,13 @@ import glide
 import pytest
 from glide_shared.config import GlideClientConfiguration, NodeAddress
 
-from glidemq_py import ConnectionOptions, Queue, ServerConfigurationError, ServerModeError, Worker
-from glidemq_py._client import embedded, server_check
-from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
+from glidemq_py import ConnectionOptions, ConnectionRejectedError, Queue, Worker
+from glidemq_py.testing import ClusterProcess, RespClient, server_binary
+from tests.inside import embedded, server_check
+from tests.server.worker_support import StartServer
 
 Connect = Callable[[Any], Awaitable[None]]
-StartServer = Callable[..., ServerProcess]
+StartServer = StartServer
 LOGGER = server_check.__name__
 
 
@@ -30,7 +29,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
 async def test_allkeys_eviction_is_an_error(private_server: StartServer, connect: Connect, name: str):
     server = private_server(name, maxmemory_policy="allkeys-lru")
     with pytest.raises(
-        ServerConfigurationError,
+        ConnectionRejectedError,
         match=r"is allkeys-lru.*noeviction.*'\?allow_eviction=true' in the URL or Conn",
     ):
         await connect(server.url)
@@ -43,7 +42,7 @@ async def test_allkeys_eviction_is_an_error(private_server: StartServer, connect
 
 async def test_worker_does_not_start_if_jobs_may_be_evicted(private_server: StartServer):
     server = private_server(maxmemory_policy="allkeys-lfu")
-    with pytest.raises(ServerConfigurationError):
+    with pytest.raises(ConnectionRejectedError, match="maxmemory-policy is allkeys"):
         await Worker("q", print, server.url).start()
 
 
@@ -51,7 +50,7 @@ async def test_given_client_is_checked_and_stays_open(private_server: StartServe
     server = private_server(maxmemory_policy="allkeys-lru")
     client = await glide.GlideClient.create(GlideClientConfiguration([NodeAddress(server.host, server.port)]))
     try:
-        with pytest.raises(ServerConfigurationError):
+        with pytest.raises(ConnectionRejectedError, match="maxmemory-policy is allkeys"):
             async with Queue("q", client) as queue:
                 await queue.count()
         assert await client.ping() == b"PONG"
@@ -141,7 +140,7 @@ async def test_every_primary_of_a_cluster_is_checked(own_cluster: ClusterProcess
     with own_cluster.nodes[2].client() as resp:
         resp.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
         try:
-            with pytest.raises(ServerConfigurationError, match=f"{own_cluster.nodes[2].port}: maxmemory-policy is all"):
+            with pytest.raises(ConnectionRejectedError, match=f"{own_cluster.nodes[2].port}: maxmemory-policy is all"):
                 await connect(own_cluster.url)
             await connect(f"{own_cluster.url}?allow_eviction=true")
         finally:
@@ -149,7 +148,9 @@ async def test_every_primary_of_a_cluster_is_checked(own_cluster: ClusterProcess
 
 
 async def test_standalone_url_for_a_cluster_node(own_cluster: ClusterProcess, connect: Connect):
-    with pytest.raises(ServerModeError, match=r"server 127\.0\.0\.1:\d+: is a cluster node; use valkey\+cluster://"):
+    with pytest.raises(
+        ConnectionRejectedError, match=r"server 127\.0\.0\.1:\d+: is a cluster node; use valkey\+cluster://"
+    ):
         await connect(own_cluster.nodes[0].url)
 
 

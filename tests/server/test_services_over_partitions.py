@@ -1,7 +1,6 @@
-"""`Scheduler` and `Maintenance` of partitioned queues, also of those whose number of partitions changes meanwhile."""
+"""`Scheduler` and `Maintenance` of partitioned queues, also of those that are created meanwhile."""
 
-from __future__ import annotations
-
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +8,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import Maintenance, Queue, Scheduler, sync
-from glidemq_py._api import job_queue
-from glidemq_py._api import scheduler as scheduling
 from glidemq_py._api.partition_tasks import PartitionTasks
-from glidemq_py._features.partitions.layout import partition_of_key
 from glidemq_py.testing import RespClient
+from tests.inside import job_queue, partition_of_key
+from tests.inside import scheduler as scheduling
 from tests.server.worker_support import Raw, until, with_timeout
 
 PARTITIONS = 3
@@ -31,17 +29,17 @@ def named(partition: int) -> str:
     return next(name for n in range(1_000) if partition_of_key(name := f"s{n}", PARTITIONS) == partition)
 
 
-async def create_schedulers(queue: Queue) -> None:
+async def create_schedulers(queue: Queue):
     for partition in range(PARTITIONS):
         await queue.upsert_job_scheduler(
             named(partition), every=3_600_000, immediately=True, template={"name": named(partition)}
         )
 
 
-async def all_fired(queue: Queue) -> None:
+async def all_fired(queue: Queue):
     wanted = {named(partition) for partition in range(PARTITIONS)}
-    while {job.name for job in await queue.get_jobs("waiting")} != wanted:
-        await queue._runtime.sleep(0.02)
+    while {job.name for job in await queue.get_jobs("waiting")} != wanted:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 def tasks_of(service: Scheduler | Maintenance) -> PartitionTasks:
@@ -67,30 +65,26 @@ async def test_a_scheduler_finds_partitions_that_another_client_adds(
 ):
     monkeypatch.setattr(scheduling, "_POLL_S", 0.02)
     monkeypatch.setattr(job_queue, "LAYOUT_S", 0.0)
-    async with Queue(queue_name, url) as queue, Queue(queue_name, url) as operator, Scheduler(queue) as service:
-        assert len(tasks_of(service).tasks) == 1
-        await operator.set_partitions(PARTITIONS)
+    async with (
+        Queue(queue_name, url) as queue, Scheduler(queue) as service,
+        Queue(queue_name, url, partitions=PARTITIONS) as operator,
+    ):  # fmt: skip
         await create_schedulers(operator)
         await with_timeout(all_fired(operator))
         assert len(tasks_of(service).tasks) == PARTITIONS
-        await operator.drain()
-        await operator.set_partitions(1)
-        assert (await operator.set_partitions(1)).serving == PARTITIONS  # the schedulers are still there
-        for partition in range(PARTITIONS):
-            await operator.remove_job_scheduler(named(partition))
-        assert (await operator.set_partitions(1)).serving == 1
+        await operator.obliterate()
         await with_timeout(until(lambda: len(tasks_of(service).tasks) == 1))
 
 
-async def expiring(queue: Queue) -> None:
+async def expiring(queue: Queue):
     """Fetch a job of each partition, and let the leases expire."""
     await queue.add_bulk([("n", at, {"job_id": named(at)}) for at in range(PARTITIONS)])
     assert len(await queue.fetch(PARTITIONS, lock_duration=1_000)) == PARTITIONS
 
 
-async def all_waiting(queue: Queue) -> None:
-    while (await queue.get_job_counts()).waiting < PARTITIONS:
-        await queue._runtime.sleep(0.02)
+async def all_waiting(queue: Queue):
+    while (await queue.get_job_counts()).waiting < PARTITIONS:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -103,10 +97,9 @@ async def test_maintenance_recovers_the_leases_of_all_partitions(url: str, queue
 
 @pytest.mark.slow
 async def test_maintenance_finds_partitions_that_another_client_adds(url: str, queue_name: str):
-    queue, operator = Queue(queue_name, url), Queue(queue_name, url)
+    queue, operator = Queue(queue_name, url), Queue(queue_name, url, partitions=PARTITIONS)
     service = Maintenance([queue], lock_duration=1_000, stalled_interval=1_000)
-    async with queue, operator, service:
-        await operator.set_partitions(PARTITIONS)
+    async with queue, service, operator:
         await expiring(operator)
         service.wake()
         await with_timeout(all_waiting(operator))
@@ -114,21 +107,23 @@ async def test_maintenance_finds_partitions_that_another_client_adds(url: str, q
 
 async def test_the_call_for_partition_0_returns_the_layout(url: str, queue_name: str, resp: RespClient):
     """An idle queue needs no other call to find new partitions."""
-    async with Queue(queue_name, url) as queue, Queue(queue_name, url) as operator:
+    async with Queue(queue_name, url) as queue:
         async with Maintenance([queue]) as service:
             raw = Raw(resp, queue_name)
             await with_timeout(until(lambda: raw.run("GET", "lock:maintenance")))
-            await operator.set_partitions(PARTITIONS)
+            operator = Queue(queue_name, url, partitions=PARTITIONS)
+            await operator.connect()
             (task,) = tasks_of(service).tasks
             task.wake()  # type: ignore[attr-defined]
             await with_timeout(until(lambda: len(tasks_of(service).tasks) == PARTITIONS))
             names = (await operator.get_partitions()).names
             locks = [Raw(resp, name) for name in names]
             await with_timeout(until(lambda: all(lock.run("GET", "lock:maintenance") for lock in locks)))
+            await operator.close()
         assert not any(lock.run("GET", "lock:maintenance") for lock in locks)
 
 
-def reach(reached: Callable[[], object], seconds: float = 60) -> None:
+def reach(reached: Callable[[], object], seconds: float = 60):
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline
@@ -137,10 +132,7 @@ def reach(reached: Callable[[], object], seconds: float = 60) -> None:
 
 @pytest.mark.parametrize("serve", [sync.Scheduler, maintained_by_thread], ids=["scheduler", "maintenance"])
 def test_blocking_code(serve: Callable[[sync.Queue], Any], url: str, queue_name: str):
-    """The queue has other partitions than those with which it was opened."""
-    with sync.Queue(queue_name, url, partitions=2) as queue:
-        queue.count()
-        queue.set_partitions(PARTITIONS)
+    with sync.Queue(queue_name, url, partitions=PARTITIONS) as queue:
         for partition in range(PARTITIONS):
             queue.upsert_job_scheduler(named(partition), every=3_600_000, immediately=True)
         with serve(queue):

@@ -1,7 +1,5 @@
 """One client per event loop and server, shared by queues, workers and flow producers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable
@@ -11,9 +9,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import ConnectionOptions, FlowProducer, GlideMQValidationError, Job, Queue, QueueEvents, Worker
-from glidemq_py._client import reservations, shared_clients
 from glidemq_py.errors import ClosedError
 from glidemq_py.testing import ServerProcess
+from tests.inside import connections_of, heartbeats, read_events, reservations, shared_clients
+from tests.server.worker_support import StartServer
 
 
 async def echo(job: Job) -> object:
@@ -27,7 +26,7 @@ def clients_of(server: ServerProcess) -> int:
         return len(re.findall(r"^id=", str(resp.execute("CLIENT", "LIST")), re.MULTILINE)) - 1
 
 
-async def test_queues_share_one_client(private_server: Callable[..., ServerProcess]):
+async def test_queues_share_one_client(private_server: StartServer):
     server = private_server()
     async with AsyncExitStack() as stack:
         for number in range(20):
@@ -37,21 +36,26 @@ async def test_queues_share_one_client(private_server: Callable[..., ServerProce
         assert clients_of(server) == 2  # of GLIDE, and for direct calls
 
 
-async def test_workers_share_clients_for_calls_and_heartbeats(private_server: Callable[..., ServerProcess]):
+def clients_here() -> dict[Any, Any]:
+    """Return the clients that this event loop shares."""
+    return {**shared_clients._by_loop[asyncio.get_running_loop()]}
+
+
+async def test_workers_share_clients_for_calls_and_heartbeats(private_server: StartServer):
     server = private_server()
     async with AsyncExitStack() as stack:
         for number in range(5):
             await stack.enter_async_context(Worker(f"q{number}", echo, server.url))
         queue = await stack.enter_async_context(Queue("q3", server.url))
         assert await queue.add_and_wait("n", 7) == 7
-        kinds = [type(each) for each in shared_clients._by_loop[asyncio.get_running_loop()].values()]
+        kinds = [type(each) for each in clients_here().values()]
         assert len(kinds) == 1
-        assert len(shared_clients._of_threads) == 1
-    assert not shared_clients._by_loop[asyncio.get_running_loop()]
-    assert not shared_clients._of_threads
+        assert len(shared_clients._by_loop[heartbeats().loop]) == 1
+    assert not clients_here()
+    assert not shared_clients._by_loop[heartbeats().loop]
 
 
-async def test_last_user_closes_the_client(private_server: Callable[..., ServerProcess]):
+async def test_last_user_closes_the_client(private_server: StartServer):
     server = private_server()
     first, second = Queue("a", server.url), Queue("b", server.url)
     await asyncio.gather(first.add("n"), second.add("n"))
@@ -63,7 +67,7 @@ async def test_last_user_closes_the_client(private_server: Callable[..., ServerP
     await second.add("n")
     assert clients_of(server) == 2
     await second.close()
-    assert not shared_clients._by_loop[asyncio.get_running_loop()]
+    assert not clients_here()
 
 
 async def test_closed_transport_rejects_calls_while_others_use_the_client(url: str, queue_name: str):
@@ -79,7 +83,7 @@ async def test_closed_transport_rejects_calls_while_others_use_the_client(url: s
         assert (await kept.add("n")).id == "1"
 
 
-async def test_objects_with_different_options_do_not_share(private_server: Callable[..., ServerProcess]):
+async def test_objects_with_different_options_do_not_share(private_server: StartServer):
     server = private_server()
     options = ConnectionOptions([(server.host, server.port)])
     async with (
@@ -91,7 +95,7 @@ async def test_objects_with_different_options_do_not_share(private_server: Calla
         assert clients_of(server) == 4
 
 
-async def test_sharing_can_be_disabled(private_server: Callable[..., ServerProcess]):
+async def test_sharing_can_be_disabled(private_server: StartServer):
     server = private_server()
     url = f"{server.url}?share_clients=false"
     async with Queue("a", url) as a, Queue("b", url) as b:
@@ -101,19 +105,19 @@ async def test_sharing_can_be_disabled(private_server: Callable[..., ServerProce
         ConnectionOptions(share_clients="no")  # type: ignore[arg-type]
 
 
-async def test_failed_connection_is_not_kept(private_server: Callable[..., ServerProcess]):
+async def test_failed_connection_is_not_kept(private_server: StartServer):
     server = private_server()
     server.stop()
     queue = Queue("a", server.url)
     with pytest.raises(Exception, match="connect"):
         await queue.add("n")
-    assert not shared_clients._by_loop[asyncio.get_running_loop()]
+    assert not clients_here()
     server.start()
     await queue.add("n")
     await queue.close()
 
 
-async def test_each_further_event_loop_has_one_client(private_server: Callable[..., ServerProcess]):
+async def test_each_further_event_loop_has_one_client(private_server: StartServer):
     server = private_server()
     queue = Queue("a", server.url)
     await queue.add("n")
@@ -132,7 +136,7 @@ async def test_each_further_event_loop_has_one_client(private_server: Callable[.
     assert await in_another_loop() == 2  # as no other loop has a direct connection any more
 
 
-async def test_shared_client_reconnects_for_all(restartable_server: Callable[..., ServerProcess]):
+async def test_shared_client_reconnects_for_all(restartable_server: StartServer):
     server = restartable_server()
     async with Queue("a", server.url) as a, Queue("b", server.url) as b:
         await asyncio.gather(a.add("n"), b.add("n"))
@@ -145,7 +149,7 @@ def _setter(event: asyncio.Event) -> Callable[[object], None]:
     return lambda _: event.set()
 
 
-async def test_readers_of_many_queues_need_six_clients(private_server: Callable[..., ServerProcess]):
+async def test_readers_of_many_queues_need_six_clients(private_server: StartServer):
     server = private_server()
     names = [f"q{number}" for number in range(20)]
     async with AsyncExitStack() as stack:
@@ -169,7 +173,7 @@ async def test_readers_of_many_queues_need_six_clients(private_server: Callable[
         await asyncio.gather(*fetches, return_exceptions=True)
 
 
-async def test_readers_share_one_blocking_read(private_server: Callable[..., ServerProcess]):
+async def test_readers_share_one_blocking_read(private_server: StartServer):
     """Events, waits for results and readers of job streams of many queues: no polling, and one connection."""
     server = private_server()
     async with AsyncExitStack() as stack:
@@ -183,18 +187,18 @@ async def test_readers_share_one_blocking_read(private_server: Callable[..., Ser
         async with asyncio.timeout(60):
             assert await asyncio.gather(*(queue.add_and_wait("n", queue.name) for queue in queues)) == names
             await asyncio.gather(*(each.wait() for each in seen.values()))
-        readers: list[Any] = [each._connections[-1] for each in several]
+        readers: Any = [connections_of(each)[-1] for each in several]
         assert len({each._line for each in readers}) == 1
         assert not any(each.is_polled for each in readers)
     assert not reservations._reserved
 
 
-async def test_stream_of_a_wrong_type_does_not_delay_other_readers(private_server: Callable[..., ServerProcess]):
+async def test_stream_of_a_wrong_type_does_not_delay_other_readers(private_server: StartServer):
     server = private_server()
     async with QueueEvents("bad", server.url) as bad, QueueEvents("good", server.url) as good:
         with server.client() as resp:
             resp.execute("SET", "glide:{bad}:events", "text")
-        failing = asyncio.create_task(bad._read())
+        failing = asyncio.create_task(read_events(bad))
         try:
             async with Queue("good", server.url) as queue:
                 for _ in range(3):
@@ -202,27 +206,27 @@ async def test_stream_of_a_wrong_type_does_not_delay_other_readers(private_serve
                     async with asyncio.timeout(20):
                         found: list[str] = []
                         while not found:
-                            found = [event.event for event in await good._read()]
+                            found = [event.event for event in await read_events(good)]
                     assert found == ["added"]
         finally:
             failing.cancel()
 
 
-async def test_readers_need_no_permission_to_unblock(private_server: Callable[..., ServerProcess]):
+async def test_readers_need_no_permission_to_unblock(private_server: StartServer):
     server = private_server()
     with server.client() as resp:
         resp.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-client|unblock")
     url = f"valkey://app:pw@{server.host}:{server.port}"
     async with QueueEvents("a", url) as a, QueueEvents("b", url) as b, Queue("b", url) as queue:
-        reading = asyncio.create_task(a._read())
+        reading = asyncio.create_task(read_events(a))
         await queue.add("n")
         async with asyncio.timeout(20):
-            while not await b._read():
+            while not await read_events(b):
                 pass
         assert await reading == []
 
 
-async def test_closing_ends_polled_iteration(private_server: Callable[..., ServerProcess]):
+async def test_closing_ends_polled_iteration(private_server: StartServer):
     server = private_server()
     async with AsyncExitStack() as stack:
         for number in range(3):
@@ -247,7 +251,7 @@ async def test_closing_ends_polled_iteration(private_server: Callable[..., Serve
         assert await asyncio.wait_for(reading, 20) == "ended"
 
 
-async def test_many_workers_need_six_clients(private_server: Callable[..., ServerProcess]):
+async def test_many_workers_need_six_clients(private_server: StartServer):
     server = private_server()
     async with AsyncExitStack() as stack:
         for number in range(12):
@@ -262,7 +266,7 @@ async def test_many_workers_need_six_clients(private_server: Callable[..., Serve
         assert clients_of(server) <= 6
 
 
-async def test_workers_that_add_durably_need_six_clients(private_server: Callable[..., ServerProcess]):
+async def test_workers_that_add_durably_need_six_clients(private_server: StartServer):
     """A durable add claims the connection of a worker, which waits for its wake-up channel from then on."""
     server = private_server(durable=True)
     ended = asyncio.Event()

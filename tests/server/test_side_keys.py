@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQConnectionError, Job, Queue, Worker
-from glidemq_py._client.library_source import Variant, assemble
-from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py.testing import ServerProcess
-from tests.server.worker_support import EventRecorder
+from tests.inside import PeerDetection, Variant, assemble, link_of
+from tests.server.worker_support import EventRecorder, WorkerFor
 
 
 @pytest.fixture
@@ -16,14 +15,14 @@ def detections(monkeypatch: pytest.MonkeyPatch) -> list[PeerDetection]:
     """Return the detections of the test's workers, which run only when the test calls them."""
     made: list[PeerDetection] = []
 
-    def start(self: PeerDetection) -> None:
+    def start(self: PeerDetection):
         made.append(self)
 
     monkeypatch.setattr(PeerDetection, "start", start)
     return made
 
 
-async def handle(job: Job) -> Any:
+async def handle(job: Job):
     if job.name == "log":
         await job.log("a line")
     elif job.name == "chunk":
@@ -33,11 +32,11 @@ async def handle(job: Job) -> Any:
     return 1
 
 
-REMOVED: dict[str, Any] = {"remove_on_complete": True, "remove_on_fail": True}
+REMOVED: Any = {"remove_on_complete": True, "remove_on_fail": True}
 
 
 @pytest.mark.parametrize("alone", [False, True])
-async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[PeerDetection], alone: bool) -> None:
+async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[PeerDetection], alone: bool):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url, concurrency=3) as worker:
         recorded = EventRecorder(worker)
@@ -58,7 +57,7 @@ async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[P
         assert client.execute("HGET", "glide:{q}:meta", "sideKeys") == "1"
 
 
-async def test_plain_queue_deletes_records_only(private_server: Any, detections: list[PeerDetection]) -> None:
+async def test_plain_queue_deletes_records_only(private_server: Any, detections: list[PeerDetection]):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
         recorded = EventRecorder(worker)
@@ -81,9 +80,9 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
 
 
 async def test_peers_are_assumed_until_libraries_were_listed(
-    url: str, queue_name: str, resp: Any, detections: list[PeerDetection]
-) -> None:
-    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+    worker_for: WorkerFor, url: str, queue_name: str, resp: Any, detections: list[PeerDetection]
+):
+    async with Queue(queue_name, url) as queue, worker_for(handle) as worker:
         recorded = EventRecorder(worker)
         resp.execute("RPUSH", f"glide:{{{queue_name}}}:log:x", "of a peer")
         await queue.add("plain", job_id="x", **REMOVED)
@@ -96,12 +95,12 @@ async def test_peers_are_assumed_until_libraries_were_listed(
 class LostCalls:
     """A transport on which the next calls of `delete_side_keys` fail."""
 
-    def __init__(self, detection: PeerDetection) -> None:
+    def __init__(self, detection: PeerDetection):
         self.left = 1
-        self._transport = detection._link.transport
+        self._transport = link_of(detection).transport
         self._call = self._transport.call
 
-    async def call(self, call: Any, *args: Any, **options: Any) -> Any:
+    async def call(self, call: Any, *args: Any, **options: Any):
         if call.function == "delete_side_keys" and self.left:
             self.left -= 1
             raise GlideMQConnectionError("lost")
@@ -110,7 +109,7 @@ class LostCalls:
 
 async def test_ids_are_kept_until_their_keys_are_deleted(
     private_server: Any, detections: list[PeerDetection], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
         recorded = EventRecorder(worker)
@@ -131,9 +130,7 @@ async def test_ids_are_kept_until_their_keys_are_deleted(
             assert client.keys("glide:{q}:log:*") == []
 
 
-async def test_job_whose_removal_is_under_way_is_cleaned_up_later(
-    private_server: Any, detections: list[PeerDetection]
-) -> None:
+async def test_job_whose_removal_is_under_way_is_cleaned_up_later(private_server: Any, detections: list[PeerDetection]):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url):
         detection = detections[0]

@@ -3,19 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import glide
 import pytest
 
-from glidemq_py import Durability, GlideMQError, Queue, Worker
-from glidemq_py._client import creation
-from glidemq_py._client.async_client import create_async
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
+from glidemq_py import ConnectionOptions, Durability, GlideMQError, Queue, Worker
 from glidemq_py.testing import ServerProcess
-from tests.server.worker_support import until
+from tests.inside import config_of, create_async, creation
+from tests.server.worker_support import StartServer, until
 
 LONGEST_S = 1.0
 """Longest time without a tick. GLIDE blocks an event loop for five seconds here; a busy machine may do so for less."""
@@ -23,7 +20,7 @@ WAITED_S = 2.5
 
 
 @pytest.fixture
-def silent(private_server: Callable[..., ServerProcess]) -> ServerProcess:
+def silent(private_server: StartServer) -> ServerProcess:
     return private_server(durable=True)
 
 
@@ -32,7 +29,7 @@ class Ticks:
 
     longest = 0.0
 
-    async def run(self) -> None:
+    async def run(self):
         last = time.monotonic()
         while True:
             await asyncio.sleep(0.005)
@@ -51,7 +48,7 @@ async def ticking() -> AsyncIterator[Ticks]:
         task.cancel()
 
 
-async def stays_free(work: Coroutine[Any, Any, Any]) -> None:
+async def stays_free(work: Coroutine[Any, Any, Any]):
     """Run work for which the silent server must reply, and cancel it: the loop must run all the time."""
     async with ticking() as ticks:
         began = time.monotonic()
@@ -63,7 +60,7 @@ async def stays_free(work: Coroutine[Any, Any, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direct", ["true", "false"])
-async def test_the_first_durable_add(silent: ServerProcess, direct: str) -> None:
+async def test_the_first_durable_add(silent: ServerProcess, direct: str):
     async with Queue("q", f"{silent.url}?direct={direct}") as queue:
         await queue.add("n")
         silent.pause()
@@ -75,7 +72,7 @@ async def test_the_first_durable_add(silent: ServerProcess, direct: str) -> None
 
 
 @pytest.mark.slow
-async def test_connecting_a_queue(silent: ServerProcess) -> None:
+async def test_connecting_a_queue(silent: ServerProcess):
     queue = Queue("q", silent.url)
     silent.pause()
     try:
@@ -86,7 +83,7 @@ async def test_connecting_a_queue(silent: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-async def test_starting_a_worker(silent: ServerProcess) -> None:
+async def test_starting_a_worker(silent: ServerProcess):
     worker = Worker("q", lambda _: None, silent.url)
     silent.pause()
     try:
@@ -96,7 +93,7 @@ async def test_starting_a_worker(silent: ServerProcess) -> None:
         await worker.close()
 
 
-async def test_a_cancelled_creation_leaves_no_client(silent: ServerProcess) -> None:
+async def test_a_cancelled_creation_leaves_no_client(silent: ServerProcess):
     config = config_of(ConnectionOptions.from_url(silent.url))
     with silent.client() as client:
         before = connections(client.execute("CLIENT", "LIST"))
@@ -113,7 +110,7 @@ def connections(reply: Any) -> int:
     return len(reply.splitlines())
 
 
-async def test_the_client_is_one_of_glide(url: str) -> None:
+async def test_the_client_is_one_of_glide(url: str):
     config = config_of(ConnectionOptions.from_url(url))
     client = await create_async(config)
     assert type(client) is glide.GlideClient
@@ -121,7 +118,7 @@ async def test_the_client_is_one_of_glide(url: str) -> None:
     await client.close()
 
 
-async def test_another_version_of_glide_creates_as_usual(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_version_of_glide_creates_as_usual(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(creation, "_REGISTRY", "missing")
     client = await create_async(config_of(ConnectionOptions.from_url(url)))
     assert await client.ping() == b"PONG"

@@ -2,28 +2,21 @@
 
 import re
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from glidemq_py import Job, Worker
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
-from glidemq_py._core.calls import Call
-from glidemq_py._core.calls.adding import request
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.staged_writes import Steps, WriteId, commit_write, finish_writes, run_blocking
-from glidemq_py._maintenance import outbox as outbox_task
 from glidemq_py.errors import GlideMQConnectionError, ServerOutOfMemoryError, StagedWriteError
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import EventRecorder
+from tests.inside import BlockingTransport, Call, QueueKeys, request
+from tests.inside import maintenance_outbox as outbox_task
+from tests.inside import staged_writes as staging
+from tests.server.worker_support import EventRecorder, StartServer
 
 
-def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) -> None:
+def leave_after(transport: BlockingTransport, steps: staging.Steps[object], calls: int):
     """Run the first calls of a protocol, and die."""
     reply = None
     for _ in range(calls):
@@ -32,23 +25,28 @@ def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) ->
         reply = transport.call(step)
 
 
+def decide_and_publish(write: staging.WriteId, winners: dict[str, list[staging.Winner]]) -> staging.Steps[object]:
+    yield from staging.decide_write(write, winners)
+    return (yield from staging.publish_write(write))
+
+
 @pytest.mark.parametrize("worked_on", ["home", "beside"])
 async def test_worker_publishes_an_abandoned_write(
     core_url: str, core_resp: RespClient, queue_name: str, worked_on: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(outbox_task, "LEFT_ALONE_MS", 0)
     home, beside = QueueKeys("glide", queue_name), QueueKeys("glide", queue_name + "-b")
-    write = WriteId(id="w", home=home)
-    transport = ThreadTransport(config_of(ConnectionOptions.from_url(core_url)))
+    write = staging.WriteId(id="w", home=home)
+    transport = BlockingTransport(core_url)
     transport.call(staging.open_write(write, create=True, queue=beside.name))
     for keys in (home, beside):
         for seq in range(5):
             blob = request([["n", str(seq), "{}"]] * 10, True)
             transport.call(staging.stage(write, keys, "a", seq, blob, False))
     # A ballot, prepared in the other queue, committed at home, one piece published.
-    leave_after(transport, commit_write(write, {home.name: [("a", 5)], beside.name: [("a", 5)]}), 4)
+    leave_after(transport, decide_and_publish(write, {home.name: [("a", 5)], beside.name: [("a", 5)]}), 4)
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         pass
 
     keys = home if worked_on == "home" else beside
@@ -65,7 +63,7 @@ async def test_worker_publishes_an_abandoned_write(
 
 
 @pytest.fixture
-def full_server(private_server: Callable[..., ServerProcess], monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
+def full_server(private_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
     """Return a server of this test; tasks of Spark are replaced by plain calls."""
     pytest.importorskip("pyspark")
     from glidemq_py.spark import writer
@@ -75,7 +73,7 @@ def full_server(private_server: Callable[..., ServerProcess], monkeypatch: pytes
     return private_server("valkey-9.1")
 
 
-def frame_writer(url: str, queue: str, *, schema: Any = None, streaming: bool = False, **options: str) -> Any:
+def frame_writer(url: str, queue: str, *, schema: Any = None, streaming: bool = False, **options: str):
     from pyspark.sql.types import StringType, StructField, StructType
 
     from glidemq_py.spark.options import WriteOptions
@@ -104,7 +102,7 @@ def test_save_retries_publishing_on_a_full_server(full_server: ServerProcess, qu
         resp.execute("CONFIG", "SET", "maxmemory", 1)
         pauses: list[float] = []
 
-        def pause(seconds: float) -> None:
+        def pause(seconds: float):
             pauses.append(seconds)
             if len(pauses) == 3:
                 resp.execute("CONFIG", "SET", "maxmemory", 0)
@@ -120,7 +118,7 @@ def test_save_retries_publishing_on_a_full_server(full_server: ServerProcess, qu
     assert report.queues == {queue_name: (100, 0)}
 
 
-def test_error_after_the_decision_says_so(full_server: ServerProcess, queue_name: str) -> None:
+def test_error_after_the_decision_says_so(full_server: ServerProcess, queue_name: str):
     writer = frame_writer(full_server.url, queue_name, publishTimeout="0")
     messages = write_rows(writer, 100)
     keys = QueueKeys("glide", queue_name)
@@ -132,13 +130,13 @@ def test_error_after_the_decision_says_so(full_server: ServerProcess, queue_name
         writer.abort(messages)  # Spark calls it after a failed commit
         assert resp.execute("XLEN", keys.stream) == 0
         resp.execute("CONFIG", "SET", "maxmemory", 0)
-        transport = ThreadTransport(config_of(ConnectionOptions.from_url(full_server.url)))
-        run_blocking(transport, finish_writes(keys, 0))
+        transport = BlockingTransport(full_server.url)
+        staging.run_blocking(transport, staging.finish_writes(keys, 0))
         transport.close()
         assert resp.execute("XLEN", keys.stream) == 100
 
 
-def test_error_before_the_decision_names_the_write(full_server: ServerProcess, queue_name: str) -> None:
+def test_error_before_the_decision_names_the_write(full_server: ServerProcess, queue_name: str):
     writer = frame_writer(full_server.url, queue_name, writeId="monday")
     with full_server.client() as resp:
         resp.execute("CONFIG", "SET", "maxmemory", 1)
@@ -147,11 +145,8 @@ def test_error_before_the_decision_names_the_write(full_server: ServerProcess, q
     assert "write 'monday': not committed" in "".join(error.value.__notes__)
 
 
-@pytest.mark.parametrize(("guarantee", "text"), [("append", "adds these twice"), ("task", "adds the others")])
-def test_error_of_a_write_without_staging_names_it(
-    full_server: ServerProcess, queue_name: str, guarantee: str, text: str
-) -> None:
-    writer = frame_writer(full_server.url, queue_name, guarantee=guarantee)
+def test_error_of_a_write_without_staging_names_it(full_server: ServerProcess, queue_name: str):
+    writer = frame_writer(full_server.url, queue_name, guarantee="append")
     with full_server.client() as resp:
         resp.execute("CONFIG", "SET", "maxmemory", 1)
         with pytest.raises(ServerOutOfMemoryError) as error:
@@ -159,7 +154,7 @@ def test_error_of_a_write_without_staging_names_it(
     (note,) = error.value.__notes__
     assert note.startswith("write '")
     assert "may be jobs" in note
-    assert text in note
+    assert "adds these twice" in note
     assert "nothing" not in str(error.value)
 
 
@@ -167,13 +162,12 @@ def test_error_of_a_write_without_staging_names_it(
     ("guarantee", "outcome"),
     [
         ("atomic", "was aborted; none of its rows becomes a job"),
-        ("task", "a part of its rows may be jobs; another save with this writeId adds the others"),
         ("append", "a part of its rows may be jobs; another save adds these twice"),
     ],
 )
 def test_abort_logs_the_random_id(
     full_server: ServerProcess, queue_name: str, guarantee: str, outcome: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     """Spark's error contains no id if a process was killed, or if the rows cannot be evaluated."""
     writer = frame_writer(full_server.url, queue_name, guarantee=guarantee)
     write_rows(writer, 100)
@@ -185,7 +179,7 @@ def test_abort_logs_the_random_id(
 
 def test_abort_of_a_decided_write_logs_that_it_is_complete(
     full_server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     """The process that commits may be killed after the decision."""
     from glidemq_py.spark import writer as module
 
@@ -202,7 +196,7 @@ def test_abort_of_a_decided_write_logs_that_it_is_complete(
         assert resp.execute("XLEN", QueueKeys("glide", queue_name).stream) == 100
 
 
-def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess, queue_name: str) -> None:
+def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess, queue_name: str):
     with full_server.client() as resp:
         resp.execute("CONFIG", "SET", "maxmemory", 1)
         with pytest.raises(ServerOutOfMemoryError) as error:
@@ -210,10 +204,8 @@ def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess,
     assert error.value.__notes__ == ["write 'monday': this save did not start, and added nothing"]
 
 
-@pytest.mark.parametrize("guarantee", ["atomic", "append", "task"])
-def test_errors_of_an_unreachable_server_name_the_write(
-    full_server: ServerProcess, queue_name: str, guarantee: str
-) -> None:
+@pytest.mark.parametrize("guarantee", ["atomic", "append"])
+def test_errors_of_an_unreachable_server_name_the_write(full_server: ServerProcess, queue_name: str, guarantee: str):
     """Before the first task, in a task, and in the abort; also a random id."""
     writer = frame_writer(f"{full_server.url}?request_timeout=500", queue_name, guarantee=guarantee, publishTimeout="0")
     full_server.kill()
@@ -232,7 +224,7 @@ def test_errors_of_an_unreachable_server_name_the_write(
         assert re.match(r"write '\w{32}': not aborted; unless it is already decided", note)
 
 
-def test_repeated_save_on_a_full_server_tells_the_truth(full_server: ServerProcess, queue_name: str) -> None:
+def test_repeated_save_on_a_full_server_tells_the_truth(full_server: ServerProcess, queue_name: str):
     """The write is decided: no message may state that nothing was added, whatever fails first."""
     writer = frame_writer(full_server.url, queue_name, writeId="monday", publishTimeout="0")
     late = frame_writer(full_server.url, queue_name, writeId="monday")
@@ -258,9 +250,7 @@ def test_repeated_save_on_a_full_server_tells_the_truth(full_server: ServerProce
 
 
 @pytest.mark.parametrize("on_repeat", ["skip", "warn", "fail"])
-def test_repeated_write(
-    full_server: ServerProcess, queue_name: str, on_repeat: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_repeated_write(full_server: ServerProcess, queue_name: str, on_repeat: str, caplog: pytest.LogCaptureFixture):
     from glidemq_py.spark import last_report
 
     for _ in range(2):
@@ -268,7 +258,7 @@ def test_repeated_write(
         writer.commit(write_rows(writer, 10))
     caplog.clear()
 
-    def repeat() -> None:
+    def repeat():
         writer = frame_writer(full_server.url, queue_name, writeId="monday", onRepeat=on_repeat)
         writer.commit(write_rows(writer, 10))
 
@@ -297,14 +287,14 @@ def write_report_rows(writer: Any, queue: str) -> list[Any]:
     return [writer.write(iter([pa.RecordBatch.from_pydict({"data": data, "jobId": ids, "queue": queues})]))]
 
 
-def report_schema() -> Any:
+def report_schema():
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([StructField(name, StringType()) for name in ("data", "jobId", "queue")])
 
 
-@pytest.mark.parametrize("guarantee", ["atomic", "append", "task"])
-def test_report_counts_every_row(full_server: ServerProcess, queue_name: str, guarantee: str) -> None:
+@pytest.mark.parametrize("guarantee", ["atomic", "append"])
+def test_report_counts_every_row(full_server: ServerProcess, queue_name: str, guarantee: str):
     """Jobs, duplicates, null data and bytes, in all and per queue, with every guarantee."""
     from glidemq_py.spark import last_report
 
@@ -319,17 +309,17 @@ def test_report_counts_every_row(full_server: ServerProcess, queue_name: str, gu
     assert (report.repeated, report.repetitions, report.query) == (False, 0, "")
 
 
-@pytest.mark.parametrize("guarantee", ["atomic", "append", "task"])
+@pytest.mark.parametrize("guarantee", ["atomic", "append"])
 def test_report_of_a_micro_batch(
     full_server: ServerProcess, queue_name: str, guarantee: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """A batch that a restarted query repeats is reported as repeated, with the number of repetitions."""
     from glidemq_py.spark import last_report, writer
     from glidemq_py.spark.api import TaskFacts
 
     monkeypatch.setattr(writer, "task_context", lambda: TaskFacts(0, 0, "query", 7))
 
-    def run() -> Any:
+    def run():
         stream = frame_writer(full_server.url, queue_name, guarantee=guarantee, schema=report_schema(), streaming=True)
         stream.commit(write_report_rows(stream, queue_name), 7)
         report = last_report(queue_name, write_id="query.7", url=full_server.url)
@@ -363,7 +353,7 @@ def view_of_writes(url: str, queue: str) -> list[dict[str, Any]]:
     return [row for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
-def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
+def test_view_of_writes(full_server: ServerProcess, queue_name: str):
     for _ in range(2):
         writer = frame_writer(full_server.url, queue_name, writeId="monday")
         writer.commit(write_rows(writer, 10))
@@ -381,29 +371,29 @@ def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
     assert rows[1]["finishedAt"] >= rows[2]["finishedAt"]
 
 
-def test_jobs_of_the_home_count_beside_those_of_other_queues(core_url: str, queue_name: str) -> None:
+def test_jobs_of_the_home_count_beside_those_of_other_queues(core_url: str, queue_name: str):
     home = QueueKeys("glide", queue_name)
-    write = WriteId(id="w", home=home)
+    write = staging.WriteId(id="w", home=home)
     other = f"{queue_name}-other"
     blob = request([["n", "a", "{}"]] * 3, True)
-    with closing(ThreadTransport(config_of(ConnectionOptions.from_url(core_url)))) as transport:
+    with closing(BlockingTransport(core_url)) as transport:
         transport.call(staging.open_write(write, create=True))
         transport.call(staging.open_write(write, create=False, queue=other))
         for keys in (home, QueueKeys("glide", other)):
             transport.call(staging.stage(write, keys, "a", 0, blob, False))
         winners = {name: [("a", 1)] for name in (queue_name, other)}
-        assert run_blocking(transport, staging.decide_write(write, winners))
+        assert staging.run_blocking(transport, staging.decide_write(write, winners))
 
-        counts = run_blocking(transport, staging.publish_queues(write))
+        counts = staging.run_blocking(transport, staging.publish_queues(write))
 
     assert counts == {queue_name: staging.Published(3, 0), other: staging.Published(3, 0)}
     assert staging.total(counts) == staging.Published(6, 0)
 
 
-def test_two_connections_publish_many_queues_once(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+def test_two_connections_publish_many_queues_once(core_url: str, core_resp: RespClient, queue_name: str):
     home = QueueKeys("glide", queue_name)
-    write = WriteId(id="w", home=home)
-    transports = [ThreadTransport(config_of(ConnectionOptions.from_url(core_url))) for _ in range(2)]
+    write = staging.WriteId(id="w", home=home)
+    transports = [BlockingTransport(core_url) for _ in range(2)]
     names = [f"{queue_name}-{n}" for n in range(70)]
     transports[0].call(staging.open_write(write, create=True))
     for name in names:
@@ -412,7 +402,7 @@ def test_two_connections_publish_many_queues_once(core_url: str, core_resp: Resp
             blob = request([["n", attempt, "{}"]] * 3, True)
             transports[0].call(staging.stage(write, QueueKeys("glide", name), attempt, 0, blob, False))
     winners = {name: [("a", 1), ("b", 1)] for name in names}
-    assert run_blocking(transports[0], staging.decide_write(write, winners, "facts"))
+    assert staging.run_blocking(transports[0], staging.decide_write(write, winners, "facts"))
 
     counts: dict[str, staging.Published] = {}
     both = [staging.publish_queues(write, counts), staging.publish_queues(write, counts, backward=True)]
@@ -428,10 +418,10 @@ def test_two_connections_publish_many_queues_once(core_url: str, core_resp: Resp
         transport.close()
 
 
-def alternate(transports: list[ThreadTransport], processes: list[Steps[Any]]) -> int:
+def alternate(transports: list[BlockingTransport], processes: list[staging.Steps[Any]]) -> int:
     """Run several processes step by step in turns; return how many of their steps were several calls."""
     together = 0
-    running: list[tuple[ThreadTransport, Steps[Any], Any]] = [
+    running: list[tuple[BlockingTransport, staging.Steps[Any], Any]] = [
         (transport, steps, None) for transport, steps in zip(transports, processes, strict=True)
     ]
     while running:

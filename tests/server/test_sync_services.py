@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import glide_sync
 import pytest
 
 from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobState
 from glidemq_py.sync import BackupSchedule, Lease, Maintenance, Queue, Scheduler
-from glidemq_py.testing import MemoryServer, RespClient, ServerProcess
-from tests.server.worker_support import Raw
+from glidemq_py.testing import MemoryServer, RespClient
+from tests.inside import tasks_of_portal
+from tests.server.worker_support import Raw, StartServer
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def queue(url: str, queue_name: str) -> Iterator[Queue]:
         yield queue
 
 
-def reach(reached: Callable[[], object], seconds: float = 60) -> None:
+def reach(reached: Callable[[], object], seconds: float = 60):
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline
@@ -47,24 +47,24 @@ def state_of(queue: Queue, job_id: str) -> JobState | None:
     return job.get_state()
 
 
-def threads() -> set[str]:
-    return {each.name for each in threading.enumerate() if each.name.startswith("glidemq-")}
+def is_maintained(queue: Queue) -> bool:
+    return f"glidemq-maintenance-{queue.name}" in tasks_of_portal()
 
 
 # -- Maintenance --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_expired_leases_are_recovered(queue: Queue) -> None:
+def test_expired_leases_are_recovered(queue: Queue):
     lease = expiring(queue)
     with quick(queue):
-        assert "glidemq-maintenance" in threads()
+        assert is_maintained(queue)
         reach(lambda: state_of(queue, lease.id) == "waiting")
-    assert "glidemq-maintenance" not in threads()
+    assert not is_maintained(queue)
     assert queue.count() == 1  # the queue is open
 
 
-def test_closing_lets_another_process_take_over(queue: Queue, resp: RespClient) -> None:
+def test_closing_lets_another_process_take_over(queue: Queue, resp: RespClient):
     expiring(queue)
     with quick(queue):
         reach(lambda: Raw(resp, queue.name).run("GET", "lock:maintenance"))
@@ -72,26 +72,11 @@ def test_closing_lets_another_process_take_over(queue: Queue, resp: RespClient) 
 
 
 @pytest.mark.slow
-def test_schedulers_created_later_fire_after_wake(queue: Queue) -> None:
+def test_schedulers_created_later_fire_after_wake(queue: Queue):
     with Maintenance([queue]) as maintenance:
         queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
         maintenance.wake()
         reach(lambda: queue.count() >= 2, seconds=30)  # without a wake-up, up to a minute later
-
-
-def test_a_client_of_the_user_is_the_template_of_another_one(url: str, queue_name: str, resp: RespClient) -> None:
-    host, port = url.removeprefix("valkey://").split(":")
-    address = glide_sync.NodeAddress(host, int(port))
-    client = glide_sync.GlideClient.create(glide_sync.GlideClientConfiguration([address]))
-    try:
-        with Queue(queue_name, client) as queue:
-            lease = expiring(queue)
-            before = len(resp.execute("CLIENT", "LIST", "TYPE", "NORMAL").splitlines())
-            with quick(queue):
-                reach(lambda: state_of(queue, lease.id) == "waiting")
-            reach(lambda: len(resp.execute("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) <= before)
-    finally:
-        client.close()
 
 
 def test_queues_in_memory(queue_name: str) -> None:
@@ -101,18 +86,18 @@ def test_queues_in_memory(queue_name: str) -> None:
             reach(lambda: state_of(queue, lease.id) == "waiting")
 
 
-def test_run_ends_when_another_thread_closes(queue: Queue) -> None:
+def test_run_ends_when_another_thread_closes(queue: Queue):
     maintenance = Maintenance([queue])
     thread = threading.Thread(target=maintenance.run)
     thread.start()
-    reach(lambda: "glidemq-maintenance" in threads())
+    reach(lambda: is_maintained(queue))
     maintenance.close()
     thread.join(30)
     assert not thread.is_alive()
     maintenance.close()  # idempotent
 
 
-def test_starting_twice_or_after_the_end_is_rejected(queue: Queue) -> None:
+def test_starting_twice_or_after_the_end_is_rejected(queue: Queue):
     maintenance = Maintenance([queue])
     with maintenance, pytest.raises(GlideMQError, match=r"^the maintenance was already started; make a new one$"):
         maintenance.start()
@@ -121,28 +106,28 @@ def test_starting_twice_or_after_the_end_is_rejected(queue: Queue) -> None:
     maintenance.wake()  # no effect
 
 
-def test_a_closed_queue_is_rejected(queue: Queue) -> None:
+def test_a_closed_queue_is_rejected(queue: Queue):
     maintenance = Maintenance([queue])
     queue.close()
     with pytest.raises(ClosedError, match=f"^queue '{queue.name}' is closed$"):
         maintenance.start()
-    assert "glidemq-maintenance" not in threads()
+    assert not is_maintained(queue)
 
 
-def test_a_failed_start_leaves_nothing_and_may_be_repeated(private_server: Callable[..., ServerProcess]) -> None:
+def test_a_failed_start_leaves_nothing_and_may_be_repeated(private_server: StartServer):
     server = private_server()
-    with Queue("q", server.url) as queue:
-        maintenance = Maintenance([queue])
-        server.stop()
-        with pytest.raises(GlideMQConnectionError, match="connection refused"):
-            maintenance.start()
-        assert "glidemq-maintenance" not in threads()
-        server.start()
-        with maintenance:
-            assert "glidemq-maintenance" in threads()
+    queue = Queue("q", server.url)
+    maintenance = Maintenance([queue])
+    server.stop()
+    with pytest.raises(GlideMQConnectionError, match="connection refused"):
+        maintenance.start()
+    assert not is_maintained(queue)
+    server.start()
+    with maintenance:
+        assert is_maintained(queue)
 
 
-def test_mistakes_are_rejected(queue: Queue, url: str) -> None:
+def test_mistakes_are_rejected(queue: Queue, url: str):
     for queues in ([], ["emails"], [queue.name], queue.name):
         with pytest.raises(GlideMQValidationError, match="option 'queues' = "):
             Maintenance(cast("list[Queue]", queues))
@@ -161,7 +146,7 @@ def test_mistakes_are_rejected(queue: Queue, url: str) -> None:
 
 
 @pytest.mark.slow
-def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_name: str) -> None:
+def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_name: str):
     program = f"""
         import os
         from glidemq_py import GlideMQError
@@ -192,7 +177,7 @@ def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_nam
 
 
 @pytest.mark.slow
-def test_a_program_that_does_not_close_ends(url: str, queue_name: str) -> None:
+def test_a_program_that_does_not_close_ends(url: str, queue_name: str):
     program = f"""
         from glidemq_py.sync import Maintenance, Queue
 
@@ -215,7 +200,7 @@ def run(program: str) -> str:
 
 
 @pytest.mark.slow
-def test_schedulers_fire(queue: Queue) -> None:
+def test_schedulers_fire(queue: Queue):
     queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
     with Scheduler(queue):
         reach(lambda: queue.count() >= 2)
@@ -223,7 +208,7 @@ def test_schedulers_fire(queue: Queue) -> None:
     assert job.name == "tick"
 
 
-def test_a_scheduler_uses_the_options_of_the_queue(url: str, queue_name: str) -> None:
+def test_a_scheduler_uses_the_options_of_the_queue(url: str, queue_name: str):
     with Queue(queue_name, url, serializer="msgpack", prefix="other") as queue:
         queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick", "data": {"raw": b"\x00"}})
         with Scheduler(queue):
@@ -235,19 +220,18 @@ def test_a_scheduler_uses_the_options_of_the_queue(url: str, queue_name: str) ->
 # -- BackupSchedule -----------------------------------------------------------------------------------------
 
 
-def test_due_backups(queue: Queue, url: str, tmp_path: Path) -> None:
+def test_due_backups(queue: Queue, url: str, tmp_path: Path):
     queue.add("n")
     with Queue(f"{queue.name}-copy", url) as copy:
         schedule = BackupSchedule([queue, copy], tmp_path, every=60_000, keep=2)
         assert [(each.queue, each.jobs) for each in schedule.run_due()] == [(queue.name, 1), (copy.name, 0)]
         assert schedule.run_due() == []
-        assert "glidemq-maintenance" not in threads()
         with schedule:
             assert schedule.run_due() == []
     assert len(queue.get_backups(tmp_path)) == 1
 
 
-def test_a_running_schedule_makes_the_first_backup(queue: Queue, tmp_path: Path) -> None:
+def test_a_running_schedule_makes_the_first_backup(queue: Queue, tmp_path: Path):
     queue.add("n")
     with BackupSchedule([queue], tmp_path):
         reach(lambda: queue.get_backups(tmp_path))

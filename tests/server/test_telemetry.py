@@ -31,13 +31,13 @@ from glidemq_py.telemetry.context import context_of, with_context, without_conte
 from glidemq_py.telemetry.otel_meter import OtelMeter
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient, TestQueue
-from tests.server.worker_support import EventRecorder
+from tests.server.worker_support import EventRecorder, WorkerFor
 
 
 class Spans:
     """The exported data."""
 
-    def __init__(self, exporter: InMemorySpanExporter) -> None:
+    def __init__(self, exporter: InMemorySpanExporter):
         self._exporter = exporter
 
     def of(self, name: str) -> list[ReadableSpan]:
@@ -82,11 +82,12 @@ def measured(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any
 
 def server_of(url: str) -> dict[str, Any]:
     """Attributes of the server that a URL names; of a cluster, its first node."""
-    host, _, port = url.partition("://")[2].partition(",")[0].partition("/")[0].partition("?")[0].rpartition(":")
+    address = url.partition("://")[2].partition(",")[0].partition("/")[0].partition("?")[0].rpartition("@")[2]
+    host, _, port = address.rpartition(":")
     return {"server.address": host, "server.port": int(port)}
 
 
-async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spans: Spans) -> None:
+async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spans: Spans):
     seen: list[int] = []
 
     async def handler(job: Job) -> str:
@@ -118,29 +119,28 @@ async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spa
 
 
 async def test_the_context_stands_in_the_opts_where_peers_pass_it_by(
-    url: str, queue_name: str, resp: RespClient, spans: Spans
-) -> None:
-    async with Queue(queue_name, url) as queue:
-        jobs = [await queue.add("plain"), await queue.add("more", attempts=3)]
-        sent = spans.of(f"add {queue_name}")
-        for job, span in zip(jobs, sent, strict=True):
-            read = await queue.get_job(job.id)
-            assert read is not None
-            traceparent = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-"
-            assert read.opts["otel"]["traceparent"].startswith(traceparent)
+    queue: Queue, queue_name: str, resp: RespClient, spans: Spans
+):
+    jobs = [await queue.add("plain"), await queue.add("more", attempts=3)]
+    sent = spans.of(f"add {queue_name}")
+    for job, span in zip(jobs, sent, strict=True):
+        read = await queue.get_job(job.id)
         assert read is not None
-        assert read.opts["attempts"] == 3
+        traceparent = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-"
+        assert read.opts["otel"]["traceparent"].startswith(traceparent)
+    assert read is not None
+    assert read.opts["attempts"] == 3
 
 
-async def test_plain_handlers_failures_and_signals(url: str, queue_name: str, spans: Spans) -> None:
-    def handler(job: Job) -> None:
+async def test_plain_handlers_failures_and_signals(worker_for: WorkerFor, queue: Queue, queue_name: str, spans: Spans):
+    def handler(job: Job):
         assert get_current_span().get_span_context().is_valid
         if job.name == "later" and job.data is None:
             job.move_to_delayed(1, data={"again": True})
         if job.name == "fail":
             raise ValueError("no")
 
-    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+    async with worker_for(handler):
         await (await queue.add("later")).wait_until_finished()
         with pytest.raises(JobFailedError):
             await (await queue.add("fail")).wait_until_finished()
@@ -152,16 +152,15 @@ async def test_plain_handlers_failures_and_signals(url: str, queue_name: str, sp
     assert [event.name for event in failed.events] == ["exception"]
 
 
-async def test_bulk_adds_are_one_span(url: str, queue_name: str, spans: Spans) -> None:
-    async def handler(job: Job) -> None: ...
+async def test_bulk_adds_are_one_span(worker_for: WorkerFor, queue: Queue, queue_name: str, spans: Spans):
+    async def handler(job: Job): ...
 
-    async with Queue(queue_name, url) as queue:
-        jobs = await queue.add_bulk([("task", None, {"attempts": 2}), ("task",)])
-        with pytest.raises(GlideMQValidationError):
-            await queue.add_bulk([("",)])
-        async with Worker(queue_name, handler, url):
-            for job in jobs:
-                await job.wait_until_finished()
+    jobs = await queue.add_bulk([("task", None, {"attempts": 2}), ("task",)])
+    with pytest.raises(GlideMQValidationError):
+        await queue.add_bulk([("",)])
+    async with worker_for(handler):
+        for job in jobs:
+            await job.wait_until_finished()
     sent = spans.one(f"add_bulk {queue_name}")
     assert sent.attributes is not None
     assert sent.attributes["messaging.batch.message_count"] == 2
@@ -170,11 +169,13 @@ async def test_bulk_adds_are_one_span(url: str, queue_name: str, spans: Spans) -
 
 
 @pytest.mark.parametrize("leaves", [2, 200])
-async def test_a_flow_is_one_span_and_its_jobs_bear_it(url: str, queue_name: str, spans: Spans, leaves: int) -> None:
-    async def handler(job: Job) -> None: ...
+async def test_a_flow_is_one_span_and_its_jobs_bear_it(
+    worker_for: WorkerFor, url: str, queue_name: str, spans: Spans, leaves: int
+):
+    async def handler(job: Job): ...
 
     tree = FlowJob("root", queue_name, children=[FlowJob("leaf", queue_name) for _ in range(leaves)])
-    async with FlowProducer(url) as flows, Worker(queue_name, handler, url, concurrency=20):
+    async with FlowProducer(url) as flows, worker_for(handler, concurrency=20):
         await (await flows.add(tree)).job.wait_until_finished()
         (node,) = await flows.add_bulk([FlowJob("alone", queue_name)])
         await node.job.wait_until_finished()
@@ -195,28 +196,27 @@ async def test_a_flow_is_one_span_and_its_jobs_bear_it(url: str, queue_name: str
     }  # fmt: skip
 
 
-async def test_batches_are_linked_with_every_job(url: str, queue_name: str, spans: Spans) -> None:
+async def test_batches_are_linked_with_every_job(worker_for: WorkerFor, queue: Queue, queue_name: str, spans: Spans):
     async def handler(jobs: list[Job]) -> list[None]:
         return [None] * len(jobs)
 
-    async with Queue(queue_name, url) as queue:
-        jobs = [await queue.add("task") for _ in range(3)]
-        async with Worker(queue_name, handler, url, batch={"size": 3}):
-            await jobs[2].wait_until_finished()
+    jobs = [await queue.add("task") for _ in range(3)]
+    async with worker_for(handler, batch={"size": 3}):
+        await jobs[2].wait_until_finished()
     run = spans.one(f"process {queue_name}")
     assert run.attributes is not None
     assert run.attributes["messaging.batch.message_count"] == 3
     assert {link.context.span_id for link in run.links} == {s.context.span_id for s in spans.of(f"add {queue_name}")}
 
 
-async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader) -> None:
-    async def handler(job: Job) -> None:
+async def test_metrics(worker_for: WorkerFor, url: str, queue: Queue, queue_name: str, metrics: InMemoryMetricReader):
+    async def handler(job: Job):
         if job.name == "fail":
             raise ValueError("no")
 
-    worker = Worker(queue_name, handler, url)
+    worker = worker_for(handler)
     recorded = EventRecorder(worker)
-    async with Queue(queue_name, url) as queue, worker:
+    async with worker:
         await queue.add("task")
         await queue.add_bulk([("fail",), ("task",)])
         await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 3)
@@ -235,7 +235,7 @@ async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader)
     ]  # fmt: skip
 
 
-def test_names_are_those_of_the_conventions() -> None:
+def test_names_are_those_of_the_conventions():
     """Those that OpenTelemetry publishes as a package, without the deprecated ones."""
     from opentelemetry.semconv._incubating.attributes import messaging_attributes
     from opentelemetry.semconv._incubating.metrics import messaging_metrics
@@ -250,8 +250,8 @@ def test_names_are_those_of_the_conventions() -> None:
     assert names.SCHEMA_URL in {schema.value for schema in Schemas}
 
 
-async def test_spans_of_blocking_queues_and_flows_name_the_server(url: str, queue_name: str, spans: Spans) -> None:
-    def add() -> None:
+async def test_spans_of_blocking_queues_and_flows_name_the_server(url: str, queue_name: str, spans: Spans):
+    def add():
         with blocking.Queue(queue_name, url) as queue:
             queue.add("task")
             queue.add_bulk([("task",)])
@@ -269,8 +269,8 @@ async def test_spans_of_blocking_queues_and_flows_name_the_server(url: str, queu
     assert "server.address" not in in_memory
 
 
-async def test_blocks_of_leases_are_spans_of_the_jobs_trace(url: str, queue_name: str, spans: Spans) -> None:
-    def fail() -> None:
+async def test_blocks_of_leases_are_spans_of_the_jobs_trace(url: str, queue_name: str, spans: Spans):
+    def fail():
         with blocking.Queue(queue_name, url) as queue, queue.lease() as lease:
             assert lease is not None
             raise ValueError("x")
@@ -293,35 +293,36 @@ async def test_blocks_of_leases_are_spans_of_the_jobs_trace(url: str, queue_name
     assert get_current_span().get_span_context().span_id == 0
 
 
-async def test_callbacks_of_a_batch_continue_its_trace(url: str, queue_name: str, spans: Spans) -> None:
-    async def handler(job: Job) -> None: ...
+async def test_callbacks_of_a_batch_continue_its_trace(
+    worker_for: WorkerFor, queue: Queue, queue_name: str, spans: Spans
+):
+    async def handler(job: Job): ...
 
-    async with Queue(queue_name, url) as queue:
-        assert TELEMETRY.tracer is not None
-        with TELEMETRY.tracer.start_as_current_span("request") as request:
-            async with await queue.create_batch(on_complete=("all",), on_success=("ok",)):
-                pass
-        async with Worker(queue_name, handler, url) as worker:
-            await worker.drain()
+    assert TELEMETRY.tracer is not None
+    with TELEMETRY.tracer.start_as_current_span("request") as request:
+        async with await queue.create_batch(on_complete=("all",), on_success=("ok",)):
+            pass
+    async with worker_for(handler) as worker:
+        await worker.drain()
     for run in spans.of(f"process {queue_name}"):
         assert run.parent is not None
         assert run.parent.span_id == request.get_span_context().span_id
 
 
 async def test_nothing_is_computed_without_an_exporter(
-    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: object, **__: object) -> Any:
+    queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object, **__: object):
         raise AssertionError("computed for nobody")
 
     for name in ("names.attributes", "context.carrier_of", "context.context_of", "spans.observing",
                  "spans._span", "spans.observed"):  # fmt: skip
         monkeypatch.setattr(f"glidemq_py.telemetry.{name}", never)
 
-    async def handler(job: Job) -> None: ...
+    async def handler(job: Job): ...
 
     assert not is_tracing_enabled()  # OpenTelemetry is loaded here, its provider is the default one
-    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+    async with worker_for(handler):
         assert not TELEMETRY.on
         await (await queue.add("task")).wait_until_finished()
         (job,) = await queue.add_bulk([("task",)])
@@ -332,10 +333,10 @@ async def test_nothing_is_computed_without_an_exporter(
 
 
 @pytest.mark.slow
-def test_opentelemetry_is_not_even_loaded() -> None:
+def test_opentelemetry_is_not_even_loaded():
     script = (
         # GLIDE 2.6 loads OpenTelemetry itself; that is not ours.
-        "import sys, glide, glide_sync\nbefore = set(sys.modules)\n"
+        "import sys, glide\nbefore = set(sys.modules)\n"
         "import glidemq_py\nfrom glidemq_py.telemetry import is_tracing_enabled\nassert not is_tracing_enabled()\n"
         "loaded = sys.modules.keys() - before\n"
         "assert not [name for name in loaded if name.partition('.')[0] in ('opentelemetry', 'prometheus_client')]"
@@ -344,7 +345,7 @@ def test_opentelemetry_is_not_even_loaded() -> None:
 
 
 @pytest.mark.slow
-def test_a_global_provider_is_noticed() -> None:
+def test_a_global_provider_is_noticed():
     script = (
         "from opentelemetry import trace, metrics\nfrom opentelemetry.sdk.trace import TracerProvider\n"
         "from opentelemetry.sdk.metrics import MeterProvider\n"
@@ -358,13 +359,13 @@ def test_a_global_provider_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("opts", ["{}", '{"attempts":3}', '{"jobId":"}{"}'])
-def test_trace_context_in_opts_can_be_removed(opts: str) -> None:
+def test_trace_context_in_opts_can_be_removed(opts: str):
     written = with_context(opts, '{"traceparent":"00-1","baggage":"a=\\u007d"}')
     assert without_context(written) == opts
 
 
-def test_junk_in_place_of_a_context() -> None:
-    junk: dict[str, Any]
+def test_junk_in_place_of_a_context():
+    junk: Any
     for junk in ({}, {"otel": 5}, {"otel": {}}):
         assert context_of(junk) is None
     assert context_of({"otel": {"traceparent": 5}}) is not None

@@ -1,7 +1,5 @@
 """Mutual TLS: every client and program works over it, reconnects, and reports a rejected certificate clearly."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path
@@ -14,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from glidemq_py import (
     Broadcast,
     BroadcastWorker,
+    ConnectionRejectedError,
     FlowJob,
     FlowProducer,
     Job,
@@ -21,15 +20,12 @@ from glidemq_py import (
     Producer,
     Queue,
     QueueEvents,
-    TlsError,
     Worker,
     library,
 )
-from glidemq_py._worker.command.arguments import WorkerArguments
-from glidemq_py._worker.command.health import check_health
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.telemetry.prometheus import QueueCollector
-from tests.server.command import Command
+from tests.server.command import Command, arguments_of_check, check_health
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import EventRecorder, with_timeout
 
@@ -41,11 +37,11 @@ def tls_url(start_tls: StartTls, certificates: Certificates) -> str:
     return f"valkeys://localhost:{port}?{certificates.pair}"
 
 
-async def double(job: Job) -> Any:
+async def double(job: Job):
     return job.data * 2
 
 
-async def test_queue_worker_events_and_flows(tls_url: str) -> None:
+async def test_queue_worker_events_and_flows(tls_url: str):
     async with Queue("q", tls_url) as queue, Worker("q", double, tls_url), QueueEvents("q", tls_url) as events:
         await events.wait_until_ready()
         assert await queue.add_and_wait("n", 21) == 42
@@ -57,10 +53,10 @@ async def test_queue_worker_events_and_flows(tls_url: str) -> None:
         assert (await queue.check(recheck_after=50)).ok
 
 
-async def test_broadcast(tls_url: str) -> None:
+async def test_broadcast(tls_url: str):
     received: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def handle(message: Message) -> None:
+    async def handle(message: Message):
         received.put_nowait(message.data)
 
     async with Broadcast("b", tls_url) as broadcast, BroadcastWorker("b", handle, tls_url, subscription="s"):
@@ -68,8 +64,8 @@ async def test_broadcast(tls_url: str) -> None:
         assert await with_timeout(received.get()) == 5
 
 
-async def test_blocking_queue_and_metrics(tls_url: str) -> None:
-    def use() -> None:
+async def test_blocking_queue_and_metrics(tls_url: str):
+    def use():
         with BlockingQueue("q", tls_url) as queue:
             assert queue.add_and_wait("n", 4) == 8
         registry = CollectorRegistry()
@@ -80,7 +76,7 @@ async def test_blocking_queue_and_metrics(tls_url: str) -> None:
         await asyncio.to_thread(use)
 
 
-async def test_spark(tls_url: str) -> None:
+async def test_spark(tls_url: str):
     pytest.importorskip("pyspark")
     pytest.importorskip("pyarrow")
     from tests.server import spark_calls
@@ -94,7 +90,7 @@ async def test_spark(tls_url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_commands(tls_url: str, tmp_path: Path) -> None:
+async def test_commands(tls_url: str, tmp_path: Path):
     (tmp_path / "jobs.py").write_text("def handle(job):\n    return job.data * 2\n")
     assert await asyncio.to_thread(library.main, ["load", "--url", tls_url]) == 0
     assert await asyncio.to_thread(library.main, ["check", "--url", tls_url]) == 0
@@ -103,7 +99,7 @@ async def test_commands(tls_url: str, tmp_path: Path) -> None:
     async with Queue("q", tls_url) as queue:
         with Command(tmp_path, "glidemq_py.worker", "jobs:handle", "--queue", "q", env=env) as worker:
             assert await queue.add_and_wait("n", 3, wait_timeout=60_000) == 6
-            probe = WorkerArguments(check=True, queue="q", url=tls_url)
+            probe = arguments_of_check(queue="q", url=tls_url)
             assert await asyncio.to_thread(check_health, probe) == 0
             worker.signal(signal.SIGTERM)
             assert await worker.ends() == 0
@@ -126,7 +122,7 @@ async def test_commands(tls_url: str, tmp_path: Path) -> None:
 )
 async def test_commands_name_the_cause(
     start_tls: StartTls, certificates: Certificates, tmp_path: Path, auth: str, query: str, problem: str
-) -> None:
+):
     (tmp_path / "jobs.py").write_text("def handle(job):\n    return 1\n")
     _, port = start_tls(tls_auth_clients=auth)
     url = f"valkeys://localhost:{port}?connection_timeout=1000&{query.format(certificates)}".removesuffix("&")
@@ -141,7 +137,7 @@ async def test_commands_name_the_cause(
             assert "Traceback" not in command.text
 
 
-async def test_worker_and_queue_reconnect(start_tls: StartTls, certificates: Certificates) -> None:
+async def test_worker_and_queue_reconnect(start_tls: StartTls, certificates: Certificates):
     server, port = start_tls(durable=True, tls_auth_clients="yes")
     url = f"valkeys://localhost:{port}?{certificates.pair}&request_timeout=5000"
     async with Queue("q", url) as queue, Worker("q", double, url) as worker:
@@ -155,7 +151,7 @@ async def test_worker_and_queue_reconnect(start_tls: StartTls, certificates: Cer
         assert (await queue.check(recheck_after=50)).ok
 
 
-async def test_certificate_replaced_by_an_expired_one(start_tls: StartTls, certificates: Certificates) -> None:
+async def test_certificate_replaced_by_an_expired_one(start_tls: StartTls, certificates: Certificates):
     """New connections report it; connections that exist continue."""
     server, port = start_tls()
     url = f"valkeys://localhost:{port}?tls_ca={certificates.ca}&request_timeout=2000&connection_timeout=1000"
@@ -164,7 +160,7 @@ async def test_certificate_replaced_by_an_expired_one(start_tls: StartTls, certi
         with server.client() as client:
             client.execute("CONFIG", "SET", "tls-cert-file", str(certificates.expired),
                            "tls-key-file", str(certificates.expired_key))  # fmt: skip
-            with pytest.raises(TlsError, match="has expired"):
+            with pytest.raises(ConnectionRejectedError, match="has expired"):
                 await Queue("q", f"{url}&share_clients=false").connect()
             client.execute("CONFIG", "SET", "tls-cert-file", str(certificates.server),
                            "tls-key-file", str(certificates.server_key))  # fmt: skip

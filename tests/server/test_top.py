@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
-from glidemq_py._operate.operating import Operator
+from tests.operating import Operator
 
 pytest.importorskip("textual")
 from textual.widgets import DataTable, Static
@@ -30,7 +30,7 @@ MINUTE_S = 60.0
 
 
 @pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     async with Queue(queue_name, url) as queue:
         yield queue
 
@@ -41,17 +41,17 @@ def rows(app: Top, name: str) -> list[list[str]]:
     return [[str(cell) for cell in table.get_row_at(at)] for at in range(table.row_count)]
 
 
-async def until(pilot: Any, condition: Callable[[], object]) -> None:
+async def until(pilot: Any, condition: Callable[[], object]):
     async with asyncio.timeout(MINUTE_S):
         while not condition():
             await pilot.pause(0.05)
 
 
 @pytest.mark.slow
-async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any]) -> None:
+async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue):
     running, released = asyncio.Event(), asyncio.Event()
 
-    async def handler(job: Job) -> None:
+    async def handler(job: Job):
         if job.name == "bad":
             raise ValueError("no printer\x1b[31m")
         running.set()
@@ -68,7 +68,9 @@ async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any])
         await running.wait()
         app = Top(operator, [name], interval=0.2)
         async with app.run_test(size=(140, 30)) as pilot:
-            await until(pilot, lambda: [row[1:6] for row in rows(app, "queues")] == [["0", "1", "1", "0", "1"]])
+            await until(
+                pilot, lambda: [row[1:8] for row in rows(app, "queues")] == [["0", "1", "1", "0", "0", "0", "1"]]
+            )
             await pilot.press("p")
             await until(pilot, lambda: "paused" in rows(app, "queues")[0][0])
             assert await queue.is_paused()
@@ -81,6 +83,7 @@ async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any])
             await until(pilot, lambda: rows(app, "running") == [])
             await pilot.press("3")
             await until(pilot, lambda: len(rows(app, "failures")) == 2)
+            assert [row[1] for row in rows(app, "failures")] == [endless.id, bad.id], "the newest first"
             errors = {row[1]: row[5] for row in rows(app, "failures")}
             assert errors[bad.id].startswith("ValueError: no printer")
             assert "\x1b" not in errors[bad.id]
@@ -103,8 +106,8 @@ async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any])
             await pilot.press("q")
 
 
-async def test_long_name_leaves_room_for_the_error(url: str, queue: Queue[Any, Any]) -> None:
-    async def handler(job: Job) -> None:
+async def test_long_name_leaves_room_for_the_error(url: str, queue: Queue):
+    async def handler(job: Job):
         raise ValueError("no printer")
 
     job = await queue.add("n" * 53)
@@ -120,8 +123,8 @@ async def test_long_name_leaves_room_for_the_error(url: str, queue: Queue[Any, A
             assert rows(app, "failures")[0][5] == "ValueError: no printer"
 
 
-async def test_markup_of_a_job_is_shown_as_text(url: str, queue: Queue[Any, Any]) -> None:
-    async def handler(job: Job) -> None:
+async def test_markup_of_a_job_is_shown_as_text(url: str, queue: Queue):
+    async def handler(job: Job):
         raise ValueError("no printer")
 
     job = await queue.add("[b]name[/i]", job_id="[b]id[/i]")
@@ -139,7 +142,7 @@ async def test_markup_of_a_job_is_shown_as_text(url: str, queue: Queue[Any, Any]
     assert "[b]name[/i]" in picture
 
 
-async def test_cursor_stays_on_its_row(url: str, queue: Queue[Any, Any], queue_name: str) -> None:
+async def test_cursor_stays_on_its_row(url: str, queue: Queue, queue_name: str):
     others = [f"{queue_name}-{n}" for n in range(3)]
     for name in others[1:]:
         async with Queue(name, url) as other:
@@ -158,7 +161,7 @@ async def test_cursor_stays_on_its_row(url: str, queue: Queue[Any, Any], queue_n
             assert rows(app, "queues")[at][0] == others[2]
 
 
-async def test_lost_server_is_reported_and_the_screen_stays() -> None:
+async def test_lost_server_is_reported_and_the_screen_stays():
     async with Operator("valkey://127.0.0.1:1") as operator:
         app = Top(operator, ["q"], interval=3_600)
         async with app.run_test() as pilot:
@@ -166,8 +169,8 @@ async def test_lost_server_is_reported_and_the_screen_stays() -> None:
 
 
 @pytest.mark.slow
-def test_command_in_a_terminal(url: str, queue_name: str) -> None:
-    async def fill() -> None:
+def test_command_in_a_terminal(url: str, queue_name: str):
+    async def fill():
         async with Queue(queue_name, url) as queue:
             await queue.add("a")
 
@@ -199,7 +202,7 @@ def test_command_in_a_terminal(url: str, queue_name: str) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_terminal_it_explains_itself(url: str) -> None:
+def test_without_a_terminal_it_explains_itself(url: str):
     command = [sys.executable, "-m", "glidemq_py.cli", "top", "--url", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=100)
     assert done.returncode == 2

@@ -1,7 +1,5 @@
 """The tutorial, followed as a reader follows it: its files are written, and its commands print what it shows."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import re
@@ -17,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py._client.embedded import start_embedded
+from tests.inside import start_embedded
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +58,7 @@ def running(command: str, folder: Path, environment: dict[str, str]) -> Iterator
         process.wait()
 
 
-def test_tutorial_can_be_followed(tmp_path: Path) -> None:
+def test_tutorial_can_be_followed(tmp_path: Path):
     folder, programs = tmp_path / "shop", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()

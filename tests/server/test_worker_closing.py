@@ -4,21 +4,19 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import glide
 import pytest
 
-from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
-from glidemq_py._worker import components, shutdown
-from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
+from glidemq_py import ClosedError, ConnectionOptions, GlideMQError, Job, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.inside import components, config_of, fetching_of, opened, shutdown
+from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, WorkerFor, until, with_timeout
 
 
-def untouched(raw: Raw, job_id: str) -> None:
+def untouched(raw: Raw, job_id: str):
     """Assert that the job waits as if it had never been fetched."""
     job = raw.job(job_id)
     assert job["state"] == "waiting"
@@ -26,9 +24,9 @@ def untouched(raw: Raw, job_id: str) -> None:
     assert job.get("stalledCount", "0") == "0"
 
 
-def nothing_pends(raw: Raw) -> None:
+def nothing_pends(raw: Raw):
     assert raw.pending() == []
-    assert raw.run("ZCARD", "list-active-ids") == 0
+    assert raw.run("ZCARD", "list-heartbeats") == 0
     assert raw.run("GET", "list-active") in (None, "0")
 
 
@@ -92,7 +90,7 @@ async def test_close_releases_jobs_after_its_timeout(core_url: str, core_resp: R
         assert recorded.job_ids("completed") == [jobs[1].id, jobs[2].id, jobs[0].id, jobs[3].id]
 
 
-async def test_result_of_a_thread_after_release_is_discarded(url: str, resp: RespClient, queue_name: str):
+async def test_result_of_a_thread_after_release_is_discarded(raw: Raw, queue: Queue, worker_for: WorkerFor):
     began, leave = threading.Event(), threading.Event()
     cancelled: list[bool] = []
 
@@ -102,26 +100,24 @@ async def test_result_of_a_thread_after_release_is_discarded(url: str, resp: Res
         leave.wait(20)
         return "too late"
 
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, handle, url)
-        await worker.start()
-        job = await queue.add("n")
-        await asyncio.to_thread(began.wait, 20)
-        await with_timeout(worker.close(force=True))
-        raw = Raw(resp, queue_name)
-        untouched(raw, job.id)
-        leave.set()
+    worker = worker_for(handle)
+    await worker.start()
+    job = await queue.add("n")
+    await asyncio.to_thread(began.wait, 20)
+    await with_timeout(worker.close(force=True))
+    untouched(raw, job.id)
+    leave.set()
 
-        async def finish(job: Job) -> str:
-            return "in time"
+    async def finish(job: Job) -> str:
+        return "in time"
 
-        async with Worker(queue_name, finish, url):
-            assert await job.wait_until_finished() == "in time"
-        assert cancelled == [True]
-        assert raw.event_names(job.id).count("completed") == 1
+    async with worker_for(finish):
+        assert await job.wait_until_finished() == "in time"
+    assert cancelled == [True]
+    assert raw.event_names(job.id).count("completed") == 1
 
 
-async def test_close_releases_jobs_of_a_pending_reply(private_server: Callable[..., ServerProcess], queue_name: str):
+async def test_close_releases_jobs_of_a_pending_reply(private_server: StartServer, queue_name: str):
     """The server is frozen while an exchange is under way: its reply comes after the close has begun."""
     server = private_server()
     gate = Gate()
@@ -146,124 +142,199 @@ async def test_close_releases_jobs_of_a_pending_reply(private_server: Callable[.
             nothing_pends(raw)
 
 
-async def test_close_is_idempotent_and_can_be_forced_later(url: str, queue_name: str):
+async def test_close_is_idempotent_and_can_be_forced_later(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, gate, url)
-        recorded = EventRecorder(worker)
-        await worker.start()
-        job = await queue.add("n")
-        await gate.next()
-        patient = asyncio.create_task(worker.close())
-        await recorded.wait("closing")
-        await with_timeout(worker.close(force=True))
-        await with_timeout(patient)
-        await worker.close()
-        assert recorded.count["closing"] == recorded.count["closed"] == 1
-        assert await job.is_waiting()
-        await with_timeout(worker.wait_until_closed())
+    worker = worker_for(gate)
+    recorded = EventRecorder(worker)
+    await worker.start()
+    job = await queue.add("n")
+    await gate.next()
+    patient = asyncio.create_task(worker.close())
+    await recorded.wait("closing")
+    await with_timeout(worker.close(force=True))
+    await with_timeout(patient)
+    await worker.close()
+    assert recorded.count["closing"] == recorded.count["closed"] == 1
+    assert await job.is_waiting()
+    await with_timeout(worker.wait_until_closed())
 
 
-async def test_cancelled_close_continues(url: str, queue_name: str):
+async def test_cancelled_close_continues(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, gate, url)
-        recorded = EventRecorder(worker)
-        await worker.start()
-        await queue.add("n")
-        await gate.next()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await worker.close()
-        gate.open()
-        await recorded.wait("closed")
-        assert recorded.count["completed"] == 1
+    worker = worker_for(gate)
+    recorded = EventRecorder(worker)
+    await worker.start()
+    await queue.add("n")
+    await gate.next()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await worker.close()
+    gate.open()
+    await recorded.wait("closed")
+    assert recorded.count["completed"] == 1
 
 
-async def test_waiting_for_handlers_costs_no_processor_time(url: str, queue_name: str):
+async def test_waiting_for_handlers_costs_no_processor_time(queue: Queue, worker_for: WorkerFor):
     """The worker waits for an event and does not poll."""
     gate = Gate()
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, gate, url)
-        await worker.start()
-        await queue.add("n")
-        await gate.next()
-        fetching: Any = worker._fetching
-        looks = 0
-        pump = fetching._pump
+    worker = worker_for(gate)
+    await worker.start()
+    await queue.add("n")
+    await gate.next()
+    fetching: Any = fetching_of(worker)
+    looks = 0
+    pump = fetching._pump
 
-        def counted(*args: Any) -> None:
-            nonlocal looks
-            looks += 1
-            pump(*args)
+    def counted(*args: Any):
+        nonlocal looks
+        looks += 1
+        pump(*args)
 
-        fetching._pump = counted
-        closing = asyncio.create_task(worker.close())
-        await EventRecorder(worker).wait("closing")
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert looks < 10
-        gate.open()
-        await with_timeout(closing)
-
-
-async def test_listener_can_close_its_worker(url: str, queue_name: str):
-    async def handle(job: Job) -> None: ...
-
-    async with Queue(queue_name, url) as queue:
-        await queue.add_bulk([("n", n) for n in range(5)])
-        worker = Worker(queue_name, handle, url)
-        recorded = EventRecorder(worker)
-
-        async def on_drained() -> None:
-            await worker.close()
-
-        worker.on("drained", on_drained)
-        await with_timeout(worker.run())
-        assert recorded.count["completed"] == 5
+    fetching._pump = counted
+    closing = asyncio.create_task(worker.close())
+    await EventRecorder(worker).wait("closing")
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert looks < 10
+    gate.open()
+    await with_timeout(closing)
 
 
-async def test_closing_from_the_own_handler_raises_an_explanation(url: str, queue_name: str):
+async def test_listener_can_close_its_worker(queue: Queue, worker_for: WorkerFor):
+    async def handle(job: Job): ...
+
+    await queue.add_bulk([("n", n) for n in range(5)])
+    worker = worker_for(handle)
+    recorded = EventRecorder(worker)
+
+    async def on_drained():
+        await worker.close()
+
+    worker.on("drained", on_drained)
+    await with_timeout(worker.run())
+    assert recorded.count["completed"] == 5
+
+
+async def test_closing_from_the_own_handler_raises_an_explanation(queue: Queue, worker_for: WorkerFor):
     refused: list[str] = []
     closing: list[asyncio.Task[None]] = []
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         with pytest.raises(GlideMQError, match="create_task") as caught:
             await worker.close()
         refused.append(str(caught.value))
         closing.append(asyncio.create_task(worker.close()))
 
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, handle, url)
-        await worker.start()
-        job = await queue.add("n")
-        await with_timeout(worker.wait_until_closed())
-        assert await job.is_completed()
-        assert len(refused) == 1
+    worker = worker_for(handle)
+    await worker.start()
+    job = await queue.add("n")
+    await with_timeout(worker.wait_until_closed())
+    assert await job.is_completed()
+    assert len(refused) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_run_ends_at_a_signal_and_a_later_one_hurries(
-    url: str, queue_name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, worker_for: WorkerFor, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ):
     gate = Gate()
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, gate, url)
-        recorded = EventRecorder(worker)
-        running = asyncio.create_task(worker.run())
+    worker = worker_for(gate)
+    recorded = EventRecorder(worker)
+    running = asyncio.create_task(worker.run())
+    job = await queue.add("n")
+    await gate.next()
+    signal.raise_signal(number)
+    await recorded.wait("closing")
+    assert not running.done()
+    monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0.0)  # it is later
+    signal.raise_signal(number)
+    await with_timeout(running)
+    assert await job.is_waiting()
+
+
+async def test_run_waits_for_the_end_of_a_worker_that_runs_already(queue: Queue, worker_for: WorkerFor):
+    gate = Gate()
+    gate.open()
+    async with worker_for(gate) as worker:
+        running = [asyncio.create_task(worker.run()) for _ in range(2)]
+        await with_timeout(queue.add_and_wait("n"))
+        assert not any(task.done() for task in running)
+        await worker.close()
+        await with_timeout(asyncio.gather(*running))
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 5])
+@pytest.mark.parametrize("when", ["starting", "idle", "busy"])
+async def test_cancelled_run_closes_its_worker(
+    worker_for: WorkerFor, queue: Queue, queue_name: str, when: str, cancellations: int
+):
+    def of_workers() -> set[str]:
+        return {task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith(f"-{queue_name}")}
+
+    gate = Gate()
+    await queue.is_paused()
+    before = of_workers()
+    worker = worker_for(gate)
+    recorded = EventRecorder(worker)
+    running = asyncio.create_task(worker.run())
+    if when != "starting":
+        await with_timeout(worker.wait_until_ready())
+    if when == "busy":
         job = await queue.add("n")
         await gate.next()
-        signal.raise_signal(number)
+    for _ in range(cancellations):
+        await asyncio.sleep(0)
+        running.cancel()
+    if when == "busy" and cancellations == 1:
         await recorded.wait("closing")
-        assert not running.done()
-        monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0.0)  # it is later
-        signal.raise_signal(number)
+        gate.open()
+    with pytest.raises(asyncio.CancelledError):
         await with_timeout(running)
-        assert await job.is_waiting()
+    assert await queue.get_workers() == []
+    assert of_workers() <= before
+    if when == "busy":
+        assert await job.get_state() == ("completed" if cancellations == 1 else "waiting")
+
+
+@pytest.mark.parametrize("ended_by", ["timeout", "revoked"])
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+async def test_close_does_not_wait_for_a_stuck_handler_whose_attempt_has_ended(
+    worker_for: WorkerFor, url: str, queue_name: str, kind: str, ended_by: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(components, "_RELEASE_S", 0.1)
+    begun, leave, left = threading.Event(), threading.Event(), asyncio.Event()
+
+    def in_thread(job: Job):
+        begun.set()
+        leave.wait()
+
+    async def in_task(job: Job):
+        begun.set()
+        while not left.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await left.wait()
+
+    try:
+        async with Queue(queue_name, url) as queue:
+            worker = worker_for(in_thread if kind == "thread" else in_task)
+            recorded = EventRecorder(worker)
+            running = asyncio.create_task(worker.run())
+            job = await queue.add("n", timeout=50 if ended_by == "timeout" else None)
+            await asyncio.to_thread(begun.wait)
+            if ended_by == "revoked":
+                worker.cancel_job(job.id)
+            await recorded.wait("failed")
+            assert worker.active_count == 1
+            signal.raise_signal(signal.SIGTERM)
+            await with_timeout(running)
+            assert await queue.get_workers() == []
+    finally:
+        leave.set()
+        left.set()
 
 
 async def test_drain_processes_all_jobs(core_url: str, queue_name: str):
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if job.data == "retried" and job.attempts_made == 0:
             raise ValueError
 
@@ -283,33 +354,33 @@ async def test_drain_processes_all_jobs(core_url: str, queue_name: str):
         assert (counts.completed, counts.waiting, counts.active, counts.delayed) == (24, 0, 0, 0)
 
 
-async def test_drain_of_an_empty_queue_and_of_a_worker_that_was_not_started(url: str, queue_name: str):
-    async def handle(job: Job) -> None: ...
+async def test_drain_of_an_empty_queue_and_of_a_worker_that_was_not_started(worker_for: WorkerFor):
+    async def handle(job: Job): ...
 
-    worker = Worker(queue_name, handle, url)
+    worker = worker_for(handle)
     with pytest.raises(GlideMQError, match="started"):
         await worker.drain()
     await worker.start()
     await with_timeout(worker.drain())
 
 
-async def test_a_worker_is_started_once_and_not_after_it_was_closed(url: str, queue_name: str):
-    async def handle(job: Job) -> None: ...
+async def test_a_worker_is_started_once_and_not_after_it_was_closed(worker_for: WorkerFor):
+    async def handle(job: Job): ...
 
-    worker = Worker(queue_name, handle, url)
+    worker = worker_for(handle)
     await worker.start()
     with pytest.raises(GlideMQError, match="already"):
         await worker.start()
     await worker.close()
     with pytest.raises(GlideMQError):
         await worker.start()
-    fresh = Worker(queue_name, handle, url)
+    fresh = worker_for(handle)
     await with_timeout(fresh.close())
     with pytest.raises(ClosedError):
         await fresh.start()
 
 
-async def test_start_waits_for_an_unreachable_server(restartable_server: Callable[..., ServerProcess], queue_name: str):
+async def test_start_waits_for_an_unreachable_server(restartable_server: StartServer, queue_name: str):
     async def handle(job: Job) -> str:
         return "done"
 
@@ -327,10 +398,8 @@ async def test_start_waits_for_an_unreachable_server(restartable_server: Callabl
     await with_timeout(worker.close())
 
 
-async def test_worker_can_be_closed_while_waiting_for_its_server(
-    private_server: Callable[..., ServerProcess], queue_name: str
-):
-    async def handle(job: Job) -> None: ...
+async def test_worker_can_be_closed_while_waiting_for_its_server(private_server: StartServer, queue_name: str):
+    async def handle(job: Job): ...
 
     server = private_server()
     server.stop()
@@ -345,8 +414,8 @@ async def test_worker_can_be_closed_while_waiting_for_its_server(
     assert threading.active_count() == len([t for t in threading.enumerate() if worker.consumer not in t.name])
 
 
-async def test_aborted_start_leaves_nothing_behind(private_server: Callable[..., ServerProcess], queue_name: str):
-    async def handle(job: Job) -> None: ...
+async def test_aborted_start_leaves_nothing_behind(private_server: StartServer, queue_name: str):
+    async def handle(job: Job): ...
 
     server = private_server()
     server.stop()
@@ -357,9 +426,9 @@ async def test_aborted_start_leaves_nothing_behind(private_server: Callable[...,
     assert not [task for task in asyncio.all_tasks() if "glidemq" in task.get_name()]
 
 
-async def test_lifespan_is_exited_by_the_task_that_entered_it(url: str, queue_name: str):
+async def test_lifespan_is_exited_by_the_task_that_entered_it(queue: Queue, worker_for: WorkerFor):
     """Task groups require it."""
-    tasks: list[Any] = []
+    tasks: Any = []
 
     @contextlib.asynccontextmanager
     async def lifespan(worker: Worker) -> AsyncIterator[str]:
@@ -370,31 +439,29 @@ async def test_lifespan_is_exited_by_the_task_that_entered_it(url: str, queue_na
             background.cancel()
         tasks.append(asyncio.current_task())
 
-    async def handle(job: Job) -> Any:
+    async def handle(job: Job):
         return job.context
 
-    worker = Worker(queue_name, handle, url, lifespan=lifespan)
+    worker = worker_for(handle, lifespan=lifespan)
     await asyncio.create_task(worker.start())
-    async with Queue(queue_name, url) as queue:
-        assert await queue.add_and_wait("n") == "context"
+    assert await queue.add_and_wait("n") == "context"
     await asyncio.create_task(worker.close())
     assert len(tasks) == 2
     assert tasks[0] is tasks[1]
 
 
-async def test_a_lifespan_that_fails_at_its_end_does_not_hang_the_close(url: str, queue_name: str):
+async def test_a_lifespan_that_fails_at_its_end_does_not_hang_the_close(queue: Queue, worker_for: WorkerFor):
     @contextlib.asynccontextmanager
     async def lifespan(worker: Worker) -> AsyncIterator[None]:
         yield
         raise RuntimeError("no goodbye")
 
-    async def handle(job: Job) -> None: ...
+    async def handle(job: Job): ...
 
-    worker = Worker(queue_name, handle, url, lifespan=lifespan)
+    worker = worker_for(handle, lifespan=lifespan)
     recorded = EventRecorder(worker)
     running = asyncio.create_task(worker.run())
-    async with Queue(queue_name, url) as queue:
-        await queue.add_and_wait("n")
+    await queue.add_and_wait("n")
     with pytest.raises(RuntimeError, match="no goodbye"):
         await with_timeout(worker.close())
     with pytest.raises(RuntimeError, match="no goodbye"):
@@ -402,68 +469,34 @@ async def test_a_lifespan_that_fails_at_its_end_does_not_hang_the_close(url: str
     assert recorded.count["closed"] == 1
 
 
-async def test_an_injected_client_is_used_and_left_open(url: str, queue_name: str):
-    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))
-    try:
-
-        async def handle(job: Job) -> str:
-            return "done"
-
-        async with Queue(queue_name, client) as queue, Worker(queue_name, handle, client):
-            assert await queue.add_and_wait("n") == "done"
-        assert await client.ping() == b"PONG"
-    finally:
-        await client.close()
-
-
-async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: str, queue_name: str):
+async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: str, queue: Queue, queue_name: str):
     client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))
     gate = Gate()
-    async with Queue(queue_name, url) as queue:
-        worker = Worker(queue_name, gate, client)
-        recorded = EventRecorder(worker)
-        await worker.start()
-        job = await queue.add("n")
-        await gate.next()
-        await client.close()
-        gate.open()
-        await recorded.wait("error")
-        assert isinstance(recorded.of("error")[0][0], ClosedError)
-        await with_timeout(worker.close())
-        assert recorded.count["error"] == 1
-        assert await job.is_active()  # left to recovery
-
-
-@pytest.mark.slow
-async def test_close_ends_although_the_server_is_unreachable(
-    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(components, "_RELEASE_S", 0.5)
-
-    async def handle(job: Job) -> None: ...
-
-    server = private_server()
-    worker = Worker(queue_name, handle, f"{server.url}?request_timeout=300")
+    worker = Worker(queue_name, gate, client)
     recorded = EventRecorder(worker)
     await worker.start()
-    server.kill()
+    job = await queue.add("n")
+    await gate.next()
+    await client.close()
+    gate.open()
     await recorded.wait("error")
+    assert isinstance(recorded.of("error")[0][0], ClosedError)
     await with_timeout(worker.close())
+    assert recorded.count["error"] == 1
+    assert await job.is_active()  # left to recovery
 
 
 @pytest.mark.slow
-async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(
-    private_server: Callable[..., ServerProcess], queue_name: str
-):
+async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(private_server: StartServer, queue_name: str):
     """The call that invalidates its pipelined call is canceled. It would time out after 300 s."""
 
-    async def handle(job: Job) -> None: ...
+    async def handle(job: Job): ...
 
     server = private_server()
     worker = Worker(queue_name, handle, f"{server.url}?request_timeout=300000")
     await worker.start()
-    await with_timeout(until(lambda: worker._fetching is not None and worker._fetching.engine.pipelined))
-    fetching = worker._fetching
+    await with_timeout(until(lambda: fetching_of(worker).engine.pipelined))
+    fetching = fetching_of(worker)
     assert fetching is not None
     server.pause()
     try:
@@ -476,7 +509,7 @@ async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(
 
 
 async def test_forced_close_ends_although_releasing_fails(
-    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
+    private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(components, "_RELEASE_S", 0.5)
     gate = Gate()
@@ -492,7 +525,7 @@ async def test_forced_close_ends_although_releasing_fails(
 
 @pytest.mark.slow
 async def test_close_gives_up_results_that_a_lost_server_cannot_get(
-    private_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+    private_server: StartServer, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     """After the lock has expired another worker runs the job again, so a longer wait has no use."""
     gate = Gate()
@@ -517,7 +550,7 @@ async def test_close_gives_up_results_that_a_lost_server_cannot_get(
 
 @pytest.mark.slow
 async def test_result_is_reported_if_the_server_returns_during_the_close(
-    restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+    restartable_server: StartServer, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     gate = Gate()
     server = restartable_server()
@@ -539,7 +572,7 @@ async def test_result_is_reported_if_the_server_returns_during_the_close(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"force": True}, {"timeout": 50}, {}], ids=["force", "timeout", "idle"])
 async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
-    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+    private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch, how: Any
 ):
     """The limits for a server that replies are not used up."""
     monkeypatch.setattr(components, "_RELEASE_S", 600.0)
@@ -559,15 +592,14 @@ async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
 
 @pytest.mark.slow
 async def test_close_waits_only_briefly_for_the_reply_to_a_fetch_after_the_server_died(
-    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
+    private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """GLIDE keeps a call made while it reconnects until the request timeout."""
     monkeypatch.setattr(components, "_FETCH_S", 1.0)
     server = private_server()
     worker = Worker(queue_name, Gate(), f"{server.url}?request_timeout=600000")
     await worker.start()
-    assert worker._life.parts is not None
-    fetching = worker._life.parts.fetching
+    fetching = opened(worker).fetching
     await with_timeout(fetching.idle.wait())
     server.kill()
     fetching.request_jobs()

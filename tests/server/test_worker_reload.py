@@ -1,11 +1,8 @@
 """`glidemq worker --reload`: an edited program runs without a restart by hand."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,14 +23,14 @@ async def handler(job):
 """
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str):
     """Replace a file in one step, as editors do."""
     written = path.with_suffix(".new")
     written.write_text(text, encoding="utf-8")
     written.replace(path)
 
 
-def test_files_that_matter_are_watched(tmp_path: Path) -> None:
+def test_files_that_matter_are_watched(tmp_path: Path):
     for folder in ("app", ".git", "__pycache__", "venv/lib", "site-packages"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "venv" / "pyvenv.cfg").touch()
@@ -54,36 +51,35 @@ def test_files_that_matter_are_watched(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_an_edit_restarts_the_workers(url: str, queue_name: str, tmp_path: Path) -> None:
+async def test_an_edit_restarts_the_workers(url: str, queue: Queue, queue_name: str, tmp_path: Path):
     write(tmp_path / "application.py", APPLICATION)
     write(tmp_path / "parts.py", "ANSWER = 1")
     arguments = ("application:handler", "--queue", queue_name, "--url", url, "--reload", "--concurrency", "2")
-    async with Queue[Any, Any](queue_name, url) as queue:
-        with Command(tmp_path, "glidemq_py.worker", *arguments, "--shutdown-timeout", "100ms") as command:
-            await command.printed("child .* has started")
-            assert await queue.add_and_wait("task", timeout=100_000) == 1
-            # A job that runs is released, and runs again.
-            job = await queue.add("long")
-            await command.printed("long runs")
-            write(tmp_path / "parts.py", "ANSWER = 2")
-            await command.printed(r"parts\.py changed: reloading")
-            await command.printed("long runs", times=2)
-            assert await queue.add_and_wait("task", timeout=100_000) == 2
-            await job.reload()
-            assert job.attempts_made == 0
-            # A mistake waits for its repair.
-            write(tmp_path / "parts.py", "ANSWER = (")
-            await command.printed("waiting for a change")
-            await command.printed("SyntaxError")
-            write(tmp_path / "parts.py", "ANSWER = 3")
-            assert await queue.add_and_wait("task", timeout=100_000) == 3
-            command.signal(signal.SIGTERM)
-            assert await command.ends() == 0
-        assert not (tmp_path / "__pycache__").exists()
+    with Command(tmp_path, "glidemq_py.worker", *arguments, "--shutdown-timeout", "100ms") as command:
+        await command.printed("child .* has started")
+        assert await queue.add_and_wait("task", timeout=100_000) == 1
+        # A job that runs is released, and runs again.
+        job = await queue.add("long")
+        await command.printed("long runs")
+        write(tmp_path / "parts.py", "ANSWER = 2")
+        await command.printed(r"parts\.py changed: reloading")
+        await command.printed("long runs", times=2)
+        assert await queue.add_and_wait("task", timeout=100_000) == 2
+        await job.reload()
+        assert job.attempts_made == 0
+        # A mistake waits for its repair.
+        write(tmp_path / "parts.py", "ANSWER = (")
+        await command.printed("waiting for a change")
+        await command.printed("SyntaxError")
+        write(tmp_path / "parts.py", "ANSWER = 3")
+        assert await queue.add_and_wait("task", timeout=100_000) == 3
+        command.signal(signal.SIGTERM)
+        assert await command.ends() == 0
+    assert not (tmp_path / "__pycache__").exists()
 
 
 @pytest.mark.slow
-async def test_a_program_that_cannot_start_waits_for_its_repair(url: str, queue_name: str, tmp_path: Path) -> None:
+async def test_a_program_that_cannot_start_waits_for_its_repair(url: str, queue_name: str, tmp_path: Path):
     write(tmp_path / "application.py", "raise RuntimeError('not yet')")
     (tmp_path / "elsewhere").mkdir()
     arguments = ("application:handler", "--queue", queue_name, "--url", url, "--reload", "--processes", "2")
@@ -99,7 +95,7 @@ async def test_a_program_that_cannot_start_waits_for_its_repair(url: str, queue_
 
 
 @pytest.mark.slow
-async def test_invalid_folders_are_rejected(tmp_path: Path) -> None:
+async def test_invalid_folders_are_rejected(tmp_path: Path):
     for given, message in (
         (("--reload", "--reload-dir", "nowhere"), "'nowhere': must be a directory"),
         (("--reload-dir", os.curdir), "--reload-dir requires --reload"),

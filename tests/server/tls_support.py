@@ -1,7 +1,5 @@
 """Certificates, and servers with TLS: Debian's redis-server, as the Valkey of the wheel is built without it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client.embedded import free_port
 from glidemq_py.testing import ServerProcess
+from tests.inside import free_port
+from tests.server.worker_support import StartServer
 
 __all__ = ["Certificates", "StartTls", "certificates", "start_tls"]
 
@@ -45,10 +44,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         pytest.skip("openssl is not installed: it makes the certificates of the TLS tests")
     folder = tmp_path_factory.mktemp("certificates")
 
-    def run(*arguments: str) -> None:
+    def run(*arguments: str):
         subprocess.run([program, *arguments], cwd=folder, check=True, capture_output=True)
 
-    def make(name: str, *arguments: str) -> None:
+    def make(name: str, *arguments: str):
         run("req", "-x509", *NEW_KEY, "-nodes", "-days", "2", "-subj", f"/CN={name}",
             "-keyout", f"{name}_key.pem", "-out", f"{name}.pem", *arguments)  # fmt: skip
 
@@ -67,7 +66,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture
-def start_tls(private_server: Callable[..., ServerProcess], certificates: Certificates) -> StartTls:
+def start_tls(private_server: StartServer, certificates: Certificates) -> StartTls:
     """Return `start_tls(tls_auth_clients="no")`, which starts a server and returns it and its TLS port."""
 
     def start(*, durable: bool = False, **config: Any) -> tuple[ServerProcess, int]:

@@ -9,13 +9,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from glidemq_py import Job
-from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.listeners import WORKER_EVENTS
-from glidemq_py.testing import RespClient
+from glidemq_py import Job, Worker
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.inside import WORKER_EVENTS
+from tests.inside import base_worker_BaseWorker as BaseWorker
 
 T = TypeVar("T")
 
+WorkerFor = Callable[..., Worker]
+StartServer = Callable[..., ServerProcess]
 PATIENCE = 120.0
 """Default timeout of a wait, seconds."""
 
@@ -26,7 +28,7 @@ async def with_timeout(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
         return await awaitable
 
 
-async def until(reached: Callable[[], object]) -> None:
+async def until(reached: Callable[[], object]):
     """Poll until the condition is true, for conditions without an event. Use inside `with_timeout`."""
     while not reached():  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(0.01)
@@ -35,18 +37,18 @@ async def until(reached: Callable[[], object]) -> None:
 class EventRecorder:
     """Records the events that workers emit, and waits for them."""
 
-    def __init__(self, *workers: BaseWorker) -> None:
+    def __init__(self, *workers: BaseWorker):
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.count: Counter[str] = Counter()
         self._changed = asyncio.Event()
         for worker in workers:
             self.listen(worker)
 
-    def listen(self, worker: BaseWorker) -> None:
+    def listen(self, worker: BaseWorker):
         for event in WORKER_EVENTS:
             worker.on(event, partial(self._note, event))
 
-    def _note(self, event: str, *args: Any) -> None:
+    def _note(self, event: str, *args: Any):
         self.calls.append((event, args))
         self.count[event] += 1
         self._changed.set()
@@ -58,13 +60,13 @@ class EventRecorder:
     def job_ids(self, event: str) -> list[str]:
         return [args[0].id for args in self.of(event)]
 
-    async def until(self, reached: Callable[["EventRecorder"], bool]) -> None:
+    async def until(self, reached: Callable[["EventRecorder"], bool]):
         async with asyncio.timeout(PATIENCE):
             while not reached(self):
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def wait(self, event: str, count: int = 1) -> None:
+    async def wait(self, event: str, count: int = 1):
         """Wait until the event has been emitted ``count`` times."""
         await self.until(lambda recorded: recorded.count[event] >= count)
 
@@ -72,13 +74,13 @@ class EventRecorder:
 class Gate:
     """An async handler that records its jobs and returns when the gate is opened."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.begun: list[Job] = []
         self.opened = asyncio.Event()
         self.cancelled = 0
         self._begun: asyncio.Queue[Job] = asyncio.Queue()
 
-    async def __call__(self, job: Any) -> Any:
+    async def __call__(self, job: Any):
         self.begun.append(job)
         self._begun.put_nowait(job)
         try:
@@ -92,21 +94,21 @@ class Gate:
         """Return the next job that starts."""
         return await with_timeout(self._begun.get())
 
-    def open(self) -> None:
+    def open(self):
         self.opened.set()
 
 
 class Raw:
     """Raw access to the keys of a queue, without our own code."""
 
-    def __init__(self, resp: RespClient, name: str) -> None:
+    def __init__(self, resp: RespClient, name: str):
         self.resp = resp
         self.base = f"glide:{{{name}}}"
 
     def key(self, suffix: str) -> str:
         return f"{self.base}:{suffix}"
 
-    def run(self, command: str, suffix: str, *args: str | bytes | float) -> Any:
+    def run(self, command: str, suffix: str, *args: str | bytes | float):
         return self.resp.execute(command, self.key(suffix), *args)
 
     def job(self, job_id: str) -> dict[str, str]:

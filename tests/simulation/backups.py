@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from glidemq_py import Queue
-from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._features.backup import creating, records, restoring
-from glidemq_py._features.backup.creating import create_backup
-from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest
-from glidemq_py._features.backup.names import text_of
-from glidemq_py._features.backup.restoring import restore_backup
-from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import BackupError, GlideMQConnectionError
+from tests.inside import (
+    ASYNC_RUNTIME,
+    BackupInfo,
+    BackupStore,
+    connected,
+    create_backup,
+    parse_manifest,
+    records,
+    restore_backup,
+    restoring,
+    text_of,
+)
+from tests.inside import backup_creating as creating
+from tests.inside import backup_parts as parts
 from tests.simulation.network import Network, Source
 from tests.simulation.parties import open_queue
 from tests.simulation.producer import QUEUE
@@ -42,10 +49,10 @@ class _Store:
     runtime: Final = ASYNC_RUNTIME
     name: Final = "memory"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.objects: dict[str, bytes] = {}
 
-    async def put(self, path: str, content: bytes) -> None:
+    async def put(self, path: str, content: bytes):
         self.objects[path] = content
 
     async def get(self, path: str) -> bytes:
@@ -75,7 +82,7 @@ class Backups:
         chance: decides about the pauses between backups.
     """
 
-    def __init__(self, network: Network, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, network: Network, ledger: Ledger, chance: random.Random):
         self._network = network
         self._ledger = ledger
         self._chance = chance
@@ -83,13 +90,13 @@ class Backups:
         self.made: list[_Made] = []
         self.interrupted = 0
 
-    async def save(self) -> None:
+    async def save(self):
         """Create backups until the party is killed."""
         async with await open_queue(self._network) as queue:
             while True:
                 await asyncio.sleep(0.3 * self._chance.random())
                 try:
-                    link = await queue._connected()
+                    link = await connected(queue)
                     before, begun = self._existing(), len(self._ledger.log)
                     info = await create_backup(link, cast("BackupStore", self._store), max_server_cpu=1)
                 except (GlideMQConnectionError, BackupError):  # the next one is a new backup
@@ -120,13 +127,13 @@ class Backups:
             for part in info.parts:
                 path = Path(folder, part.name)
                 path.write_bytes(self._store.objects[self._store.part_path(QUEUE, info.id, part.name)])
-                for kind, rows in restoring._chunks(path, info.id):
+                for kind, rows in parts.chunks(path, info.id):
                     if kind == b"jobs":
                         yield from (text_of(row.id) for row in rows)
 
     async def _restore(self, info: BackupInfo) -> list[str]:
-        async with Queue[Any, Any](_RESTORED, Source(self._network)) as queue:
-            link = await queue._connected()
+        async with Queue(_RESTORED, Source(self._network)) as queue:
+            link = await connected(queue)
             report = await restore_backup([link], cast("BackupStore", self._store), info)
             problems = [f"restored backup: {finding}" for finding in (await queue.check(recheck_after=0)).findings]
             if report.jobs != info.jobs:
@@ -156,7 +163,7 @@ def small_steps() -> Iterator[None]:
         _set(kept)
 
 
-def _set(values: dict[Any, dict[str, Any]]) -> None:
+def _set(values: dict[Any, dict[str, Any]]):
     for module, names in values.items():
         for name, value in names.items():
             setattr(module, name, value)

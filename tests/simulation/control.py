@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glidemq_py import Queue, Worker
 from glidemq_py.errors import GlideMQConnectionError, WorkerNotFoundError, WorkerTimeoutError
@@ -30,7 +30,7 @@ class Control:
         worker_named: returns a running worker by its id, or None.
     """
 
-    def __init__(self, ledger: Ledger, worker_named: Callable[[str], Worker | None]) -> None:
+    def __init__(self, ledger: Ledger, worker_named: Callable[[str], Worker | None]):
         self._ledger = ledger
         self._worker_named = worker_named
         self._by: Party | None = None
@@ -42,7 +42,7 @@ class Control:
         """True if no command for a single worker is under way."""
         return self._by is None or self._by.dead
 
-    async def command(self, queue: Queue[Any, Any], pick: random.Random) -> None:
+    async def command(self, queue: Queue, pick: random.Random):
         """Resize a worker, or let it be quiet for a while. One command at a time."""
         if not self.is_idle:
             return
@@ -57,11 +57,11 @@ class Control:
         finally:
             self._by = None
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception):
         if not self._ledger.loses_messages:
             self._ledger.found.append(f"a command failed without a fault: {error!r}")
 
-    async def _resize(self, queue: Queue[Any, Any], name: str, pick: random.Random) -> None:
+    async def _resize(self, queue: Queue, name: str, pick: random.Random):
         slots = pick.randint(1, 20)
         await queue.resize_workers(slots, name, timeout=_TIMEOUT_MS)
         self.obeyed += 1
@@ -69,7 +69,7 @@ class Control:
         if worker is not None and worker.concurrency != slots:
             self._ledger.found.append(f"worker {name} confirmed {slots} slots, but has {worker.concurrency}")
 
-    async def _quiet(self, queue: Queue[Any, Any], name: str, pick: random.Random) -> None:
+    async def _quiet(self, queue: Queue, name: str, pick: random.Random):
         try:
             await queue.quiet_workers(name, timeout=_TIMEOUT_MS)
             self.obeyed += 1
@@ -84,7 +84,7 @@ class Control:
         finally:
             await self._resume(queue, name)
 
-    async def _resume(self, queue: Queue[Any, Any], name: str) -> None:
+    async def _resume(self, queue: Queue, name: str):
         for _ in range(5):
             if self._worker_named(name) is None:
                 return
@@ -99,7 +99,7 @@ class Control:
                 self._ledger.found.append(f"worker {name} confirmed to be resumed, but is quiet")
             return
 
-    async def cancel(self, queue: Queue[Any, Any], job_id: str) -> None:
+    async def cancel(self, queue: Queue, job_id: str):
         """Cancel a job on the worker that runs it, until it has ended."""
         while True:
             job = await queue.get_job(job_id)

@@ -1,8 +1,9 @@
-"""A queue whose number of partitions changes under load: its jobs, workers and judgment."""
+"""A queue that is created with partitions while others add to it: its jobs, workers and judgment."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter, defaultdict
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import Queue, Worker
-from glidemq_py.errors import GlideMQError, JobNotFoundError
+from glidemq_py.errors import JobNotFoundError, QueuePartitionsError
 from tests.simulation.network import Network, Source
 from tests.simulation.producer import CARRIED, ORIGIN
 
@@ -35,7 +36,7 @@ class DividedQueue:
         chance: decides how long jobs take.
     """
 
-    def __init__(self, network: Network, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, network: Network, ledger: Ledger, chance: random.Random):
         self._network = network
         self._ledger = ledger
         self._chance = chance
@@ -50,8 +51,8 @@ class DividedQueue:
         """Jobs that others may wait for."""
         self._after: dict[str, list[str]] = {}
         """The jobs that a job waits for."""
-        self.changes = 0
-        """Number of changes of the number of partitions."""
+        self.created = 0
+        """How often it was opened with the number of partitions that it has."""
 
     def create_worker(self, number: int, **options: Any) -> Worker:
         """Return a worker; for the code of a party."""
@@ -59,12 +60,12 @@ class DividedQueue:
         worker.consumer = f"py-divided-{number}"
         return worker
 
-    async def _handle(self, job: Job[Any, Any]) -> None:
+    async def _handle(self, job: Job):
         if ORIGIN.get(None) != job.data["of"]:
             self._ledger.found.append(f"job {job.id} of {DIVIDED!r} ran with the context of {ORIGIN.get(None)}")
         await asyncio.sleep(0.001 + 0.03 * self._chance.random())
 
-    async def add(self, queue: Queue[Any, Any], number: int, pick: random.Random, now: Callable[[], float]) -> None:
+    async def add(self, queue: Queue, number: int, pick: random.Random, now: Callable[[], float]):
         """Add a job with an ordering key, with its own id, or with neither. Only an id makes a repetition safe.
 
         Some with an id wait for earlier ones, of any partition.
@@ -94,16 +95,13 @@ class DividedQueue:
         if not any(began <= last and now() >= first for first, last in self._lost):
             self.acknowledged.setdefault(name, now())
 
-    async def divide(self, queue: Queue[Any, Any], pick: random.Random) -> None:
-        """Change the number of partitions; connection errors are raised."""
-        try:
-            await queue.set_partitions(pick.randint(1, _MOST_PARTITIONS))
-            self.changes += 1
-        except GlideMQError as error:
-            if "another client changed" not in str(error):  # a change by the other producer may come first
-                raise
+    async def create(self, pick: random.Random):
+        """Create the partitions, unless the queue has some, or has had jobs; connection errors are raised."""
+        with contextlib.suppress(QueuePartitionsError):
+            async with Queue(DIVIDED, Source(self._network), partitions=pick.randint(2, _MOST_PARTITIONS)):
+                self.created += 1
 
-    def lost_since(self, first: float, last: float) -> None:
+    def lost_since(self, first: float, last: float):
         """A failover lost the writes of this time."""
         self._lost.append((first, last))
         self.acknowledged = {name: at for name, at in self.acknowledged.items() if not first <= at <= last}

@@ -16,7 +16,7 @@ MOST_BACKLOG: Final = 3
 """Maximum backlog of the full fair key."""
 
 
-def judge_features(ledger: Ledger, problems: list[str]) -> None:
+def judge_features(ledger: Ledger, problems: list[str]):
     """Append the problems of all features."""
     problems += ledger.found
     _judge_replacing(ledger, problems)
@@ -28,7 +28,7 @@ def judge_features(ledger: Ledger, problems: list[str]) -> None:
     _judge_batches(ledger, problems)
 
 
-def _judge_replacing(ledger: Ledger, problems: list[str]) -> None:
+def _judge_replacing(ledger: Ledger, problems: list[str]):
     """Of the jobs with a deduplication id, at most one is active, and the one that was added last has run."""
     states: dict[str, dict[str, str]] = defaultdict(dict)
     added: dict[str, list[str]] = defaultdict(list)
@@ -56,7 +56,7 @@ def _judge_replacing(ledger: Ledger, problems: list[str]) -> None:
                 problems.append(f"job {job_id}, the last one with the deduplication id {key!r}, was removed: {names}")
 
 
-def _judge_backlog(ledger: Ledger, problems: list[str]) -> None:
+def _judge_backlog(ledger: Ledger, problems: list[str]):
     """A job is added to the full fair key only below its maximum backlog."""
     ready: set[str] = set()
     for event in ledger.log:
@@ -70,7 +70,7 @@ def _judge_backlog(ledger: Ledger, problems: list[str]) -> None:
         (ready.add if is_ready else ready.discard)(job_id)
 
 
-def _judge_overlap(ledger: Ledger, problems: list[str]) -> None:
+def _judge_overlap(ledger: Ledger, problems: list[str]):
     """A scheduler without overlap adds no job while an earlier one is unfinished."""
     unfinished: dict[str, set[str]] = defaultdict(set)
     for event in ledger.log:
@@ -86,7 +86,7 @@ def _judge_overlap(ledger: Ledger, problems: list[str]) -> None:
             unfinished[name].discard(job_id)
 
 
-def _judge_promoted(ledger: Ledger, problems: list[str]) -> None:
+def _judge_promoted(ledger: Ledger, problems: list[str]):
     events = ledger.events()
     for job_id, kind in ledger.attempted.items():
         names = events.get(job_id, ())
@@ -94,7 +94,7 @@ def _judge_promoted(ledger: Ledger, problems: list[str]) -> None:
             problems.append(f"job {job_id} ran before its time, but was not promoted: {names}")
 
 
-def _judge_requeued(ledger: Ledger, problems: list[str]) -> None:
+def _judge_requeued(ledger: Ledger, problems: list[str]):
     """The oldest completions are requeued, as many as replied, and each requeued job completes again."""
     completed: dict[str, int] = {}
     counts: Counter[str] = Counter()
@@ -121,7 +121,7 @@ def _judge_requeued(ledger: Ledger, problems: list[str]) -> None:
         problems.append(f"{least} jobs were requeued by the replies, but {reopened.total()} by the events")
 
 
-def _judge_cancelled(ledger: Ledger, problems: list[str]) -> None:
+def _judge_cancelled(ledger: Ledger, problems: list[str]):
     """A job whose worker has confirmed to cancel it fails as revoked."""
     for job_id in sorted(ledger.cancelled - ledger.excused):
         last = ledger.last(job_id)
@@ -129,7 +129,7 @@ def _judge_cancelled(ledger: Ledger, problems: list[str]) -> None:
             problems.append(f"job {job_id} was cancelled, but its last event is {last}")
 
 
-def _judge_batches(ledger: Ledger, problems: list[str]) -> None:
+def _judge_batches(ledger: Ledger, problems: list[str]):
     """Each callback of a batch is added exactly once, by the call that ended the last job or closed the batch."""
     added: Counter[str] = Counter()
     ended: set[str] = set()
@@ -161,9 +161,7 @@ def _judge_batches(ledger: Ledger, problems: list[str]) -> None:
                 problems.append(f"batch {name!r} added {what!r} {count} times, not {int(expected)}: {batch}")
 
 
-def _judge_callback(
-    callback: str, joined: dict[str, set[str]], ended: set[str], failed: set[str], problems: list[str]
-) -> None:
+def _judge_callback(callback: str, joined: dict[str, set[str]], ended: set[str], failed: set[str], problems: list[str]):
     what, _, name = callback.partition("-of-")
     left, failures = joined[name] - ended, joined[name] & failed
     if what != "failure" and left:
@@ -176,7 +174,7 @@ def _judge_callback(
 
 def _note_member(
     batch: Batch, job_id: str, kind: str, is_new: bool, ended: set[str], failed: set[str], joined: set[str]
-) -> None:
+):
     if kind == "added":
         joined.add(job_id)
     elif kind in _ENDS:

@@ -11,8 +11,8 @@ from glidemq_py import Queue
 from glidemq_py.errors import (
     FairKeyFullError,
     GlideMQConnectionError,
-    JobBatchFinishedError,
     JobBatchNotFoundError,
+    JobStateError,
 )
 from tests.simulation.ledger import Batch
 
@@ -46,13 +46,13 @@ class FeatureWork:
 
     def __init__(
         self,
-        queue: Queue[Any, Any],
-        others: Mapping[str, Queue[Any, Any]],
+        queue: Queue,
+        others: Mapping[str, Queue],
         ledger: Ledger,
         loop: SimulatedLoop,
         control: Control,
         divided: DividedQueue,
-    ) -> None:
+    ):
         self._queue = queue
         self._others = others
         self._ledger = ledger
@@ -69,7 +69,7 @@ class FeatureWork:
         self._ledger.attempted[job_id] = kind
         return job_id
 
-    def _acknowledge(self, job_id: str) -> None:
+    def _acknowledge(self, job_id: str):
         self._ledger.acknowledge(job_id, self._loop.now)
 
     # -- adding -------------------------------------------------------------------------------------------
@@ -94,21 +94,21 @@ class FeatureWork:
                 on_failure=callback("failure"),
             )  # fmt: skip
 
-        async def add(n: int) -> None:
+        async def add(n: int):
             if batch.is_lost:
                 return
             failovers = self._ledger.failovers
             try:
                 found = await self._queue.get_batch(name)
                 await found.add(kinds[n], {"of": ids[n]}, queue=elsewhere if n == 1 else None, job_id=ids[n])
-            except (JobBatchNotFoundError, JobBatchFinishedError):  # lost by a failover, in whole or in part
+            except (JobBatchNotFoundError, JobStateError):  # lost by a failover, in whole or in part
                 batch.is_lost = True
                 return
             finally:
                 batch.is_torn = batch.is_torn or self._ledger.failovers != failovers
             self._acknowledge(ids[n])
 
-        async def close() -> None:
+        async def close():
             if batch.is_lost:
                 return
             try:
@@ -129,7 +129,7 @@ class FeatureWork:
         options: dict[str, Any] = pick.choice(({}, {}, {"priority": 2}, {"delay": 100}))
         self._ledger.replacing[job_id] = key
 
-        async def send() -> None:
+        async def send():
             await self._queue.add(
                 "replace", {"of": job_id}, job_id=job_id, deduplication={"id": key, "replace": True}, **options
             )
@@ -141,7 +141,7 @@ class FeatureWork:
         job_id = self._attempt(f"j{work.number}", "backlog")
         options: dict[str, Any] = pick.choice(({}, {}, {"priority": 2}))
 
-        async def send() -> None:
+        async def send():
             while True:
                 try:
                     await self._queue.add("backlog", {"of": job_id}, job_id=job_id, fair_key=FULL_KEY, **options)
@@ -162,13 +162,13 @@ class FeatureWork:
         self._ledger.promotions[name] = None
 
         def adding(job_id: str) -> Send:
-            async def add() -> None:
+            async def add():
                 await self._queue.add(name, {"of": job_id}, job_id=job_id, delay=_HOUR_MS, **options)
                 self._acknowledge(job_id)
 
             return add
 
-        async def promote() -> None:
+        async def promote():
             failovers = self._ledger.failovers
             await self._queue.promote_jobs(name=name)
             self._ledger.promotions[name] = self._loop.now if self._ledger.failovers == failovers else None
@@ -179,11 +179,11 @@ class FeatureWork:
         queue = self._others["again"]
         job_id = self._attempt(f"j{work.number}", "requeued")
 
-        async def add() -> None:
+        async def add():
             await queue.add("requeued", {"of": job_id}, job_id=job_id)
             self._acknowledge(job_id)
 
-        async def requeue() -> None:
+        async def requeue():
             failovers, count = self._ledger.failovers, await queue.requeue_completed(pick.randint(0, 2) or None)
             if self._ledger.failovers == failovers:
                 self._ledger.requeues.append((self._loop.now, count))
@@ -195,7 +195,7 @@ class FeatureWork:
         name, limit, ledger, tries = f"scheduler-x{work.number}", pick.randint(2, 4), self._ledger, 0
         overlap: Any = pick.choice(("skip", "buffer_one"))
 
-        async def send() -> None:
+        async def send():
             nonlocal tries
             tries += 1
             if tries > 1:  # the first one may have ended, with an unfinished job
@@ -213,7 +213,7 @@ class FeatureWork:
         queue = self._others[pick.choice(("urgent", "usual", "bulky"))]
         job_id = self._attempt(f"j{work.number}", "many")
 
-        async def send() -> None:
+        async def send():
             await queue.add("many", {"of": job_id}, job_id=job_id)
             self._acknowledge(job_id)
 
@@ -222,7 +222,7 @@ class FeatureWork:
     def _add_divided(self, work: Work, pick: random.Random) -> list[Send]:
         chance = pick.random()
 
-        async def add() -> None:
+        async def add():
             await self._divided.add(
                 self._others["divided"], work.number, random.Random(chance), lambda: self._loop.now
             )  # fmt: skip
@@ -231,14 +231,14 @@ class FeatureWork:
 
     def _divide(self, work: Work, pick: random.Random) -> list[Send]:
         chance = pick.random()
-        return [lambda: self._divided.divide(self._others["divided"], random.Random(chance))]
+        return [lambda: self._divided.create(random.Random(chance))]
 
     # -- control ------------------------------------------------------------------------------------------
 
     def _cancelled(self, work: Work, pick: random.Random) -> list[Send]:
         job_id = self._attempt(f"j{work.number}", "cancelled")
 
-        async def add() -> None:
+        async def add():
             await self._queue.add("cancelled", {"of": job_id}, job_id=job_id)
             self._acknowledge(job_id)
 
@@ -248,7 +248,7 @@ class FeatureWork:
         return [lambda: self._control.command(self._queue, pick)]
 
 
-async def join_batch(queue: Queue[Any, Any], job: Any, job_id: str, ledger: Ledger) -> None:
+async def join_batch(queue: Queue, job: Any, job_id: str, ledger: Ledger):
     """Add a job to the batch of a running job, until the server replies.
 
     The batch may have ended without this attempt.
@@ -260,7 +260,7 @@ async def join_batch(queue: Queue[Any, Any], job: Any, job_id: str, ledger: Ledg
             if ref is None:
                 return
             await (await queue.get_batch(ref)).add("batched", {"of": job_id}, job_id=job_id)
-        except (JobBatchNotFoundError, JobBatchFinishedError):
+        except (JobBatchNotFoundError, JobStateError):
             return
         except GlideMQConnectionError:
             await asyncio.sleep(0.05)

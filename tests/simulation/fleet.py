@@ -13,14 +13,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Worker
-from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._features.durability import adding
-from glidemq_py._maintenance import libraries
-from glidemq_py._worker import background, heartbeat, opening, wake_channel
-from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.errors import ClosedError, GlideMQError, JobBatchNotFoundError, RateLimitError
+from tests.inside import Heartbeat, background, libraries, opening, wake_channel
+from tests.inside import durability_adding as adding
+from tests.inside import worker_heartbeat as heartbeat
 from tests.key_leaks import KeyLeaks
-from tests.memory_client import MemoryClient
 from tests.simulation.backups import Backups, small_steps
 from tests.simulation.control import Control
 from tests.simulation.divided import DIVIDED, DividedQueue
@@ -29,6 +26,7 @@ from tests.simulation.feature_work import FULL_KEY, join_batch
 from tests.simulation.history import History
 from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
+from tests.simulation.memory_client import MemoryClient
 from tests.simulation.mutations import library_with
 from tests.simulation.network import Network, Source, subscribe
 from tests.simulation.parties import (
@@ -56,28 +54,20 @@ DRAIN_S: Final = 600.0
 class SimulatedHeartbeat(Heartbeat):
     """The heartbeat, in the event loop instead of a thread."""
 
-    _runtime = ASYNC_RUNTIME
     _task: asyncio.Task[None] | None = None
 
-    def _spawn(self) -> None:
+    def _spawn(self):
         self._task = asyncio.create_task(self._beat_on())
-
-    def _open(self) -> Any:
-        return self._connect()
-
-    async def _join(self, limit: float) -> None:
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=limit)
 
 
 class _Logs(logging.Handler):
     """Collects what only a defect logs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(logging.WARNING)
         self.found: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, (GlideMQError, ExpectedError)):
             self.found.append(f"{record.getMessage()}: {''.join(traceback.format_exception(error))}")
@@ -86,12 +76,12 @@ class _Logs(logging.Handler):
 class Fleet:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, *, native: bool = True) -> None:
+    def __init__(self, scenario: Scenario):
         self.scenario = scenario
         self.loop = SimulatedLoop()
         self.chance = random.Random(f"run {scenario.seed}")
         mutate = library_with(scenario.mutation)
-        self.server = SimulatedServer(self.loop, mutate, queues=(QUEUE, *POOL_QUEUES, DIVIDED), native=native)
+        self.server = SimulatedServer(self.loop, mutate, queues=(QUEUE, *POOL_QUEUES, DIVIDED))
         self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
         self.ledger = Ledger()
         self.divided = DividedQueue(self.network, self.ledger, random.Random(f"divided {scenario.seed}"))
@@ -124,7 +114,7 @@ class Fleet:
         self.idle_s = 1.0
         """How long the fleet runs on after the last work and fault."""
 
-    def _record(self, event: dict[bytes, bytes]) -> None:
+    def _record(self, event: dict[bytes, bytes]):
         (self.divided.log if event[b"queue"].startswith(DIVIDED.encode()) else self.ledger.log).append(event)
 
     def run(self) -> Verdict:
@@ -156,14 +146,14 @@ class Fleet:
 
     # -- parties --------------------------------------------------------------------------------------------
 
-    def start_worker(self, place: int) -> None:
+    def start_worker(self, place: int):
         self.started_workers += 1
         party = Party(f"worker {place}.{self.started_workers}")
         queues = [IDLE_QUEUE, QUEUE] if place < self.scenario.pooled_workers else QUEUE
 
         name = f"py-host-{self.started_workers}"
 
-        async def handle(job: Job[Any, Any]) -> str:
+        async def handle(job: Job) -> str:
             self.ledger.started[name] += 1
             return await self._handle(job)
 
@@ -181,7 +171,7 @@ class Fleet:
         self.loop.spawn(party, self._start(worker))
 
     @staticmethod
-    async def _start(worker: Worker | BroadcastWorker) -> None:
+    async def _start(worker: Worker | BroadcastWorker):
         while True:
             try:
                 await worker.start()
@@ -191,7 +181,7 @@ class Fleet:
             except GlideMQError:  # a long outage: its supervisor starts it again
                 await asyncio.sleep(1.0)
 
-    def start_pool_worker(self, place: int) -> None:
+    def start_pool_worker(self, place: int):
         self.started_workers += 1
         party, number = Party(f"pool worker {place}.{self.started_workers}"), self.started_workers
         worker = self.loop.run_in(
@@ -203,7 +193,7 @@ class Fleet:
         self.pool[place] = party, worker
         self.loop.spawn(party, self._start(worker))
 
-    def start_divided_worker(self, place: int) -> None:
+    def start_divided_worker(self, place: int):
         self.started_workers += 1
         party, number = Party(f"divided worker {place}.{self.started_workers}"), self.started_workers
         worker = self.loop.run_in(
@@ -220,39 +210,39 @@ class Fleet:
                 return worker
         return None
 
-    def _revive_pool(self, place: int) -> None:
+    def _revive_pool(self, place: int):
         if self.pool[place][0].dead:
             self.start_pool_worker(place)
 
-    def start_holder(self, place: int) -> None:
+    def start_holder(self, place: int):
         party = self.holders[place] = Party(f"lease holder {place}")
         holder = LeaseHolder(self.network, self._handle_lease, self.chance, self.handed)
         self.loop.spawn(party, holder.run())
 
-    def start_maintainer(self, place: int) -> None:
+    def start_maintainer(self, place: int):
         party = self.maintainers[place] = Party(f"maintainer {place}")
         self.loop.spawn(party, maintain(self.network, lock_ms=self.lock_ms, stalled_ms=self.stalled_ms))
 
-    def start_saver(self, place: int) -> None:
+    def start_saver(self, place: int):
         party = self.savers[place] = Party(f"saver {place}")
         self.loop.spawn(party, self.backups.save())
 
-    def start_subscriber(self, place: int) -> None:
+    def start_subscriber(self, place: int):
         party = self.subscribers[place] = Party(f"subscriber {place}")
         worker = self.loop.run_in(party, self.subscriptions.create, SUBSCRIPTIONS[place % len(SUBSCRIPTIONS)])
         self.loop.spawn(party, self._start(worker))
 
-    def start_producer(self, place: int) -> None:
+    def start_producer(self, place: int):
         party = self.producers[place] = Party(f"producer {place}")
         self.loop.spawn(party, self._produce())
 
-    def kill(self, party: Party) -> None:
+    def kill(self, party: Party):
         party.dead = True
         self.network.leave(party)
 
     # -- producers --------------------------------------------------------------------------------------------
 
-    async def _produce(self) -> None:
+    async def _produce(self):
         source = Source(self.network)
         async with (
             await open_queue(self.network, middleware=[CARRIED]) as queue,
@@ -270,7 +260,7 @@ class Fleet:
             )
             await asyncio.gather(*(self._produce_one(producer) for _ in range(4)))
 
-    async def _produce_one(self, producer: Producer) -> None:
+    async def _produce_one(self, producer: Producer):
         while True:
             work = await self._work.get()
             self._pending[work.number] = PARTY.get()
@@ -279,16 +269,16 @@ class Fleet:
 
     # -- handlers -------------------------------------------------------------------------------------------
 
-    async def _handle_lease(self, job: Job[Any, Any]) -> str:
+    async def _handle_lease(self, job: Job) -> str:
         origin = job.headers.get("origin")  # leases are not within the middleware
         if origin is not None:
             ORIGIN.set(origin)
         return await self._run(job, origin)
 
-    async def _handle(self, job: Job[Any, Any]) -> str:
+    async def _handle(self, job: Job) -> str:
         return await self._run(job, ORIGIN.get(None))
 
-    def _judge_origin(self, job: Job[Any, Any], origin: str | None) -> None:
+    def _judge_origin(self, job: Job, origin: str | None):
         """The handler must see the context of the add; jobs that no producer has added have none."""
         ledger = self.ledger
         if "-of-" in job.name:
@@ -298,7 +288,7 @@ class Fleet:
             ledger.found.append(f"job {job.id} ran with the context of {origin}, not of {expected}")
         ledger.carried += origin is not None
 
-    async def _run(self, job: Job[Any, Any], origin: str | None) -> str:
+    async def _run(self, job: Job, origin: str | None) -> str:
         ledger, name = self.ledger, job.name
         ledger.runs += 1
         ledger.names[job.id] = name
@@ -325,7 +315,7 @@ class Fleet:
 
     # -- the run --------------------------------------------------------------------------------------------
 
-    async def _set_up(self) -> None:
+    async def _set_up(self):
         """Apply the settings of the queue, before the first fault."""
         scenario = self.scenario
         self.network.reliable = True
@@ -335,7 +325,7 @@ class Fleet:
                 await queue.set_fair_key_limits(FULL_KEY, concurrency=1, max_backlog=MOST_BACKLOG)
         self.network.reliable = not (scenario.messages or scenario.acts)
 
-    async def _play(self) -> None:
+    async def _play(self):
         scenario, loop = self.scenario, self.loop
         await self._set_up()
         for place in range(scenario.workers):
@@ -379,7 +369,7 @@ class Fleet:
             self.kill(party)
         await self._drain()
 
-    def _repair_world(self) -> None:
+    def _repair_world(self):
         """End all faults: the rest of the run must bring every job to its end."""
         self.network.reliable, self.network.down_until = True, 0.0
         for place, (party, _) in list(self.workers.items()):
@@ -392,7 +382,7 @@ class Fleet:
         for place in list(self.divided_workers):
             self._revive_divided(place)
 
-    async def _drain(self) -> None:
+    async def _drain(self):
         loop, verdict = self.loop, self.verdict
         async with contextlib.AsyncExitStack() as stack:
             names = [QUEUE, *(POOL_QUEUES if self.scenario.pool else ()), *([DIVIDED] if self.scenario.divided else ())]
@@ -419,7 +409,7 @@ class Fleet:
                 report = await each.check(recheck_after=0)
                 verdict.problems += [f"check: {finding}" for finding in report.findings]
             present = {
-                job_id.decode() for index in ("scheduled", "suspended", "list-active-ids", "waiting-children")
+                job_id.decode() for index in ("scheduled", "suspended", "list-heartbeats", "waiting-children")
                 for job_id in self.server.execute("ZRANGE", f"glide:{{{QUEUE}}}:{index}", 0, -1)
             }  # fmt: skip
             self.ledger.judge(verdict, present)
@@ -434,18 +424,17 @@ class Fleet:
         leaks._before = frozenset()
         leaks.allow(
             "*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state",
-            "*:moved-keys",
             "*:batch:*", "*:batch-jobs:*", "*:batches",  # a late copy of a create leaves a batch open
         )  # fmt: skip
         verdict.problems += [f"leaked key {key}" for key in leaks.found()]
 
     @staticmethod
-    async def _left(queue: Queue[Any, Any]) -> tuple[int, ...]:
+    async def _left(queue: Queue) -> tuple[int, ...]:
         counts = await queue.get_job_counts()
         return (counts.waiting, counts.active, counts.delayed, counts.prioritized, counts.waiting_children,
                 counts.suspended, counts.group_waiting)  # fmt: skip
 
-    async def _complete_work(self, queue: Queue[Any, Any]) -> None:
+    async def _complete_work(self, queue: Queue):
         """Do what killed producers have left, or a failover has lost: resume workers, promote jobs, close batches."""
         for party, worker in self.workers.values():
             if worker.is_paused and self.control.is_idle:
@@ -464,7 +453,7 @@ class Fleet:
                 await queue.promote_jobs(name=name)
                 self.ledger.promotions[name] = self.loop.now
 
-    async def _are_batches_done(self, queue: Queue[Any, Any]) -> bool:
+    async def _are_batches_done(self, queue: Queue) -> bool:
         """Return True if no closed batch has pending jobs: those that were never added leave it after some minutes."""
         if not self.ledger.batches:
             return True
@@ -473,68 +462,68 @@ class Fleet:
 
     # -- faults ---------------------------------------------------------------------------------------------
 
-    def _act(self, act: Act) -> None:
+    def _act(self, act: Act):
         self.verdict.faults[act.kind] += 1
         getattr(self, f"_{act.kind}")(act)
 
-    def _kill_worker(self, act: Act) -> None:
+    def _kill_worker(self, act: Act):
         party, _ = self.workers[act.party]
         if not party.dead:
             self.kill(party)
             self.loop.call_later(5 * act.amount, self._revive, act.party)
 
-    def _kill_holder(self, act: Act) -> None:
+    def _kill_holder(self, act: Act):
         """Its leases expire; the tokens that it has handed on are reported by others."""
         if not self.holders[act.party].dead:
             self.kill(self.holders[act.party])
             self.loop.call_later(5 * act.amount, self.start_holder, act.party)
 
-    def _kill_subscriber(self, act: Act) -> None:
+    def _kill_subscriber(self, act: Act):
         if not self.subscribers[act.party].dead:
             self.kill(self.subscribers[act.party])
             self.loop.call_later(5 * act.amount, self.start_subscriber, act.party)
 
-    def _kill_maintainer(self, act: Act) -> None:
+    def _kill_maintainer(self, act: Act):
         if not self.maintainers[act.party].dead:
             self.kill(self.maintainers[act.party])
             self.loop.call_later(5 * act.amount, self.start_maintainer, act.party)
 
-    def _kill_saver(self, act: Act) -> None:
+    def _kill_saver(self, act: Act):
         """Its backup stays incomplete."""
         if not self.savers[act.party].dead:
             self.kill(self.savers[act.party])
             self.loop.call_later(act.amount, self.start_saver, act.party)
 
-    def _revive_divided(self, place: int) -> None:
+    def _revive_divided(self, place: int):
         if self.divided_workers[place][0].dead:
             self.start_divided_worker(place)
 
-    def _kill_divided(self, act: Act) -> None:
+    def _kill_divided(self, act: Act):
         if act.party in self.divided_workers and not self.divided_workers[act.party][0].dead:
             self.kill(self.divided_workers[act.party][0])
             self.loop.call_later(5 * act.amount, self._revive_divided, act.party)
 
-    def _kill_pool(self, act: Act) -> None:
+    def _kill_pool(self, act: Act):
         if act.party in self.pool and not self.pool[act.party][0].dead:
             self.kill(self.pool[act.party][0])
             self.loop.call_later(5 * act.amount, self._revive_pool, act.party)
 
-    def _revive(self, place: int) -> None:
+    def _revive(self, place: int):
         if self.workers[place][0].dead:
             self.start_worker(place)
 
-    def _freeze_worker(self, act: Act) -> None:
+    def _freeze_worker(self, act: Act):
         party, _ = self.workers[act.party]
         if not party.dead and not party.frozen:
             party.frozen = True
             self.loop.call_later(3 * LOCK_MS / 1000 * act.amount, self.loop.thaw, party)
 
-    def _close_worker(self, act: Act) -> None:
+    def _close_worker(self, act: Act):
         party, worker = self.workers[act.party]
         if party.dead or party.frozen:
             return
 
-        async def close() -> None:
+        async def close():
             with contextlib.suppress(GlideMQError):
                 await worker.close(None if act.amount < 0.5 else 100, force=act.amount > 0.8)
             party.dead = True
@@ -542,7 +531,7 @@ class Fleet:
 
         self.loop.spawn(party, close())
 
-    def _kill_producer(self, act: Act) -> None:
+    def _kill_producer(self, act: Act):
         """What a killed producer had begun is not repeated: only acknowledged adds count."""
         place = act.party % len(self.producers)
         party = self.producers[place]
@@ -551,7 +540,7 @@ class Fleet:
         self._pending = {number: by for number, by in self._pending.items() if by is not party}
         self.loop.call_later(act.amount, self.start_producer, place)
 
-    def _forget_waiters(self, party: Party) -> None:
+    def _forget_waiters(self, party: Party):
         """Give the next step of the work to no task of a killed party."""
         waiters: Any = self._work._getters  # type: ignore[attr-defined]
         for waiter in [*waiters]:
@@ -560,7 +549,7 @@ class Fleet:
         if not self._work.empty():
             self._work._wakeup_next(waiters)  # type: ignore[attr-defined]
 
-    def _failover(self, act: Act) -> None:
+    def _failover(self, act: Act):
         """The primary dies; a replica that lacks its last writes takes over.
 
         A replica whose copy belongs to a history that an earlier failover has ended does not take over any more.
@@ -570,7 +559,7 @@ class Fleet:
         length, divided_length = len(self.ledger.log), len(self.divided.log)
         self.server.lagging += 1
 
-        def fail() -> None:
+        def fail():
             self.server.lagging -= 1
             if self.failovers != failovers:
                 return
@@ -583,17 +572,17 @@ class Fleet:
 
         loop.call_later(act.amount**2, fail)
 
-    def _restart_server(self, act: Act) -> None:
+    def _restart_server(self, act: Act):
         self.network.cut_all(5 * act.amount)
 
-    def _lose_functions(self, _: Act) -> None:
+    def _lose_functions(self, _: Act):
         self.server.lose_functions()
 
-    def _step_clock(self, act: Act) -> None:
+    def _step_clock(self, act: Act):
         """The server's clock steps forward by up to an hour."""
         self.server.virtual_clock.skew_us += round(act.amount * 3_600_000_000)
 
-    def _skew_clock(self, act: Act) -> None:
+    def _skew_clock(self, act: Act):
         self.workers[act.party][0].skew = (act.amount - 0.5) * 7_200
 
 
@@ -627,6 +616,6 @@ def _own_process() -> Any:
             setattr(module, name, value)
 
 
-def simulate(scenario: Scenario, *, native: bool = True) -> Verdict:
-    """Run a scenario. ``native``: see `SimulatedServer`."""
-    return Fleet(scenario, native=native).run()
+def simulate(scenario: Scenario) -> Verdict:
+    """Run a scenario."""
+    return Fleet(scenario).run()

@@ -9,9 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import Queue
-from glidemq_py._features.failures.attempts import FailedAttempt, read_failed_attempts
-from glidemq_py._features.timeline.timeline import read_timeline
-from glidemq_py._worker.metrics_sender import INTERVAL_S
+from tests.inside import INTERVAL_S, FailedAttempt, read_failed_attempts, read_timeline
 from tests.simulation.producer import QUEUE
 
 if TYPE_CHECKING:
@@ -39,14 +37,14 @@ class History:
         server: has the records.
     """
 
-    def __init__(self, settings: tuple[str, ...], ledger: Ledger, server: SimulatedServer) -> None:
+    def __init__(self, settings: tuple[str, ...], ledger: Ledger, server: SimulatedServer):
         self._settings = settings
         self._ledger = ledger
         self._server = server
         self.judged: Counter[str] = Counter()
         """How many things of each kind were compared."""
 
-    async def apply(self, queue: Queue[Any, Any]) -> None:
+    async def apply(self, queue: Queue):
         """Set up the queue, before its first job."""
         if "timeline" in self._settings:
             await queue.set_timeline(1.0, max_entries=_ENTRIES)
@@ -63,12 +61,12 @@ class History:
         if policy:
             await queue.set_failure_policy(**policy)
 
-    async def wait_for_figures(self) -> None:
+    async def wait_for_figures(self):
         """Let workers send what they have counted last."""
         if "figures" in self._settings:
             await asyncio.sleep(1.2 * INTERVAL_S)
 
-    async def is_settled(self, queue: Queue[Any, Any]) -> bool:
+    async def is_settled(self, queue: Queue) -> bool:
         """Return True if the failure policy has nothing left to do."""
         failed = [failure async for failure in queue.iter_failures()]
         if any(failure.next_retry_at is not None for failure in failed):
@@ -77,7 +75,7 @@ class History:
             return False
         return not ("max_age" in self._settings and failed)
 
-    async def judge(self, queue: Queue[Any, Any]) -> list[str]:
+    async def judge(self, queue: Queue) -> list[str]:
         """Return the problems."""
         problems: list[str] = []
         self._judge_records(problems)
@@ -99,7 +97,7 @@ class History:
             found[job_id].append((event[b"state"].decode(), int(event[b"at"])))
         return found
 
-    def _judge_records(self, problems: list[str]) -> None:
+    def _judge_records(self, problems: list[str]):
         states = self._states()
         for key in sorted(self._server.keys_of_jobs(_JOB)):
             job_id = key[len(_JOB) :].decode()
@@ -111,18 +109,14 @@ class History:
             history = read_failed_attempts(attempts.decode()) if attempts else []
             self._judge_attempts(job_id, history, int(made or 0), state.decode(), problems)
 
-    def _judge_timeline(
-        self, job_id: str, states: list[tuple[str, int]], text: str, added: int, problems: list[str]
-    ) -> None:
+    def _judge_timeline(self, job_id: str, states: list[tuple[str, int]], text: str, added: int, problems: list[str]):
         """The timeline must have every state that the server has written, in order, but only the last ones."""
         found = [(entry.state.value, entry.at) for entry in read_timeline(text, added)]
         self.judged["timeline"] += 1
         if found != states[-_ENTRIES:]:
             problems.append(f"timeline of job {job_id} is {found}, but its last states are {states[-_ENTRIES:]}")
 
-    def _judge_attempts(
-        self, job_id: str, history: list[FailedAttempt], made: int, state: str, problems: list[str]
-    ) -> None:
+    def _judge_attempts(self, job_id: str, history: list[FailedAttempt], made: int, state: str, problems: list[str]):
         """Every failed attempt that the job counts is in its history, in order, with its error."""
         times = [attempt.failed_at for attempt in history]
         if times != sorted(times):
@@ -145,7 +139,7 @@ class History:
             if reasons[-made:] != expected:
                 problems.append(f"the last attempts of job {job_id} failed for the reasons {reasons}")
 
-    async def _judge_figures(self, queue: Queue[Any, Any], problems: list[str]) -> None:
+    async def _judge_figures(self, queue: Queue, problems: list[str]):
         """The sums of all minutes must be those of the server's events.
 
         What a dead worker had not sent is missing. A job that is removed when it completes is unknown to a report that
@@ -173,7 +167,7 @@ class History:
                 if not least <= count <= most:
                     problems.append(f"figures of {name!r}: {count} jobs {what}, but {most} did")
 
-    async def _judge_retries(self, queue: Queue[Any, Any], problems: list[str]) -> None:
+    async def _judge_retries(self, queue: Queue, problems: list[str]):
         """Failed jobs must have been requeued as often as allowed, each time not before the interval."""
         async for failure in queue.iter_failures(name="failing"):
             self.judged["auto_retries"] += 1

@@ -71,7 +71,7 @@ class Ledger:
     count as done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.attempted: dict[str, str] = {}
         """Kind of each job whose add was attempted, by id."""
         self.acknowledged: dict[str, float] = {}
@@ -122,14 +122,14 @@ class Ledger:
         self.unsure: set[str] = set()
         """Deduplicated jobs that need not exist: their add was repeated, or another one replaced them."""
 
-    def acknowledge(self, job_id: str, at: float) -> None:
+    def acknowledge(self, job_id: str, at: float):
         """Record that an add has returned. A failover before that may have lost what the add had written."""
         began = BEGAN.get(at)
         self.acknowledged.setdefault(job_id, at)
         if job_id not in self.durable and any(began <= last and at >= first for first, last in self._lost):
             self.excused.add(job_id)
 
-    def lost_since(self, first: float, last: float) -> None:
+    def lost_since(self, first: float, last: float):
         """A failover lost the writes of this time."""
         self.failovers += 1
         self._lost.append((first, last))
@@ -156,7 +156,7 @@ class Ledger:
                 found[event[b"jobId"].decode()].append(event[b"event"].decode())
         return found
 
-    def judge(self, verdict: Verdict, present: set[str]) -> None:
+    def judge(self, verdict: Verdict, present: set[str]):
         """Fill in the verdict. ``present``: ids of the jobs that are stored and have not ended."""
         problems = verdict.problems
         events = self.events()
@@ -206,7 +206,7 @@ class Ledger:
         wanted = job_id.encode()
         return next(each for each in reversed(self.log) if each.get(b"jobId") == wanted and each[b"event"] != b"state")
 
-    def _judge_attempts(self, problems: list[str]) -> None:
+    def _judge_attempts(self, problems: list[str]):
         """A job must be completed by its last attempt; the handlers return the fencing token, which counts attempts."""
         last: dict[bytes, bytes] = {}
         for event in self.log:
@@ -217,7 +217,7 @@ class Ledger:
                 result, token = event[b"returnvalue"].decode(), last.get(job_id, b"").decode()
                 problems.append(f"job {job_id.decode()} completed by attempt {result}, but its last one is {token}")
 
-    def _judge_groups(self, problems: list[str]) -> None:
+    def _judge_groups(self, problems: list[str]):
         """Jobs of a group must become active for the first time in the order in which they were added."""
         added: dict[str, list[str]] = defaultdict(list)
         active: dict[str, dict[str, None]] = defaultdict(dict)
@@ -236,7 +236,7 @@ class Ledger:
                 at = next(n for n, (a, b) in enumerate(zip(started, expected, strict=True)) if a != b)
                 problems.append(f"group {group}: {started[at]} started before {expected[at]}, which was added earlier")
 
-    def _judge_dependencies(self, problems: list[str]) -> None:
+    def _judge_dependencies(self, problems: list[str]):
         """The last job of three must become active after the two others have ended."""
         ended: set[str] = set()
         for event in self.log:
@@ -249,7 +249,7 @@ class Ledger:
             if event[b"event"] == b"activated" and job_id.endswith("-2") and not others <= ended:
                 problems.append(f"job {job_id} started before its dependencies {sorted(others - ended)} had ended")
 
-    def _judge_schedulers(self, problems: list[str], ends: dict[str, list[str]]) -> None:
+    def _judge_schedulers(self, problems: list[str], ends: dict[str, list[str]]):
         counts: Counter[str] = Counter(
             name for job_id, name in self.names.items() if name.startswith("scheduler") and ends.get(job_id)
         )

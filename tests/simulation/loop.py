@@ -36,7 +36,7 @@ class Party:
         skew: error of its wall clock, seconds.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str):
         self.name = name
         self.dead = False
         self.frozen = False
@@ -63,14 +63,14 @@ class _Step:
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, time: float = 0.0
-    ) -> None:
+    ):
         self.callback = callback
         self.args = args
         self.context = context
         self.time = time
         self.is_cancelled = False
 
-    def cancel(self) -> None:
+    def cancel(self):
         self.is_cancelled = True
         self.callback, self.args = _nothing, ()
 
@@ -81,7 +81,7 @@ class _Step:
         return self.time
 
 
-def _nothing() -> None: ...
+def _nothing(): ...
 
 
 class _Task(asyncio.Task[Any]):
@@ -90,7 +90,7 @@ class _Task(asyncio.Task[Any]):
     _log_destroy_pending: bool
     _numbers = itertools.count()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any):
         self.number = next(_Task._numbers)
         super().__init__(*args, **kwargs)
 
@@ -114,7 +114,7 @@ class SimulatedLoop(BaseEventLoop):
     _scheduled: list[Any]
     """Steps with their times and numbers, soonest first."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now = START_S
         self.steps = 0
@@ -137,7 +137,7 @@ class SimulatedLoop(BaseEventLoop):
             self._many_tasks = 2 * len(tasks) + 100
         return task
 
-    def _on_error(self, _: object, context: dict[str, Any]) -> None:
+    def _on_error(self, _: object, context: dict[str, Any]):
         if not self._ended:
             self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
@@ -156,7 +156,7 @@ class SimulatedLoop(BaseEventLoop):
         """Start a task of this party."""
         return self.run_in(party, self.create_task, work)
 
-    def thaw(self, party: Party) -> None:
+    def thaw(self, party: Party):
         """Let a frozen party continue."""
         party.frozen = False
         postponed, party.postponed = party.postponed, []
@@ -184,7 +184,7 @@ class SimulatedLoop(BaseEventLoop):
     ) -> Any:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
-    def _run_once(self) -> None:
+    def _run_once(self):
         ready, scheduled = self._ready, self._scheduled
         if not ready:
             while scheduled and scheduled[0][2].is_cancelled:
@@ -215,7 +215,7 @@ class SimulatedLoop(BaseEventLoop):
             except BaseException as error:
                 self.call_exception_handler({"message": f"exception in {step.callback!r}", "exception": error})
 
-    def end(self) -> None:
+    def end(self):
         """End all pending tasks without running them further, and close the loop."""
         self._ended = True
         with warnings.catch_warnings():
@@ -230,7 +230,7 @@ class SimulatedLoop(BaseEventLoop):
         self._scheduled.clear()
         self.close()
 
-    def _check_closed(self) -> None:
+    def _check_closed(self):
         if not self._ended:
             super()._check_closed()  # type: ignore[misc]
 
@@ -244,9 +244,9 @@ class SimulatedLoop(BaseEventLoop):
     def run_in_executor(self, _: object, function: Any, *args: Any) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"the simulation has no threads: {function!r}{args!r}")
 
-    def add_reader(self, *_: object) -> None:
+    def add_reader(self, *_: object):
         """GLIDE's pipe has nothing for this loop."""
 
-    def _process_events(self, _: object) -> None: ...
+    def _process_events(self, _: object): ...
 
-    def _write_to_self(self) -> None: ...
+    def _write_to_self(self): ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from glidemq_py._client.library_source import assemble
+from tests.inside import assemble
 
 __all__ = ["FEATURE_FAULTS", "MUTATIONS", "PLANTED", "library_with"]
 
@@ -19,8 +19,8 @@ def _replace(old: str, new: str) -> Callable[[str], str]:
 
 
 _ATTEMPT_IS_CURRENT: Final = """\
-  if tonumber(job_fence or '') ~= fence then return G.STALE end
-  if state == 'active' and tonumber(job_processed_on or '') == processed_on then return nil end
+  if tonumber(job_fence) ~= fence then return G.STALE end
+  if state == 'active' and tonumber(job_processed_on) == processed_on then return nil end
 """
 _ATTEMPT_HAS_ENDED: Final = """\
   if ended[state] and job_processed_on then return G.ALREADY end

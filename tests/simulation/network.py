@@ -22,15 +22,9 @@ from typing import Any, Final, TypeVar
 from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
-from glide_shared.protobuf.command_request_pb2 import RequestType
+from glide_shared.protobuf.command_request_pb2 import RequestType  # type: ignore[attr-defined]
 
-from glidemq_py._client.async_client import glide
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.failures import Interruptions
-from glidemq_py._client.library_source import assemble
-from glidemq_py._client.memory.store import CommandError
-from glidemq_py._client.memory.transport import Waiter, _Read
-from glidemq_py._core.calls import Call
+from tests.inside import AsyncTransport, Call, CommandError, Interruptions, Waiter, _Read, assemble, glide
 from tests.simulation.loop import PARTY, Party, SimulatedLoop
 from tests.simulation.server import SimulatedServer
 
@@ -75,7 +69,7 @@ class Network:
 
     def __init__(
         self, loop: SimulatedLoop, server: SimulatedServer, chance: random.Random, faults: Sequence[MessageFault] = ()
-    ) -> None:
+    ):
         self.loop = loop
         self.server = server
         self._random = chance.random
@@ -98,26 +92,26 @@ class Network:
         chance = self._random()
         return 0.0002 + 0.001 * chance * chance
 
-    def add(self, client: SimulatedClient) -> None:
+    def add(self, client: SimulatedClient):
         self._clients[client] = None
 
-    def remove(self, client: SimulatedClient) -> None:
+    def remove(self, client: SimulatedClient):
         self._clients.pop(client, None)
 
-    def leave(self, party: Party) -> None:
+    def leave(self, party: Party):
         """Close the connections of a killed party. What it has sent may still arrive."""
         for client in [client for client in self._clients if client.party is party]:
             client.cut()
             self.remove(client)
 
-    def cut_all(self, down_s: float) -> None:
+    def cut_all(self, down_s: float):
         """Break all connections, and refuse new ones for some time."""
         self.down_until = self.loop.now + down_s
         self.subscribed_from = self.down_until + _SUBSCRIBED_AGAIN_S
         for client in list(self._clients):
             client.cut(executes=False)
 
-    def record(self, *what: object) -> None:
+    def record(self, *what: object):
         """Add to the checksum of the run."""
         self.trace = zlib.crc32(repr((self.loop.now, what)).encode(), self.trace)
 
@@ -125,7 +119,7 @@ class Network:
 class _Request:
     __slots__ = ("commands", "future", "number", "over", "repeatable", "stop_waiting")
 
-    def __init__(self, number: int, commands: list[list[bytes]], future: asyncio.Future[Any], repeatable: bool) -> None:
+    def __init__(self, number: int, commands: list[list[bytes]], future: asyncio.Future[Any], repeatable: bool):
         self.number = number
         self.commands = commands
         self.future = future
@@ -139,7 +133,7 @@ class _Request:
 class SimulatedClient:
     """What `AsyncTransport` uses of a GLIDE client: one connection."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network):
         self._network = network
         self._loop = network.loop
         self.party = PARTY.get()
@@ -169,7 +163,7 @@ class SimulatedClient:
     async def scan(self, cursor: bytes, match: str, count: int) -> Any:
         return await self.custom_command(["SCAN", cursor, "MATCH", match, "COUNT", str(count)])
 
-    async def close(self) -> None:
+    async def close(self):
         if not self._closed:
             self._closed = True
             self._network.remove(self)
@@ -224,14 +218,14 @@ class SimulatedClient:
             loop.call_later(delay + 20 * fault.amount**4, self._execute_again, request, context=_NOBODY)
         return delay
 
-    def _give_up(self, request: _Request, fault: MessageFault, timeout: float) -> None:
+    def _give_up(self, request: _Request, fault: MessageFault, timeout: float):
         if fault.amount < 0.7:
             after, error = _DETECTED_S * (1 + fault.amount), _lost()
         else:
             after, error = timeout, GlideTimeoutError("no reply")
         self._loop.call_later(after, self._end, request, error, context=_NOBODY)
 
-    def _arrive(self, request: _Request, fault: MessageFault | None) -> None:
+    def _arrive(self, request: _Request, fault: MessageFault | None):
         if request.over:
             return
         if self._blocked is not None:
@@ -239,12 +233,12 @@ class SimulatedClient:
             return
         self._execute(request, False, fault)
 
-    def _execute_again(self, request: _Request) -> None:
+    def _execute_again(self, request: _Request):
         if self._loop.now >= self._network.down_until:
             for command in request.commands:
                 self._reply_of(command, None)
 
-    def _execute(self, request: _Request, late: bool, fault: MessageFault | None = None) -> None:
+    def _execute(self, request: _Request, late: bool, fault: MessageFault | None = None):
         if self._loop.now < self._network.down_until:
             return
         if request.commands[0][0] in _READS:
@@ -274,14 +268,14 @@ class SimulatedClient:
                 listener(self.party, command, reply, request is not None)
         return reply
 
-    def _wait(self, request: _Request, read: _Read, fault: MessageFault | None) -> None:
+    def _wait(self, request: _Request, read: _Read, fault: MessageFault | None):
         """Run a blocking read, then the commands behind it."""
         server, loop = self._network.server, self._loop
         if self._read(request, read, fault, over=False):
             return
         self._blocked = []
 
-        def changed() -> None:  # called within a command
+        def changed():  # called within a command
             loop.call_soon(self._read_again, request, read, fault, False, context=_NOBODY)
 
         waiter = Waiter(frozenset(read.keys), changed)
@@ -289,7 +283,7 @@ class SimulatedClient:
         assert read.block is not None
         timer = loop.call_later(read.block, self._read_again, request, read, fault, True, context=_NOBODY)
 
-        def end() -> None:
+        def end():
             request.stop_waiting = None
             timer.cancel()
             del server._waiters[waiter]
@@ -303,14 +297,14 @@ class SimulatedClient:
         self._reply(request, [first, *(self._reply_of(each, request) for each in request.commands[1:])], fault)
         return True
 
-    def _read_again(self, request: _Request, read: _Read, fault: MessageFault | None, over: bool) -> None:
+    def _read_again(self, request: _Request, read: _Read, fault: MessageFault | None, over: bool):
         if request.stop_waiting is not None and self._read(request, read, fault, over=over):
             request.stop_waiting()
             behind, self._blocked = self._blocked or [], None
             for each in behind:
                 self._arrive(each, None)
 
-    def _reply(self, request: _Request, replies: list[Any], fault: MessageFault | None) -> None:
+    def _reply(self, request: _Request, replies: list[Any], fault: MessageFault | None):
         delay = self._network.latency()
         if fault is not None:
             if fault.kind == "lose_reply":
@@ -320,11 +314,11 @@ class SimulatedClient:
         at = self._replied_until = max(self._replied_until, self._loop.now + delay)
         self._loop.call_at(at, self._deliver, request, replies, context=_NOBODY)
 
-    def _deliver(self, request: _Request, replies: list[Any]) -> None:
+    def _deliver(self, request: _Request, replies: list[Any]):
         if self._requests.pop(request.number, None) is not None and not request.future.done():
             request.future.set_result(replies)
 
-    def _end(self, request: _Request, error: Exception) -> None:
+    def _end(self, request: _Request, error: Exception):
         """Fail a request; if it has not arrived yet, it may still be executed."""
         self._requests.pop(request.number, None)
         if request.stop_waiting is not None:
@@ -332,7 +326,7 @@ class SimulatedClient:
             request.over = True
         _fail(request.future, error)
 
-    def cut(self, executes: bool = True) -> None:
+    def cut(self, executes: bool = True):
         """Break the connection. Requests under way may still arrive, if ``executes``."""
         self._blocked = None
         for request in list(self._requests.values()):
@@ -347,7 +341,7 @@ class SimulatedClient:
 class SimulatedTransport(AsyncTransport):
     """A `Transport` over the simulated network."""
 
-    def __init__(self, network: Network, interruptions: Any = None) -> None:
+    def __init__(self, network: Network, interruptions: Any = None):
         self._network = network
         client: Any = SimulatedClient(network)
         super().__init__(
@@ -369,16 +363,16 @@ class SimulatedTransport(AsyncTransport):
     async def dedicated(self) -> SimulatedTransport:
         return SimulatedTransport(self._network, self.interruptions)
 
-    def for_thread(self) -> Any:
+    async def elsewhere(self) -> Any:
         return SimulatedTransport(self._network, self.interruptions)
 
-    async def _replace_half_open(self, key: str | bytes) -> None:
+    async def _replace_half_open(self, key: str | bytes):
         """A half-open connection is not simulated: lost messages are."""
 
-    async def _replace_demoted(self) -> None:
+    async def _replace_demoted(self):
         """The network connects to the primary: a demoted one is not simulated, the loss of its writes is."""
 
-    async def close(self) -> None:
+    async def close(self):
         if not self._closed:
             self._closed = True
             await self._client.close()
@@ -387,7 +381,7 @@ class SimulatedTransport(AsyncTransport):
 class _Subscription:
     """A subscription of channels: its party receives the messages, unless they are lost."""
 
-    def __init__(self, network: Network, prefix: str, on_message: Callable[[str], None]) -> None:
+    def __init__(self, network: Network, prefix: str, on_message: Callable[[str], None]):
         self._network = network
         self._prefix = prefix.encode()
         self._on_message = on_message
@@ -405,7 +399,7 @@ class _Subscription:
             network.loop.call_later(after, self._on_message, channel.decode(), context=self._context)
         return True
 
-    async def close(self) -> None:
+    async def close(self):
         self._network.server._store.listeners.remove(self._publish)
 
 
@@ -419,14 +413,11 @@ async def subscribe(
 class Source:
     """A connection for queues and workers."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network):
         self._network = network
 
     def open_transport(self) -> SimulatedTransport:
         return SimulatedTransport(self._network)
-
-    def open_blocking_transport(self) -> Any:
-        raise NotImplementedError("the simulation has no blocking API")
 
 
 _NOBODY: Final = contextvars.Context()
@@ -452,6 +443,6 @@ def _lost() -> Exception:
     return GlideConnectionError("the connection was lost")
 
 
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+def _fail(future: asyncio.Future[Any], error: Exception):
     if not future.done():
         future.set_exception(error)

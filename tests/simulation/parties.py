@@ -23,13 +23,13 @@ IDLE_QUEUE: Final = "idle"
 """Served first by workers of several queues; it has no jobs."""
 _LEASE_MS: Final = 5_000
 
-Handler = Callable[[Job[Any, Any]], Awaitable[str]]
+Handler = Callable[[Job], Awaitable[str]]
 
 
-async def open_queue(network: Network, name: str = QUEUE, **options: Any) -> Queue[Any, Any]:
+async def open_queue(network: Network, name: str = QUEUE, **options: Any) -> Queue:
     """Return a queue, connected; retry until the server replies, as a careful program does."""
     while True:
-        queue: Queue[Any, Any] = Queue(name, Source(network), **options)
+        queue: Queue = Queue(name, Source(network), **options)
         try:
             await queue.connect()
         except GlideMQConnectionError:
@@ -53,18 +53,18 @@ class LeaseHolder:
 
     def __init__(
         self, network: Network, handle: Handler, chance: random.Random, handed: asyncio.Queue[tuple[str, str]],
-    ) -> None:  # fmt: skip
+    ):  # fmt: skip
         self._network = network
         self._handle = handle
         self._chance = chance
         self._handed = handed
 
-    async def run(self) -> None:
+    async def run(self):
         """Fetch and report until the party is killed."""
         async with await open_queue(self._network) as queue:
             await asyncio.gather(self._fetch(queue), self._report_handed(queue))
 
-    async def _fetch(self, queue: Queue[Any, Any]) -> None:
+    async def _fetch(self, queue: Queue):
         while True:
             try:
                 leases = await queue.fetch(1 + int(4 * self._chance.random()), lock_duration=_LEASE_MS, wait=1_000)
@@ -73,7 +73,7 @@ class LeaseHolder:
                 continue
             await asyncio.gather(*(self._work(lease) for lease in leases))
 
-    async def _work(self, lease: Lease[Any, Any]) -> None:
+    async def _work(self, lease: Lease):
         chance = self._chance.random()
         if chance < 0.1:
             await self._report(lease.release)
@@ -93,13 +93,13 @@ class LeaseHolder:
         else:
             await self._report(lambda: lease.complete(result))
 
-    async def _report_handed(self, queue: Queue[Any, Any]) -> None:
+    async def _report_handed(self, queue: Queue):
         while True:
             token, result = await self._handed.get()
-            lease: Lease[Any, Any] = Lease.from_token(queue, token)
+            lease: Lease = Lease.from_token(queue, token)
             await self._report(lambda: lease.complete(result))  # noqa: B023
 
-    async def _report(self, send: Callable[[], Awaitable[Any]]) -> None:
+    async def _report(self, send: Callable[[], Awaitable[Any]]):
         """Repeat a report until the server has replied."""
         while True:
             try:
@@ -111,7 +111,7 @@ class LeaseHolder:
                 return
 
 
-async def maintain(network: Network, *, lock_ms: int, stalled_ms: int) -> None:
+async def maintain(network: Network, *, lock_ms: int, stalled_ms: int):
     """Run the maintenance tasks without a worker, until the party is killed."""
     async with await open_queue(network) as queue:
         while True:
@@ -135,9 +135,7 @@ class Subscribers:
         stalled_ms: their time between checks for stalled messages.
     """
 
-    def __init__(
-        self, network: Network, ledger: Ledger, chance: random.Random, *, lock_ms: int, stalled_ms: int
-    ) -> None:
+    def __init__(self, network: Network, ledger: Ledger, chance: random.Random, *, lock_ms: int, stalled_ms: int):
         self._network = network
         self._ledger = ledger
         self._chance = chance
@@ -147,7 +145,7 @@ class Subscribers:
         self.processed: dict[str, set[str]] = {name: set() for name in SUBSCRIPTIONS}
         """Ids of the messages that each subscription has processed."""
 
-    async def subscribe(self) -> None:
+    async def subscribe(self):
         """Create the subscriptions, before the first message."""
         async with Broadcast(BROADCAST, Source(self._network)) as broadcast:
             for name in SUBSCRIPTIONS:
@@ -157,7 +155,7 @@ class Subscribers:
         """Return a new worker of a subscription; for the code of a party."""
         self._started += 1
 
-        async def handle(message: Message[Any]) -> None:
+        async def handle(message: Message):
             await asyncio.sleep(0.001 + 0.02 * self._chance.random())
             self.processed[subscription].add(message.id)
 

@@ -27,7 +27,7 @@ _SOON_MS: Final = 60
 
 
 def create_pool_worker(
-    network: Network, handle: Callable[[Job[Any, Any]], Awaitable[str]], how: str, number: int, **options: Any
+    network: Network, handle: Callable[[Job], Awaitable[str]], how: str, number: int, **options: Any
 ) -> Worker:
     """Return a worker of all queues of the pool; for the code of a party.
 
@@ -44,7 +44,7 @@ def create_pool_worker(
     return worker
 
 
-def judge_pool(ledger: Ledger, how: str, workers: int, problems: list[str]) -> None:
+def judge_pool(ledger: Ledger, how: str, workers: int, problems: list[str]):
     """Judge a run without faults: idle workers start jobs at once, a list is strict, and weights starve no queue."""
     ready: dict[str, dict[str, int]] = defaultdict(dict)
     active: set[str] = set()
@@ -85,7 +85,7 @@ def _judge_start(
     ready: dict[str, dict[str, int]],
     free_since: int | None,
     problems: list[str],
-) -> None:
+):
     if free_since is not None and free_since < since and at - since > _SOON_MS:
         problems.append(f"job {job_id} of the idle queue {queue!r} started {at - since} ms after its add")
     if how != "list":
@@ -98,9 +98,7 @@ def _judge_start(
             )
 
 
-def _count_start(
-    queue: str, how: str, ready: dict[str, dict[str, int]], together: dict[str, int], problems: list[str]
-) -> None:
+def _count_start(queue: str, how: str, ready: dict[str, dict[str, int]], together: dict[str, int], problems: list[str]):
     if how != "weights":
         return
     if not all(ready[name] for name in WEIGHTS):

@@ -55,16 +55,16 @@ class Producer:
 
     def __init__(
         self,
-        queue: Queue[Any, Any],
+        queue: Queue,
         flows: FlowProducer,
         ledger: Ledger,
         loop: SimulatedLoop,
         chance: random.Random,
-        broadcast: Broadcast[Any],
-        others: Mapping[str, Queue[Any, Any]],
+        broadcast: Broadcast,
+        others: Mapping[str, Queue],
         control: Control,
         divided: DividedQueue,
-    ) -> None:
+    ):
         self._queue = queue
         self._flows = flows
         self._ledger = ledger
@@ -73,7 +73,7 @@ class Producer:
         self._broadcast = broadcast
         self._features = FeatureWork(queue, others, ledger, loop, control, divided)
 
-    async def do(self, work: Work) -> None:
+    async def do(self, work: Work):
         """Do a step of the work."""
         pick = random.Random(work.chance)
         ORIGIN.set(f"j{work.number}")
@@ -82,7 +82,7 @@ class Producer:
         for send in build.get(work.kind, self._one)(work, pick):
             await self._repeat(send)
 
-    async def _repeat(self, send: Send) -> None:
+    async def _repeat(self, send: Send):
         """Send repeatedly until the server has replied, as a careful producer does."""
         pause = 0.02
         while True:
@@ -100,14 +100,14 @@ class Producer:
         self._ledger.attempted[job_id] = kind
         return job_id
 
-    def _acknowledge(self, job_id: str) -> None:
+    def _acknowledge(self, job_id: str):
         self._ledger.acknowledge(job_id, self._loop.now)
 
     def _bulk(self, work: Work, pick: random.Random) -> list[Send]:
         keep = pick.choice(_KEEP)
         missing = [self._attempt(f"j{work.number}-{n}", "bulk") for n in range(5)]
 
-        async def send() -> None:
+        async def send():
             rows: list[Any] = [("bulk", {"of": job_id}, {"job_id": job_id, **keep}) for job_id in missing]
             try:
                 results: list[Any] = list(await self._queue.add_bulk(rows))
@@ -133,7 +133,7 @@ class Producer:
                                                          "on_dependency_failure": "ignore"}))  # fmt: skip
         pick.shuffle(rows)
 
-        async def send() -> None:
+        async def send():
             try:
                 results: list[Any] = list(await self._queue.add_bulk(rows))
             except BulkAddError as error:
@@ -158,7 +158,7 @@ class Producer:
         if work.kind == "failing_flow":
             self._attempt(ids[1], "flow")
 
-        async def send() -> None:
+        async def send():
             options = [{"job_id": job_id, **keep} for job_id in ids]
             children = [FlowJob(names[n], QUEUE, {"of": ids[n]}, options[n]) for n in (1, 2)]
             await self._flows.add(FlowJob(names[0], QUEUE, {"of": root}, options[0], children=children))
@@ -171,7 +171,7 @@ class Producer:
         name, limit, every = f"scheduler-{work.number}", pick.randint(1, 5), pick.choice((100, 700, 1_500))
         immediately, ledger, tries = pick.random() < 0.5, self._ledger, 0
 
-        async def send() -> None:
+        async def send():
             nonlocal tries
             tries += 1
             await self._queue.upsert_job_scheduler(
@@ -185,7 +185,7 @@ class Producer:
     def _message(self, work: Work, pick: random.Random) -> list[Send]:
         message = f"m{work.number}"
 
-        async def send() -> None:
+        async def send():
             await self._broadcast.publish(f"news.{pick.randint(1, 3)}", {"of": message}, job_id=message)
             self._ledger.published.setdefault(message, self._loop.now)
 
@@ -200,7 +200,7 @@ class Producer:
         if "ordering" in options and kind != "debounce":  # delayed jobs join their group when they are due
             ledger.groups[job_id] = options["ordering"]["key"]
 
-        async def send() -> None:
+        async def send():
             nonlocal tries
             tries += 1
             await self._limit(kind, options)
@@ -211,12 +211,12 @@ class Producer:
                 ledger.durable.add(job_id)
             self._acknowledge(job_id)
 
-        async def signal() -> None:
+        async def signal():
             await self._queue.signal(job_id, "go", work.number)
 
         return [send, signal] if kind == "suspended" and work.chance < 0.8 else [send]
 
-    async def _limit(self, kind: str, options: dict[str, Any]) -> None:
+    async def _limit(self, kind: str, options: dict[str, Any]):
         """Set the limits of the job's name or fair key, as a program does at each start."""
         if kind == "named":
             await self._queue.set_name_limits("named", concurrency=3)

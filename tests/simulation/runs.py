@@ -56,13 +56,13 @@ def run_seeds(
 class Totals:
     """The sum of many verdicts."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.runs = self.jobs = self.ends = self.attempts = self.excused = self.messages = 0
         self.simulated_s = self.cpu_s = 0.0
         self.faults: Counter[str] = Counter()
         self.failed: list[int] = []
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: Verdict):
         self.runs += 1
         self.jobs += verdict.jobs
         self.ends += verdict.completed + verdict.failed

@@ -282,16 +282,19 @@ def _with_features(drawn: Scenario, *, faults: bool) -> Scenario:
 
 
 def _with_partitions(drawn: Scenario, *, faults: bool) -> Scenario:
-    """Replace jobs by some of a partitioned queue, and change the number of its partitions, in every fifth seed."""
+    """Replace jobs by some of a queue that gets partitions, in every fifth seed. Some of the first may create them."""
     chance = random.Random(f"partitions {drawn.seed}")
     workers = chance.choice((0, 0, 0, 0, 2))
     if not workers:
         return drawn
-    work = [
-        replace(each, kind="divided" if chance.random() < 0.88 else "dividing")
-        if each.kind in _SHARED and chance.random() < 0.4 else each
-        for each in drawn.work
-    ]  # fmt: skip
+    creators = chance.randint(0, 3)
+    work: list[Work] = []
+    for each in drawn.work:
+        if each.kind in _SHARED and chance.random() < 0.4:
+            creates = creators > 0 or chance.random() < 0.02
+            creators -= 1
+            each = replace(each, kind="dividing" if creates else "divided")
+        work.append(each)
     acts = [*drawn.acts]
     if faults:
         end = drawn.work[-1].at if drawn.work else 0.0

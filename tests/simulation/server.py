@@ -6,9 +6,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from glidemq_py._client.memory import Clock, MemoryServer
-from glidemq_py._client.memory.native import Native, UnusualError
-from glidemq_py._client.memory.store import CommandError
+from tests.inside import Clock, CommandError, MemoryServer
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.substitutes import EPOCH_S
 
@@ -24,21 +22,8 @@ def fields_of(xadd: list[Any]) -> dict[bytes, bytes]:
     return dict(zip(xadd[at::2], xadd[at + 1 :: 2], strict=True))
 
 
-def _no_native(*_: Any) -> Any:
-    raise UnusualError
-
-
-def _tapped(native: Native, tap: Callable[..., None]) -> Native:
-    def run(*args: Any) -> Any:
-        reply = native(*args)
-        tap(*args)
-        return reply
-
-    return run
-
-
 class _VirtualClock(Clock):
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop):
         super().__init__(0)
         self._loop = loop
         self.skew_us = 0
@@ -54,7 +39,6 @@ class SimulatedServer(MemoryServer):
         loop: its clock.
         mutate: changes the text of the function library when it is loaded, for tests of the simulation itself.
         queues: names of the queues whose events are recorded.
-        native: run commands natively where possible; otherwise by fakeredis.
     """
 
     def __init__(
@@ -63,8 +47,7 @@ class SimulatedServer(MemoryServer):
         mutate: Callable[[str], str] = str,
         *,
         queues: Sequence[str] = ("simulated",),
-        native: bool = True,
-    ) -> None:
+    ):
         names = [name.encode() for name in queues]
         self._queues = {b"glide:{%b}" % name: name for name in names}
         self.virtual_clock = _VirtualClock(loop)
@@ -79,12 +62,6 @@ class SimulatedServer(MemoryServer):
         """Called with the fields of every entry of the events streams; with an event `activated` (with `fence`) when a
         job becomes active; and with an event `state` (with `state`, `at` in ms; `new` and `data` for a new record)
         whenever the state of a job is written. Each has its `queue` and `call`, the number of the command."""
-        if not native:
-            for name in self._store.natives.keys() - {b"PUBLISH"}:  # fakeredis does not know the subscribers
-                self._engine.use(name, _no_native)
-        for name, tap in ((b"XADD", self._tap_xadd), (b"HSET", self._tap_hset)):
-            if native:
-                self._engine.use(name, _tapped(self._store.natives[name], tap))
         execute = self._store.execute
 
         def tapped(name: bytes, args: list[bytes], *, script: bool) -> Any:
@@ -104,12 +81,12 @@ class SimulatedServer(MemoryServer):
             return prefix[7:-1]
         return queue
 
-    def _tap_xadd(self, key: bytes, *args: Any) -> None:
+    def _tap_xadd(self, key: bytes, *args: Any):
         queue = self._recorded(key[:-7]) if key.endswith(b":events") else None
         if queue is not None:
             self.on_event({**fields_of([*args]), b"queue": queue, b"call": b"%d" % self.executed})
 
-    def _tap_hset(self, key: bytes, *args: Any) -> None:
+    def _tap_hset(self, key: bytes, *args: Any):
         if b"state" not in args:
             return
         prefix, found, job_id = key.partition(b":job:")
@@ -142,7 +119,7 @@ class SimulatedServer(MemoryServer):
         if name == b"FUNCTION":
             return self._function_command(args)
         if name == b"PUBLISH":
-            return self._store.natives[name](*args[1:])
+            return self._store.execute(name, args[1:], script=False)
         if name == b"INFO":
             return b"# Replication\r\nconnected_slaves:1\r\n"
         if name == b"WAIT":
@@ -164,7 +141,7 @@ class SimulatedServer(MemoryServer):
             return []
         raise CommandError(f"ERR unknown subcommand {verb.decode()}")
 
-    def lose_functions(self) -> None:
+    def lose_functions(self):
         """FUNCTION FLUSH, as at a node that never had the library."""
         self._has_library = False
 
@@ -177,7 +154,7 @@ class SimulatedServer(MemoryServer):
         database = self._store._database
         return pickle.dumps((database._dict, database._expiry_heap), protocol=pickle.HIGHEST_PROTOCOL)
 
-    def restore_state(self, state: bytes) -> None:
+    def restore_state(self, state: bytes):
         """Replace all keys by those of an earlier `copy_state`: the writes since then are lost."""
         database = self._store._database
         kept, heap = pickle.loads(state)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-from glidemq_py._job.run import Run
+from tests.inside import Run
 from tests.simulation.loop import PARTY, SimulatedLoop
 
 __all__ = ["EPOCH_S", "substituted"]
@@ -26,13 +26,16 @@ EPOCH_S: Final = 1_800_000_000.0
 class _Time:
     """The module `time`: virtual, and wrong by the skew of the party that reads it."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop):
         self._loop = loop
 
     def monotonic(self) -> float:
         return self._loop.now
 
     perf_counter = monotonic
+
+    def clock_gettime(self, clock: int) -> float:
+        return self._loop.now
 
     def time(self) -> float:
         party = PARTY.get()
@@ -44,7 +47,7 @@ class _Time:
     def monotonic_ns(self) -> int:
         return round(self._loop.now * 1e9)
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float):
         raise NotImplementedError(f"code of a simulation blocks for {seconds} s")
 
     def __getattr__(self, name: str) -> Any:
@@ -54,14 +57,15 @@ class _Time:
 @contextlib.contextmanager
 def substituted(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
     """Within this context, the modules of the package use the loop's time and ``chance``."""
-    importlib.import_module("glidemq_py._maintenance.peers")  # workers import it on first use, too late for a change
+    peers = importlib.import_module("glidemq_py._maintenance.peers")  # on first use it is too late for a change
     by_module = {
         id(time): _Time(loop),
         id(random): chance,
         id(secrets): SimpleNamespace(token_hex=lambda count: f"{chance.getrandbits(8 * count):0{2 * count}x}"),
         id(socket): SimpleNamespace(gethostname=lambda: "host"),
     }
-    changed: list[tuple[Any, str, Any]] = []
+    changed: list[tuple[Any, str, Any]] = [(peers, "_HOLDER", vars(peers)["_HOLDER"])]
+    setattr(peers, "_HOLDER", "process")  # noqa: B010 - random, once per process
     for name, module in list(sys.modules.items()):
         if not name.startswith("glidemq_py.") or name.startswith("glidemq_py._client.memory"):
             continue

@@ -121,7 +121,7 @@ def _path() -> Path | None:
     return ROOT / ".pytest_cache" / "spark" / f"{known.hexdigest()[:16]}.jsa"
 
 
-def _write_once(archive: Path) -> None:
+def _write_once(archive: Path):
     """Write the archive; other processes wait until it is there. One attempt: a failed one leaves a file `failed`."""
     import fcntl
 

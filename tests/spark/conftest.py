@@ -45,7 +45,7 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]):
     """Mark the tests of this folder, and run them first: they take longest.
 
     Each test that failed since Spark's ten seconds were too short is repeated.
@@ -124,7 +124,7 @@ def queue_name() -> str:
 class Written:
     """The server-side state of one queue."""
 
-    def __init__(self, resp: RespClient, queue: str) -> None:
+    def __init__(self, resp: RespClient, queue: str):
         self._resp = resp
         self.queue = queue
         self.base = f"glide:{{{queue}}}:"
@@ -162,7 +162,7 @@ class Written:
             found[key.removeprefix(self.base)] = self._resp.execute("HGET", key, "state") if kind == "hash" else kind
         return found
 
-    def check(self, expected: list[str], states: set[Any] | None = None) -> None:
+    def check(self, expected: list[str], states: set[Any] | None = None):
         """Exactly these jobs, no orphans, nothing staged left but the final state that late tasks read."""
         data = self.data
         assert sorted(data) == sorted(expected)
@@ -199,3 +199,10 @@ def source(spark: Any, server: GlideMQServer, queue_name: str) -> Callable[..., 
         return spark.read.format("glidemq").options(**{"url": server.url, "queue": queue_name} | options)
 
     return make
+
+
+@pytest.fixture
+def bounded(spark: Any):
+    """Micro-batches of streams can be bounded since PySpark 4.2."""
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 2):
+        pytest.skip(f"PySpark {spark.version} does not bound micro-batches")

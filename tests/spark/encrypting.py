@@ -12,7 +12,7 @@ _KEY = "nReLISqAqbQ34LZ7445baMUSky-Ugsi06_19DHXOi9Y="
 class Encrypted:
     """Encrypts JSON. A program would read the key from its environment or a vault."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._fernet = Fernet(_KEY)
 
     def serialize(self, value: Any) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.spark.faults import FaultySource
 
 
-def main(folder: Path, given: dict[str, Any]) -> None:
+def main(folder: Path, given: dict[str, Any]):
     (folder / "driver").write_text(str(os.getpid()))
     builder = SparkSession.builder.master("local[2,4]")
     for name, value in {

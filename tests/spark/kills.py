@@ -97,7 +97,7 @@ class Kills:
     killed: Counter[str] = field(default_factory=Counter)
     writes: int = 0
 
-    def run(self, kills: int, until: float = 0.0) -> None:
+    def run(self, kills: int, until: float = 0.0):
         """Kill so often, and longer until the monotonic time `until`; stop after a problem."""
         rng = random.Random(self.seed)
         self.report(f"seed {self.seed}: {kills} kills")
@@ -116,7 +116,7 @@ class Kills:
                 commit = rng.randint(0, CALLS_OF_A_COMMIT) if rng.random() < 0.5 else None
                 yield Kill(victim, commit, rng.randint(1, CALLS_OF_A_WRITE))
 
-    def _write(self, plan: Iterator[Kill], kills: int, *, stream: bool) -> None:
+    def _write(self, plan: Iterator[Kill], kills: int, *, stream: bool):
         name = f"kills-{self.seed}-{self.writes}"
         queues, folder = [name, f"{name}-b", f"{name}-c"], self.folder / name
         (folder / "in").mkdir(parents=True)
@@ -177,7 +177,7 @@ class Kills:
             self.report(f"{queues[0]}: killed {kill}")
         return succeeded
 
-    def _kill_at(self, program: Program, kill: Kill) -> None:
+    def _kill_at(self, program: Program, kill: Kill):
         """Kill when the server has received so many calls, unless the program ends before."""
         goal = self._calls() + kill.calls
         while self._calls() < goal:
@@ -194,7 +194,7 @@ class Kills:
         if victims:
             (program.folder / "killed-by-harness").write_text("")
 
-    def _wait_gone(self, program: Program) -> None:
+    def _wait_gone(self, program: Program):
         """Wait until no process of the program is left; what survives the others for a minute is killed."""
         deadline = time.monotonic() + 60
         while members := [pid for each in program.members().values() for pid in each]:
@@ -204,7 +204,7 @@ class Kills:
             time.sleep(0.1)
         program.process.wait()
 
-    def _verify(self, expected: dict[str, list[str]]) -> None:
+    def _verify(self, expected: dict[str, list[str]]):
         for queue, rows in expected.items():
             written = Written(self.client, queue)
             found = Counter(written.data)

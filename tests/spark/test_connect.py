@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py._client.embedded import free_port
 from glidemq_py.testing import RespClient
+from tests.inside import free_port
 from tests.spark.conftest import CONNECTED_TOO_LATE, LIMIT_S, ROOT, Written, environment, missing
 
 RUNS = 6
@@ -23,6 +23,7 @@ PROGRAM = """
 import sys, tempfile
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from glidemq_py.spark import save
 remote, url, queue = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
 
@@ -35,7 +36,8 @@ def read():
     return spark.read.format("glidemq").option("url", url).load(queue)
 
 write()
-write()
+again = spark.range(500).selectExpr("cast(id as string) as data")
+print(save(again, queue, url=url, jobName="n", writeId="once").state)
 print(read().count(), "jobs")
 try:
     write(atempts=3)
@@ -103,7 +105,7 @@ def run_program(remote: Server, url: str, queue: str) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
-def test_connect(remote: Server, url: str, resp: RespClient, queue_name: str) -> None:
+def test_connect(remote: Server, url: str, resp: RespClient, queue_name: str):
     for run in range(RUNS):
         queue, before = f"{queue_name}-{run}", remote.log.stat().st_size
         done = run_program(remote, url, queue)
@@ -112,5 +114,11 @@ def test_connect(remote: Server, url: str, resp: RespClient, queue_name: str) ->
             break
         print(f"run {run + 1} of {RUNS}: a Python process needed more than Spark's ten seconds to connect; repeating")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == ["500 jobs", "True that it is refused", "2 found by id", "500 events"]
+    assert done.stdout.splitlines() == [
+        "repeated",
+        "500 jobs",
+        "True that it is refused",
+        "2 found by id",
+        "500 events",
+    ]
     Written(resp, queue).check([str(n) for n in range(501)])

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ServerConfigurationError
-from glidemq_py._client import server_check
-from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py import ConnectionRejectedError
 from glidemq_py.spark.options import Place, forget, transport_of
 from glidemq_py.testing import ServerProcess
+from tests.inside import ConnectionOptions, server_check
 
 
 def test_only_planning_checks_the_server(
@@ -40,7 +39,7 @@ def test_planning_rejects_a_server_that_evicts(private_server: Callable[..., Ser
     try:
         transport_of(place)
         for _ in range(2):
-            with pytest.raises(ServerConfigurationError):
+            with pytest.raises(ConnectionRejectedError, match="maxmemory-policy is allkeys"):
                 transport_of(place, check=True)
     finally:
         forget(place)

@@ -5,27 +5,25 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
-from glidemq_py._core.calls import unpack
-from glidemq_py._core.calls.adding import Row, request, stored_row
-from glidemq_py._core.job_options import JobOptions
-from glidemq_py.errors import ColumnError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import Batches, Request, Together
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
+from tests.inside import JobOptions, Row, request, stored_row, unpack
 
 IDS = (None, "a", "7", 'ünï-"x"', "z" * 200)
 DELAYS = (None, 0, 500)
 KEYS = (None, "k")
-OPTS = (None, '{"jobId": "of-opts", "attempts": 5}', '{"ttl": 5000}')
+BACKOFFS = (None, '{"type": "exponential", "delay": 9, "max_delay": 99}', "7")
 
 
 class Sent:
@@ -35,16 +33,16 @@ class Sent:
     counts: dict[str, tuple[int, int]]
     together = Together(rows=1_000, bytes=192 * 1024, requests=32)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: list[tuple[str, list[Any]]] = []
 
-    def send(self, requests: Sequence[Request]) -> None:
+    def send(self, requests: Sequence[Request]):
         for queue, packed, count in requests:
             rows, quiet = unpack(packed)
             assert (quiet, len(rows)) == (True, count)
             self.calls.append((queue, rows))
 
-    def finish(self) -> None:
+    def finish(self):
         """Every call was answered."""
 
     def rows(self, queue: str) -> list[Any]:
@@ -56,7 +54,7 @@ def options(**given: Any) -> WriteOptions:
 
 
 def sent(plan: WritePlan, write: WriteOptions, *batches: Any) -> Sent:
-    sink = Sent()
+    sink: Any = Sent()
     collected, encoder = Batches(sink, write), RowEncoder(plan, write)
     for batch in batches:
         for queue, rows in encoder.encode(batch):
@@ -67,24 +65,21 @@ def sent(plan: WritePlan, write: WriteOptions, *batches: Any) -> Sent:
 
 
 def expected(name: str, data: str, write: WriteOptions, values: tuple[Any, ...]) -> Row:
-    job_id, delay, key, text = values
-    given = JobOptions()
-    if text is not None:
-        given = JobOptions(job_id="of-opts", attempts=5) if "jobId" in text else JobOptions(ttl=5000)
-    given = JobOptions.merge(given, JobOptions(delay=delay, ordering=key))
+    job_id, delay, key, backoff = values
+    given = JobOptions(attempts=5, delay=delay, ordering=key, backoff=None if backoff is None else json.loads(backoff))
     given = JobOptions.merge(JobOptions.merge(write.defaults, given), JobOptions(job_id=job_id))
     return stored_row(name, data, given.to_wire_json(), given)
 
 
-@pytest.mark.parametrize("defaults", [{}, {"attempts": "3", "backoff": '{"type": "exponential", "delay": 9}'}])
+@pytest.mark.parametrize("defaults", [{}, {"backoff": '{"type": "exponential", "delay": 9}', "ttl": "5000"}])
 def test_options_of_rows(defaults: dict[str, str]):
-    write, values = options(**defaults), list(itertools.product(IDS, DELAYS, KEYS, OPTS))
+    write, values = options(attempts="5", **defaults), list(itertools.product(IDS, DELAYS, KEYS, BACKOFFS))
     names = [f"n{i % 3}" for i in range(len(values))]
     texts = [f'{{"i":{i},"é":"ü"}}' for i in range(len(values))]
     queues = [None if i % 4 else "other" for i in range(len(values))]
     kinds = (pa.string(), pa.int64(), pa.string(), pa.string())
     columns = [pa.array(column, kind) for column, kind in zip(zip(*values, strict=True), kinds, strict=True)]
-    every = ["name", "data", "jobId", "delay", "orderingKey", "opts", "queue"]
+    every = ["name", "data", "jobId", "delay", "orderingKey", "backoff", "queue"]
     batch = pa.RecordBatch.from_arrays([pa.array(names), pa.array(texts), *columns, pa.array(queues)], every)
     places = {name: place for place, name in enumerate(every) if name != "data"}
     plan = WritePlan(columns=places, data_kind="json", data_columns=((1, "data"),))
@@ -153,9 +148,14 @@ VARIED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "jobId": (pa.string(), (None, "a", "7", 'ünï-"x"', "c0ffee", "9f", "1234567890123", "with space", "\\")),
     "delay": (pa.int32(), (None, 0, 1, 500, 2**31 - 1)),
     "priority": (pa.int16(), (None, 0, 1, 2047, 1777)),
-    "attempts": (pa.int64(), (None, 0, 3)),
+    "attempts": (pa.int64(), (None, 2, 3)),
     "ttl": (pa.int64(), (None, 1, 10**11)),
     "orderingKey": (pa.string(), (None, "k", 'ünï-"x"', "customer 7", "\\n")),
+    "deduplicationId": (pa.string(), (None, "d", 'ünï-"x"', "__")),
+    "timeout": (pa.int32(), (None, 5, 9)),
+    "backoff": (pa.string(), (None, "7", '{"type": "fixed", "delay": 3}')),
+    "removeOnComplete": (pa.bool_(), (None, True, False)),
+    "removeOnFail": (pa.int64(), (None, 0, 5)),
 }
 EXCLUSIVE: tuple[tuple[dict[str, tuple[Any, tuple[Any, ...]]], str], ...] = (
     ({"fairKey": (pa.string(), (None, *(f"tenant {n}" for n in range(150)), 'ünï-"x"', "__"))}, "orderingKey"),
@@ -184,7 +184,7 @@ def test_rows_packed_by_column_equal_rows_packed_one_by_one(
     plan = WritePlan(
         columns={name: i + 1 for i, name in enumerate(names)}, data_kind="json", data_columns=((0, "data"),)
     )
-    write = options(jobName="n", **defaults)
+    write = options(jobName="n", **{"attempts": "2"} | defaults)
     packed: list[bool] = []
     pack = TemplatePacker.pack
 
@@ -217,96 +217,12 @@ def test_every_mix_of_absent_zero_and_given_options_is_packed_by_column(monkeypa
     assert by_column == sent(plan, options(jobName="n"), batch).rows("q")
 
 
-def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
-    """Options of a row, in one of the forms that the column accepts."""
-    every = {
-        "delay": n, "priority": 1 + n, "ttl": n + 1, "jobId": f"j{n}", "attempts": 3, "removeOnFail": True,
-        "timeout": 5, "ordering": {"key": f"k{n}"}, "fairKey": f"t{n}",
-        "deduplication": {"ttl": 5 + n % 2, "id": f"d{n}"} if n % 3 else {"id": f'"é"{n}', "mode": "simple"},
-    }  # fmt: skip
-    given: dict[str, Any] = {name: every[name] for name in names if rng.random() < 0.6}
-    if "jobId" in given and rng.random() < 0.5:
-        given["job_id"] = given.pop("jobId")
-    if "fairKey" in given and rng.random() < 0.5:
-        given["fair_key"] = given.pop("fairKey")
-    if "ordering" in given and rng.random() < 0.5:
-        given["ordering"] = given["ordering"]["key"]
-    return json.dumps(given) if given else None
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_distinct_opts_are_packed_by_column(seed: int, monkeypatch: pytest.MonkeyPatch):
-    rng = random.Random(seed)
-    kinds = ["delay", "priority", "ttl", "jobId", "attempts", "deduplication", ("ordering", "fairKey")[seed % 2]]
-    count, names = 150, rng.sample(kinds, 3)
-    columns: dict[str, Any] = {
-        "data": pa.array(["1"] * count),
-        "opts": pa.array([some_opts(rng, n, names) for n in range(count)]),
-        "delay": pa.array([rng.choice((None, 5, 0)) for _ in range(count)], pa.int32()),
-        "jobId": pa.array([rng.choice((None, f"own-{n}")) for n in range(count)]),
-    }
-    for name in rng.sample(("delay", "jobId"), seed % 3):
-        del columns[name]
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    places = {name: n for n, name in enumerate(columns) if n}
-    plan = WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),))
-    write = options(jobName="n", backoff="7")
-    found: list[bool] = []
-    pack = TemplatePacker.pack
-
-    def watched(self: TemplatePacker, arrays: Any) -> Any:
-        result = pack(self, arrays)
-        found.append(result is not None)
-        return result
-
-    monkeypatch.setattr(TemplatePacker, "pack", watched)
-    by_column = sent(plan, write, batch).rows("q")
-    assert found == [True]
-    monkeypatch.setattr(TemplatePacker, "pack", lambda self, arrays: None)
-    assert by_column == sent(plan, write, batch).rows("q")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['{"delay": -1}', '{"delay": 1.5}', '{"delay": true}', '{"delay": 36893488147419103232}', '{"jobId": 7}', "[]", "x",
-     '{"jobId": "a", "job_id": "b:c"}', '{"ordering": {"key": ""}}', '{"nope": 1}', '{"orderingKey": "a"}',
-     '{"deduplication": {"id": ""}}', '{"deduplication": {"id": 7}}', '{"deduplication": {"id": "a", "mode": "x"}}',
-     '{"deduplication": {"id": "a", "mode": "throttle"}}', '{"deduplication": ["a"]}', '{"deduplication": {}}',
-     f'{{"deduplication": {{"id": "{"x" * 257}"}}}}', '{"deduplication": {"id": "\\ud800"}}'],
-)  # fmt: skip
-def test_invalid_opts_name_their_row(text: str):
-    given = [f'{{"delay": {n}}}' for n in range(60)]
-    given[40] = text
-    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * 60), pa.array(given)], ["data", "opts"])
-    plan = WritePlan(columns={"opts": 1}, data_kind="json", data_columns=((0, "data"),))
-    with pytest.raises(ColumnError) as error:
-        sent(plan, options(jobName="n"), batch)
-    assert error.value.row == 41
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [('{"nope": 1}', "opts.nope"), ('{"removeOnFail": {"age": -1}}', "opts.removeOnFail.age"),
-     ('{"remove_on_fail": {"age": -1}}', "opts.remove_on_fail.age"), ('{"timeout": "x"}', "opts.timeout"),
-     ('{"ordering": {"key": "a", "concurrency": -1}}', "opts.ordering.concurrency"),
-     ('{"ordering": {"key": "a", "nope": 0}}', "opts.ordering.nope"),
-     ('{"ordering": {"key": ""}}', "opts.ordering.key"),
-     ('{"backoff": {"type": "fixed", "delay": 1, "maxDelay": -1}, "attempts": 3}', "opts.backoff.maxDelay"),
-     ('{"deduplication": {"id": ""}}', "opts.deduplication.id"), ("[]", "opts"), ("x", "opts")],
-)  # fmt: skip
-def test_errors_name_what_the_user_wrote_in_opts(text: str, name: str):
-    batch = pa.RecordBatch.from_arrays([pa.array(["1"]), pa.array([text])], ["data", "opts"])
-    plan = WritePlan(columns={"opts": 1}, data_kind="json", data_columns=((0, "data"),))
-    with pytest.raises(ColumnError) as error:
-        sent(plan, options(jobName="n"), batch)
-    assert error.value.option == name
-
-
 @pytest.mark.parametrize(
     ("column", "value"),
     [("jobId", ""), ("jobId", "007"), ("jobId", "a:b"), ("jobId", "x" * 257), ("jobId", "a\u0001"), ("delay", -1),
      ("delay", 2**50), ("priority", 2048), ("ttl", 0), ("ttl", -5), ("orderingKey", ""), ("orderingKey", "__"),
-     ("orderingKey", "k" * 257), ("fairKey", ""), ("fairKey", "k" * 257), ("rank", 1_000_001), ("attempts", -1)],
+     ("orderingKey", "k" * 257), ("fairKey", ""), ("fairKey", "k" * 257), ("rank", 1_000_001), ("attempts", -1),
+     ("deduplicationId", ""), ("deduplicationId", "x" * 257), ("timeout", -1)],
 )  # fmt: skip
 def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any):
     values = [None, 5, 7, value, 6] if isinstance(value, int) else [None, "a", "b", value, "c"]
@@ -316,14 +232,29 @@ def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any)
         sent(plan, options(jobName="n"), batch)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [("backoff", "1s", "'backoff', row 2 .* = '1s': must be JSON: ms, or"), ("backoff", -1, "'backoff', row 2 .* = -1"),
+     ("backoff", '{"type": "fixed", "delay": 1, "max_delay": -1}', "'backoff.max_delay', row 2 .* = -1"),
+     ("backoff", '{"maxDelay": 1}', "'backoff.maxDelay', row 2 .*did you mean 'backoff.max_delay'"),
+     ("removeOnFail", '{"age": -1}', "'removeOnFail.age', row 2 .* = -1"),
+     ("removeOnComplete", "all", "'removeOnComplete', row 2 .* = 'all': must be JSON: a number, true")],
+)  # fmt: skip
+def test_invalid_json_of_a_column_names_its_row(column: str, value: Any, problem: str):
+    batch = pa.RecordBatch.from_arrays([pa.array(["1", "1"]), pa.array([None, value])], ["data", column])
+    plan = WritePlan(columns={column: 1}, data_kind="json", data_columns=((0, "data"),))
+    with pytest.raises(ColumnError, match=f"column {problem}"):
+        sent(plan, options(jobName="n", attempts="3"), batch)
+
+
 def test_too_many_queues_fail_before_a_row_of_their_batch_is_sent():
     plan = WritePlan(columns={"queue": 1}, data_kind="json", data_columns=((0, "data"),))
     names = [f"q{n % 1_050}" for n in range(9_000)]
     batch = pa.RecordBatch.from_arrays([pa.array(["1"] * len(names)), pa.array(names)], ["d", "queue"])
-    write, sink = options(jobName="n", queue="home", batchSize="2"), Sent()
+    write, sink = options(jobName="n", queue="home", batchSize="2"), cast(Any, Sent())
     collected, encoder = Batches(sink, write), RowEncoder(plan, write)
 
-    def put() -> None:
+    def put():
         for queue, rows in encoder.encode(batch):
             collected.put(queue, rows)
 
@@ -353,26 +284,12 @@ def test_json_options_show_their_form():
         WriteOptions.parse({"queue": "q", "removeOnFail": "all"}, streaming=False)
 
 
-@pytest.mark.parametrize("name", ["jobId", "name", "data", "opts"])
-def test_columns_given_as_options_are_rejected_with_what_to_use(name: str):
-    with pytest.raises(UnsupportedOptionError, match=f"'{name}' = 'x': is not supported: .*column '{name}'"):
-        WriteOptions.parse({"queue": "q", name.lower(): "x"}, streaming=False)
-
-
 @pytest.mark.parametrize(
-    ("stored", "python"),
-    [({"attempts": 3, "backoff": {"type": "exponential", "delay": 9, "maxDelay": 99}},
-      {"backoff": {"type": "exponential", "delay": 9, "max_delay": 99}, "attempts": 3}),
-     ({"ordering": {"key": "a", "rateLimit": {"max": 1, "duration": 9}}},
-      {"ordering": {"key": "a", "rate_limit": {"max": 1, "duration": 9}}}),
-     ({"ordering": {"key": "a", "tokenBucket": {"capacity": 5, "refillRate": 1}}},
-      {"ordering": {"key": "a", "token_bucket": {"capacity": 5, "refill_rate": 1}}})],
+    ("name", "instead"),
+    [("jobId", "column.jobId"), ("name", "column.name"), ("data", "dataColumn"), ("opts", "column.attempts"),
+     ("deduplicationId", "column.deduplicationId"),
+     ("column.opts", "'deduplicationId', 'timeout', 'backoff', 'removeOnComplete' and 'removeOnFail'")],
 )  # fmt: skip
-def test_nested_options_have_stored_or_python_names(stored: dict[str, Any], python: dict[str, Any]):
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(["1", "1"]), pa.array([json.dumps(stored), json.dumps(python)])], ["data", "opts"]
-    )
-    plan = WritePlan(columns={"opts": 1}, data_kind="json", data_columns=((0, "data"),))
-    first, second = sent(plan, options(jobName="n"), batch).rows("q")
-    assert first == second
-    assert first == stored_row("n", "1", json.dumps(stored, separators=(",", ":")), JobOptions.parse(python))
+def test_columns_given_as_options_are_rejected_with_what_to_use(name: str, instead: str):
+    with pytest.raises(GlideMQValidationError, match=f"'{name}' = 'x': is not supported: .*{instead}"):
+        WriteOptions.parse({"queue": "q", name.lower(): "x"}, streaming=False)

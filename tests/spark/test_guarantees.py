@@ -48,13 +48,6 @@ def test_atomic_prevents_duplicates(sink: Callable[..., Any], frame: Any, writte
     assert written.staged == {}
 
 
-def test_task_guarantee_adds_each_row_once(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
-    sink(frame, "faulty", fault="kill", guarantee="task", writeId="mine", faultattempts=2, folder=tmp_path).save()
-    assert len(wait_for(tmp_path, "failed")) == 2
-    sink(frame, guarantee="task", writeId="mine").save()
-    written.check(EXPECTED, {None})  # its ledger is a hash without a state
-
-
 def test_failed_write_leaves_nothing(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
     from pyspark.errors import PySparkException
 
@@ -118,7 +111,7 @@ async def test_worker_completes_the_write_of_a_killed_driver(
     done: set[str] = set()
     all_done = asyncio.Event()
 
-    async def handle(job: Any) -> None:
+    async def handle(job: Any):
         done.add(str(job.data))
         if len(done) == ROWS:
             all_done.set()

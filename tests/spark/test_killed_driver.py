@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 ROWS = 60
 
 
-def test_driver_killed_between_prepare_and_decision(
-    url: str, resp: RespClient, queue_name: str, tmp_path: Path
-) -> None:
+def test_driver_killed_between_prepare_and_decision(url: str, resp: RespClient, queue_name: str, tmp_path: Path):
     """Kill driver, JVM and Python when one queue is prepared; when all are; and when the write is just decided."""
     if problem := missing():
         pytest.skip(problem)

@@ -11,12 +11,6 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from glidemq_py import Queue, Worker
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._core.calls.adding import request
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features import staged_writes
-from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
-from glidemq_py._features.staged_writes import WriteId, open_write, run_blocking, stage, undo_write
 from glidemq_py.errors import GlideMQError, StagedWriteError
 from glidemq_py.spark import last_report, writer
 from glidemq_py.spark.api import TaskFacts, pa
@@ -24,15 +18,22 @@ from glidemq_py.spark.options import WriteOptions, transport_of
 from glidemq_py.spark.partitioned import agreed_layouts_of
 from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter
+from tests.inside import (
+    QueueKeys,
+    partition_names,
+    partition_of_key,
+    split_partition_id,
+    staged_writes,
+)
 
 PARTITIONS = 3
 
 
 @pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     """A partitioned queue with jobs in three states."""
 
-    async def handle(_: object) -> None:
+    async def handle(_: object):
         await asyncio.sleep(0)
 
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
@@ -44,11 +45,11 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
         yield queue
 
 
-async def ids_of(queue: Queue[Any, Any], state: str) -> set[str]:
+async def ids_of(queue: Queue, state: str) -> set[str]:
     return {job.id async for job in queue.iter_jobs(state)}
 
 
-async def test_jobs_of_all_partitions_are_read(queue: Queue[Any, Any], source: Callable[..., Any]):
+async def test_jobs_of_all_partitions_are_read(queue: Queue, source: Callable[..., Any]):
     rows = await asyncio.to_thread(source(fetchSize=5, numPartitions=2).load().collect)
     assert Counter(row.state for row in rows) == {"completed": 40, "waiting": 30, "delayed": 20}
     assert {row.id for row in rows if row.state == "completed"} == await ids_of(queue, "completed")
@@ -57,7 +58,7 @@ async def test_jobs_of_all_partitions_are_read(queue: Queue[Any, Any], source: C
     assert {row.id for row in one} == await ids_of(queue, "delayed")
 
 
-async def test_ids_and_counts_are_those_of_the_whole_queue(queue: Queue[Any, Any], source: Callable[..., Any]):
+async def test_ids_and_counts_are_those_of_the_whole_queue(queue: Queue, source: Callable[..., Any]):
     wanted = sorted(await ids_of(queue, "waiting"))[:7]
     frame = source().load()
     found = await asyncio.to_thread(frame.where(frame.id.isin(wanted)).collect)
@@ -78,7 +79,7 @@ def saver(spark: Any, url: str, queue: str, count: int = 60) -> Callable[..., No
         "if(id % 3 = 1, concat('id-', id), null) as jobId",
     )
 
-    def save(**more: Any) -> None:
+    def save(**more: Any):
         mode = more.pop("mode", "append")
         options = {"url": url, "queue": queue, "jobName": "n"} | more
         frame.write.format("glidemq").mode(mode).options(**options).save()
@@ -86,12 +87,12 @@ def saver(spark: Any, url: str, queue: str, count: int = 60) -> Callable[..., No
     return save
 
 
-async def places_of(queue: Queue[Any, Any]) -> dict[Any, int]:
+async def places_of(queue: Queue) -> dict[Any, int]:
     """Return the partition of the job with each data."""
     return {job.data: split_partition_id(job.id)[0] async for job in queue.iter_jobs("waiting")}
 
 
-@pytest.mark.parametrize("guarantee", ["append", "task", "atomic"])
+@pytest.mark.parametrize("guarantee", ["append", "atomic"])
 async def test_rows_go_to_the_partitions_of_their_keys(url: str, queue_name: str, spark: Any, guarantee: str):
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         await queue.count()
@@ -113,12 +114,10 @@ async def test_rows_go_to_the_partitions_of_their_keys(url: str, queue_name: str
         assert await queue.count() == 100
 
 
-async def test_deduplication_of_the_options_column_holds(url: str, queue_name: str, spark: Any):
+async def test_deduplication_holds(url: str, queue_name: str, spark: Any):
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         first = await queue.add("n", deduplication={"id": "u1"})
-        frame = spark.range(12).selectExpr(
-            "cast(id as int) as data", """concat('{"deduplication": {"id": "u', id % 4, '"}}') as opts"""
-        )
+        frame = spark.range(12).selectExpr("cast(id as int) as data", "concat('u', id % 4) as deduplicationId")
         options = {"url": url, "queue": queue_name, "jobName": "n"}
         frame.write.format("glidemq").mode("append").options(**options).save()
         assert await queue.count() == 4
@@ -126,7 +125,7 @@ async def test_deduplication_of_the_options_column_holds(url: str, queue_name: s
 
 
 async def test_a_stream_writes_each_row_once(url: str, queue_name: str, spark: Any, tmp_path: Any):
-    def stream() -> None:
+    def stream():
         rows = spark.readStream.schema("jobId string, data int").json(str(tmp_path / "in"))
         writing = rows.writeStream.format("glidemq").option("checkpointLocation", str(tmp_path / "state"))
         options = {"url": url, "queue": queue_name, "jobName": "n"}
@@ -170,13 +169,14 @@ async def test_layouts_of_many_queues_are_read_together(url: str, queue_name: st
     late = partition_names(names[2], 4)[3]
     await asyncio.to_thread(transport.command, "HDEL", QueueKeys(options.keys.prefix, late).meta, "layoutNumber")
     sent: list[int] = []
-    send = ThreadTransport.send_reads
+    kind = type(transport.transport)
+    send = kind.send_reads
 
     def watched(self: Any, key: Any, commands: Any) -> Any:
         sent.append(len(commands))
         return send(self, key, commands)
 
-    monkeypatch.setattr(ThreadTransport, "send_reads", watched)
+    monkeypatch.setattr(kind, "send_reads", watched)
     found = await asyncio.to_thread(agreed_layouts_of, transport, keys)
     assert [layout and layout.partitions for layout in found] == wanted
     assert sent[:2] == [30, sum(count - 1 for count in wanted if count)]
@@ -184,19 +184,6 @@ async def test_layouts_of_many_queues_are_read_together(url: str, queue_name: st
     sent.clear()
     assert await asyncio.to_thread(agreed_layouts_of, transport, keys) == found
     assert len(sent) == 2
-
-
-async def test_a_change_that_is_not_settled_rejects_keys(url: str, queue_name: str, spark: Any):
-    async with Queue(queue_name, url) as queue:
-        await queue.add("n", job_id="kept")
-        assert not (await queue.set_partitions(PARTITIONS)).is_settled
-        with pytest.raises(Exception, match="the number of its partitions is being changed"):
-            saver(spark, url, queue_name)()
-        before = await queue.count()
-        without = spark.range(20).selectExpr("cast(id as int) as data")
-        options = {"url": url, "queue": queue_name, "jobName": "n"}
-        without.write.format("glidemq").mode("append").options(**options).save()
-        assert await queue.count() == before + 20
 
 
 @pytest.fixture
@@ -218,83 +205,71 @@ def rows(first: int, count: int = 20, *, keyed: bool = True) -> Any:
     return pa.RecordBatch.from_pydict({"data": [str(n) for n in numbers], "jobId": pa.array(ids, pa.string())})
 
 
-@pytest.mark.parametrize("before", [1, 2])
-@pytest.mark.parametrize("guarantee", ["append", "atomic"])
-async def test_a_change_during_the_save_is_found(
-    url: str, queue_name: str, writer_of: Callable[..., Any], guarantee: str, before: int
+async def create_again(queue: Queue, url: str):
+    """Let another client obliterate a queue, and create it with four partitions."""
+    async with Queue(queue.name, url) as other:
+        await other.obliterate(force=True)
+    async with Queue(queue.name, url, partitions=4) as other:
+        await other.connect()
+
+
+@pytest.mark.parametrize("before", [None, 2])
+async def test_a_queue_that_is_created_again_during_the_save_is_found(
+    url: str, queue_name: str, writer_of: Callable[..., Any], before: int | None
 ):
     loop = asyncio.get_running_loop()
-
-    async with Queue(queue_name, url, partitions=before) if before > 1 else Queue(queue_name, url) as queue:
+    async with Queue(queue_name, url, partitions=before) as queue:
         await queue.count()
-        save = writer_of(guarantee=guarantee, batchSize="20")
+        save = writer_of(guarantee="append", batchSize="20")
 
         def batches() -> Iterator[Any]:
             yield rows(0)
-            asyncio.run_coroutine_threadsafe(queue.set_partitions(4), loop).result(30)
+            asyncio.run_coroutine_threadsafe(create_again(queue, url), loop).result(30)
             yield rows(20)
 
-        def run() -> None:
+        def run():
             save.commit([save.write(batches())])
 
-        shown = "was changed during the save" if guarantee == "append" else "was changed while rows were staged"
-        with pytest.raises(GlideMQError, match=shown):
+        with pytest.raises(GlideMQError, match="were created or obliterated meanwhile"):
             await asyncio.to_thread(run)
         await asyncio.to_thread(save.abort, [None])
-        assert await queue.count() in ((0, 20) if guarantee == "append" else (0,))
+        async with Queue(queue_name, url) as other:
+            assert await other.count() == 0
 
 
-async def test_an_overwrite_after_a_change_deletes_nothing(url: str, queue_name: str, writer_of: Callable[..., Any]):
+async def test_an_overwrite_of_a_queue_that_is_created_again_deletes_nothing(
+    url: str, queue_name: str, writer_of: Callable[..., Any]
+):
     async with Queue(queue_name, url, partitions=2) as queue:
         await queue.add_bulk([("old", at) for at in range(10)])
         save = writer_of(overwrite="drain")
         save._overwrite = True
         message = await asyncio.to_thread(save.write, iter([rows(0)]))
-        await queue.set_partitions(4)
-        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
-            await asyncio.to_thread(save.commit, [message])
-        await asyncio.to_thread(save.abort, [message])
-        assert await queue.count() == 10
+        await create_again(queue, url)
+        async with Queue(queue_name, url) as other:
+            await other.add_bulk([("new", at) for at in range(10)])
+            with pytest.raises(StagedWriteError):
+                await asyncio.to_thread(save.commit, [message])
+            await asyncio.to_thread(save.abort, [message])
+            assert await other.count() == 10
 
 
-async def test_a_change_while_an_overwrite_deletes_is_found(
+async def test_an_overwrite_without_rows_deletes_the_jobs_of_partitions_that_are_created_meanwhile(
     url: str, queue_name: str, writer_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
     loop, drain_queue = asyncio.get_running_loop(), staged_writes.drain_queue
-    async with Queue(queue_name, url, partitions=2) as queue:
-        await queue.add_bulk([("old", at) for at in range(10)])
-        save = writer_of(overwrite="drain", writeId="w")
-        save._overwrite = True
-        message = await asyncio.to_thread(save.write, iter([rows(0)]))
-
-        def change(*args: Any) -> Any:
-            monkeypatch.setattr(staged_writes, "drain_queue", drain_queue)
-            asyncio.run_coroutine_threadsafe(queue.set_partitions(4), loop).result(30)
-            return drain_queue(*args)
-
-        monkeypatch.setattr(staged_writes, "drain_queue", change)
-        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
-            await asyncio.to_thread(save.commit, [message])
-        await asyncio.to_thread(save.abort, [message])
-        assert await queue.count() == 0
-
-
-async def test_an_overwrite_without_rows_deletes_the_jobs_of_new_partitions(
-    url: str, queue_name: str, writer_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-):
-    loop, drain_queue = asyncio.get_running_loop(), staged_writes.drain_queue
-    async with Queue(queue_name, url, partitions=2) as queue:
+    async with Queue(queue_name, url) as queue:
         await queue.count()
         save = writer_of(overwrite="drain")
         save._overwrite = True
 
-        async def grow() -> None:
-            await queue.set_partitions(4)
-            await queue.add_bulk([("old", at, {"job_id": f"old-{at}"}) for at in range(40)])
+        async def create():
+            async with Queue(queue_name, url, partitions=4):
+                await queue.add_bulk([("old", at, {"job_id": f"old-{at}"}) for at in range(40)])
 
         def change(*args: Any) -> Any:
             monkeypatch.setattr(staged_writes, "drain_queue", drain_queue)
-            asyncio.run_coroutine_threadsafe(grow(), loop).result(30)
+            asyncio.run_coroutine_threadsafe(create(), loop).result(30)
             return drain_queue(*args)
 
         monkeypatch.setattr(staged_writes, "drain_queue", change)
@@ -308,8 +283,9 @@ async def test_a_queue_that_gets_partitions_before_the_commit_is_found(
     async with Queue(queue_name, url) as queue:
         save = writer_of(guarantee="atomic")
         message = await asyncio.to_thread(save.write, iter([rows(0)]))
-        await queue.set_partitions(4)
-        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
+        async with Queue(queue_name, url, partitions=4) as creator:
+            await creator.connect()
+        with pytest.raises(StagedWriteError, match="its partitions were created"):
             await asyncio.to_thread(save.commit, [message])
         await asyncio.to_thread(save.abort, [message])
         assert await queue.count() == 0
@@ -356,21 +332,6 @@ async def test_saves_without_keys_use_all_partitions(url: str, queue_name: str, 
     assert min(places[number] for number in range(PARTITIONS)) >= 20
 
 
-async def test_a_partition_with_staged_rows_is_not_given_up(url: str, queue_name: str):
-    options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"}, streaming=False)
-    write = WriteId(id="w", home=options.keys, driver="d")
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        last = QueueKeys(options.keys.prefix, (await queue.get_partitions()).names[2])
-        transport = transport_of(options.place)
-        transport.call(open_write(write, create=True, queue=last.name))
-        transport.call(stage(write, last, "d.a", 0, request([["n", "1", "{}"]], False), False))
-        await queue.add("n")
-        assert (await queue.set_partitions(2)).serving == 3
-        assert not (await queue.set_partitions(2)).is_settled
-        assert await asyncio.to_thread(run_blocking, transport, undo_write(write))
-        assert (await queue.set_partitions(2)).is_settled
-
-
 async def test_overwrite_deletes_the_waiting_jobs_of_all_partitions(url: str, queue_name: str, spark: Any):
     """Those of partitions that get no rows, and of other queues that get rows, too; delayed jobs stay."""
     other = f"{queue_name}-b"
@@ -390,7 +351,7 @@ async def test_overwrite_deletes_the_waiting_jobs_of_all_partitions(url: str, qu
         assert len(await ids_of(beside, "waiting")) == 1
 
 
-@pytest.mark.parametrize("guarantee", ["append", "task", "atomic"])
+@pytest.mark.parametrize("guarantee", ["append", "atomic"])
 async def test_a_partition_is_a_queue_by_itself(url: str, queue_name: str, spark: Any, guarantee: str):
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         await queue.count()

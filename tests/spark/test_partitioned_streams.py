@@ -1,4 +1,4 @@
-"""Streams that read partitioned queues: each entry once, also when the number of partitions changes."""
+"""Streams that read partitioned queues: each entry once, also when the queue is created later."""
 
 from __future__ import annotations
 
@@ -11,46 +11,21 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import EventsLostError, GlideMQValidationError, Queue, ResultsLostError, Worker
-from glidemq_py._features import results
-from glidemq_py._features.partitions.layout import split_partition_id
+from glidemq_py import DataLostError, GlideMQValidationError, Queue, Worker
 from glidemq_py.spark import results_reader
 from glidemq_py.spark.source import make_stream_reader
 from glidemq_py.spark.stream_reader import divided
 from glidemq_py.testing import RespClient
+from tests.inside import look_at, losses_of, results, split_partition_id
+from tests.spark.queries import Query
 
 COLUMNS = {"jobs": "id string, returnvalue string", "events": "eventId string, event string, jobId string"}
-
-
-class Stream:
-    """A query that reads a queue into files, a run at a time."""
-
-    def __init__(self, spark: Any, url: str, queue: str, view: str, folder: Path) -> None:
-        self._spark, self._folder, self._columns = spark, folder, COLUMNS[view]
-        self._options = {"url": url, "queue": queue, "view": view, "startingOffsets": "earliest"}
-
-    def start(self, *, available_now: bool = True, **options: Any) -> Any:
-        reader = self._spark.readStream.format("glidemq").options(**self._options | options)
-        writer = reader.schema(self._columns).load().writeStream.format("json")
-        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        return writer.start(str(self._folder / "out"))
-
-    def run(self, **options: Any) -> list[int]:
-        """Rows of each micro-batch of this run."""
-        query = self.start(**options)
-        query.awaitTermination()
-        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
-
-    def rows(self) -> list[Any]:
-        return list(self._spark.read.schema(self._columns).json(str(self._folder / "out")).collect())
 
 
 class Driver:
     """Calls a reader as Spark does, without Spark: a restarted query for each micro-batch."""
 
-    def __init__(self, url: str, queue: str, view: str) -> None:
+    def __init__(self, url: str, queue: str, view: str):
         self._options = {"url": url, "queue": queue, "view": view, "startingOffsets": "earliest", "fetchSize": "7"}
         self._view = view
         self.offset: Any = None
@@ -88,12 +63,12 @@ def rows_of(reader: Any, start: Any, end: Any) -> list[dict[str, str]]:
     return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-async def add(queue: Queue[Any, Any], count: int = 30, **options: Any) -> list[str]:
+async def add(queue: Queue, count: int = 30, **options: Any) -> list[str]:
     """Add jobs without keys, and return their ids, sorted."""
     return sorted([(await queue.add("n", at, **options)).id for at in range(count)])
 
 
-async def drain(queue: Queue[Any, Any], url: str) -> None:
+async def drain(queue: Queue, url: str):
     async def handle(job: Any) -> Any:
         await asyncio.sleep(0)
         return job.data
@@ -111,26 +86,19 @@ def time_of(event_id: str) -> tuple[int, int]:
     return int(ms), int(number)
 
 
-async def settled(queue: Queue[Any, Any], count: int) -> None:
-    await queue.set_partitions(count)
-    assert (await queue.set_partitions(count)).is_settled
-
-
 # -- with Spark ----------------------------------------------------------------------------------------------
 
 
-async def test_events_are_read_once_across_changes(spark: Any, url: str, queue_name: str, tmp_path: Path):
-    """The query is stopped while the queue gets partitions, and fewer of them."""
-    stream = Stream(spark, url, queue_name, "events", tmp_path)
-    async with Queue(queue_name, url) as queue:
-        wanted = await add(queue, 10)
+async def test_events_are_read_once_if_the_queue_is_created_later(
+    spark: Any, url: str, queue_name: str, tmp_path: Path
+):
+    stream = Query(spark, tmp_path, COLUMNS["events"], url=url, queue=queue_name, view="events")
+    stream.run()
+    async with Queue(queue_name, url, partitions=4) as queue:
+        wanted = await add(queue)
         stream.run()
-        for count in (4, 2):
-            await queue.set_partitions(count)
-            found = await add(queue)
-            assert partitions_of(found) == set(range(count))
-            wanted += found
-            stream.run()
+        wanted += await add(queue)
+        stream.run()
         rows = stream.rows()
         assert sorted(row.jobId for row in rows if row.event == "added") == sorted(wanted)
         assert len({row.eventId for row in rows}) == len(rows)
@@ -138,15 +106,16 @@ async def test_events_are_read_once_across_changes(spark: Any, url: str, queue_n
         assert stream.run() == []
 
 
-async def test_results_are_read_once_while_the_queue_grows(spark: Any, url: str, queue_name: str, tmp_path: Path):
-    stream = Stream(spark, url, queue_name, "jobs", tmp_path)
+async def test_results_are_read_once_if_the_queue_is_created_meanwhile(
+    spark: Any, url: str, queue_name: str, tmp_path: Path
+):
+    stream = Query(spark, tmp_path, COLUMNS["jobs"], url=url, queue=queue_name, view="jobs")
     wanted: list[str] = []
-    async with Queue(queue_name, url) as queue:
-        query = stream.start(available_now=False)
-        for count in (1, 4, 2, 6):
-            await queue.set_partitions(count)
+    query = stream.start(available_now=False)
+    async with Queue(queue_name, url, partitions=4) as queue:
+        for _ in range(2):
             found = await add(queue)
-            assert partitions_of(found) == set(range(count))
+            assert partitions_of(found) == set(range(4))
             wanted += found
             await drain(queue, url)
         query.stop()
@@ -154,7 +123,7 @@ async def test_results_are_read_once_while_the_queue_grows(spark: Any, url: str,
             pass
     rows = stream.rows()
     assert sorted(row.id for row in rows) == sorted(wanted)
-    assert sorted(int(row.returnvalue) for row in rows) == sorted([*range(30)] * 4)
+    assert sorted(int(row.returnvalue) for row in rows) == sorted([*range(30)] * 2)
 
 
 # -- without Spark -------------------------------------------------------------------------------------------
@@ -169,7 +138,7 @@ Drivers = Callable[[str], Driver]
 VIEWS = pytest.mark.parametrize("view", ["jobs", "events"])
 
 
-async def filled(queue: Queue[Any, Any], url: str, view: str, **options: Any) -> list[str]:
+async def filled(queue: Queue, url: str, view: str, **options: Any) -> list[str]:
     """Add entries to all partitions, and return the ids of their jobs, sorted."""
     found = await add(queue, **options)
     if view == "jobs":
@@ -258,7 +227,7 @@ async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, r
             resp.execute("HSET", f"glide:{{{name}}}:job:done", *fields)
         reader, found = reading.reader(), list[str]()
         for count in (8, 8, 4):
-            reader._next_look = 0.0
+            look_at(reader, 0.0)
             end = await asyncio.to_thread(reader.latestOffset, reading.offset)
             rows = await asyncio.to_thread(rows_of, reader, reading.offset, end)
             assert len(rows) == count
@@ -289,59 +258,32 @@ async def test_a_run_reads_nothing_of_a_partition_that_was_empty(
 
 @VIEWS
 async def test_a_run_ends_with_what_exists_when_it_starts(driver: Drivers, url: str, queue_name: str, view: str):
-    """Also if the queue gets partitions meanwhile; the next run reads those from their beginning."""
     reading = driver(view)
     async with Queue(queue_name, url, partitions=2) as queue:
         before = await filled(queue, url, view)
         reader = reading.reader()
         start = await asyncio.to_thread(reader.initialOffset)
         await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
-        await queue.set_partitions(4)
         after = await filled(queue, url, view)
-        reader._next_look = 0.0
+        look_at(reader, 0.0)
         end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
         rows = await asyncio.to_thread(rows_of, reader, start, end)
         assert sorted(row["id"] if view == "jobs" else row["jobId"] for row in rows) == before
         reading.offset = end
         assert await reading.ids() == after
-        assert partitions_of(after) == {0, 1, 2, 3}
 
 
-async def test_events_of_partitions_that_have_gone_are_read(driver: Drivers, url: str, queue_name: str):
-    """And a query that started while they were gone reads none of their former events when they come back."""
-    reading, later = driver("events"), driver("events")
-    async with Queue(queue_name, url, partitions=4) as queue:
-        assert await reading.ids() == []
-        wanted = await add(queue)
-        await queue.drain()
-        await settled(queue, 1)
-        assert await reading.ids() == wanted
-        assert await reading.batch() == []
-        assert await later.batch(startingOffsets="latest") == []
-        await settled(queue, 4)
-        wanted = await add(queue)
-        assert partitions_of(wanted) == {0, 1, 2, 3}
-        assert await reading.ids() == wanted
-        assert await later.ids() == wanted
-
-
-@pytest.mark.parametrize("before", [1, 2])
-async def test_results_that_a_new_partition_has_deleted_are_counted(
-    driver: Drivers, url: str, queue_name: str, before: int
-):
+async def test_results_that_a_new_partition_has_deleted_are_counted(driver: Drivers, url: str, queue_name: str):
     """The sequence of a new partition is on from its beginning, also if no reader is running."""
     reading = driver("jobs")
-    async with Queue(queue_name, url) as queue:
-        await queue.set_partitions(before)
-        assert await reading.ids() == []
-        await queue.set_partitions(4)
+    assert await reading.ids() == []
+    async with Queue(queue_name, url, partitions=4) as queue:
         found = await filled(queue, url, "jobs", remove_on_complete=True)
-        new = [job_id for job_id in found if split_partition_id(job_id)[0] >= before]
-        with pytest.raises(ResultsLostError):
+        new = [job_id for job_id in found if split_partition_id(job_id)[0]]
+        with pytest.raises(DataLostError):
             await reading.batch()
-        lost: list[int | None] = []
         reader = reading.reader(failOnDataLoss="false")
-        reader._lost = lost.append
+        lost = losses_of(reader)
         end = await asyncio.to_thread(reader.latestOffset, reading.offset)
         assert await asyncio.to_thread(rows_of, reader, reading.offset, end) == []
         assert sum(count or 0 for count in lost) == 30 > len(new) > 0
@@ -387,11 +329,10 @@ async def test_a_batch_of_results_that_is_repeated_after_the_queue_was_deleted(
         assert await other.ids() == []
         wanted = await filled(queue, url, "jobs")
         reader = reading.reader(failOnDataLoss="false")
-        lost: list[int | None] = []
-        reader._lost = lost.append
+        lost = losses_of(reader)
         assert await asyncio.to_thread(rows_of, reader, start, reading.offset) == []
         assert lost == [None] * partitions
-        with pytest.raises(ResultsLostError):
+        with pytest.raises(DataLostError):
             await asyncio.to_thread(reading.reader().partitions, start, reading.offset)
         assert await reading.ids(failOnDataLoss="false") == wanted
 
@@ -415,12 +356,12 @@ async def test_events_that_a_failover_has_lost(driver: Drivers, url: str, queue_
     for number in range(more):
         resp.execute("XADD", key, "*", "event", "added", "jobId", f"new-{number}")
     end = await asyncio.to_thread(run.latestOffset, start, run.getDefaultReadLimit())
-    with pytest.raises(EventsLostError):  # though the end of the run is before its start
+    with pytest.raises(DataLostError):  # though the end of the run is before its start
         await asyncio.to_thread(rows_of, run, start, end)
-    with pytest.raises(EventsLostError, match="a failover has lost some of its events"):
+    with pytest.raises(DataLostError, match="a failover has lost some of them"):
         await reading.batch()
-    reader, lost = reading.reader(failOnDataLoss="false"), list[int | None]()
-    reader._lost = lost.append
+    reader = reading.reader(failOnDataLoss="false")
+    lost = losses_of(reader)
     end = await asyncio.to_thread(reader.latestOffset, start)
     rows = await asyncio.to_thread(rows_of, reader, start, end)
     assert [row["jobId"] for row in rows] == [f"1||new-{number}" for number in range(more)]
@@ -437,7 +378,7 @@ async def test_events_that_were_trimmed_beyond_the_end_of_a_run(
     reading, options = driver("events"), {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "80"}
     key = f"glide:{{{queue_name}}}:events"
 
-    def emit(first: int, count: int) -> None:
+    def emit(first: int, count: int):
         for number in range(first, first + count):
             resp.execute("XADD", key, "*", "event", "added", "jobId", number)
 
@@ -450,8 +391,7 @@ async def test_events_that_were_trimmed_beyond_the_end_of_a_run(
         await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
         emit(160, 130)
         resp.execute("XTRIM", key, "MAXLEN", "=", 100)
-        lost: list[int | None] = []
-        reader._lost = lost.append
+        lost = losses_of(reader)
         while True:
             end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
             if end == start:
@@ -460,7 +400,7 @@ async def test_events_that_were_trimmed_beyond_the_end_of_a_run(
             start = end
         assert lost == [150]
         reading.offset = start
-        with pytest.raises(EventsLostError, match="30 events were trimmed"):
+        with pytest.raises(DataLostError, match="30 events were deleted"):
             await reading.batch()
         assert sorted(map(int, await reading.ids(failOnDataLoss="false"))) == [*range(190, 290)]
 
@@ -474,7 +414,7 @@ async def test_a_queue_that_is_deleted_while_it_is_read_is_not_created_again(
         reader = reading.reader()
         start = await asyncio.to_thread(reader.initialOffset)
         await asyncio.to_thread(reader.latestOffset, start)
-        reader._next_look = float("inf")
+        look_at(reader, float("inf"))
         await queue.obliterate(force=True)
         assert await asyncio.to_thread(reader.latestOffset, start) == start
         left = resp.keys(f"glide:{{{queue_name}*")
@@ -497,7 +437,7 @@ async def test_a_poll_without_a_start_asks_each_partition_once(
             return results.range_of(meta, *args)
 
         monkeypatch.setattr(results_reader, "results", SimpleNamespace(**vars(results) | {"range_of": range_of}))
-        reader._next_look = float("inf")
+        look_at(reader, float("inf"))
         assert await asyncio.to_thread(reader.latestOffset) == end
         assert len(asked) == len(set(asked)) == 3
 
@@ -524,8 +464,7 @@ async def test_a_queue_that_was_deleted(
         await queue.obliterate(force=True)
     async with Queue(queue_name, url, partitions=None if again == 1 else again) as queue:
         wanted = await filled(queue, url, view)
-        error = ResultsLostError if view == "jobs" else EventsLostError
-        with pytest.raises(error, match=f"queue '{queue_name}': .* deleted"):
+        with pytest.raises(DataLostError, match=f"queue '{queue_name}': .* deleted"):
             await reading.batch()
         assert await reading.ids(failOnDataLoss="false") == wanted
         later = await filled(queue, url, view)

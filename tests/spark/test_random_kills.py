@@ -15,7 +15,7 @@ from tests.spark.kills import Kills
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 
 
-def test_rows_survive_random_kills(private_server: Callable[..., ServerProcess], tmp_path: Path) -> None:
+def test_rows_survive_random_kills(private_server: Callable[..., ServerProcess], tmp_path: Path):
     """`GLIDEMQ_FUZZ_SEED` selects the seed, `GLIDEMQ_FUZZ_RUNS` the number of kills."""
     if problem := missing():
         pytest.skip(problem)

@@ -1,9 +1,10 @@
 """Tests of reading jobs: states, partitions, columns, filters, and concurrent changes."""
 
 import asyncio
+import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.server.worker_support import EventRecorder
 DONE, FAILED = 700, 30
 
 
-async def fill(name: str, url: str) -> None:
+async def fill(name: str, url: str):
     """Add and work on 700 completed, 30 failed, 20 waiting, 15 delayed and 10 prioritized jobs."""
 
     async def handle(job: Job) -> Any:
@@ -55,7 +56,7 @@ def queue_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     """A queue with the same jobs, which the test may change."""
     await fill(queue_name, url)
     async with Queue(queue_name, url) as queue:
@@ -73,20 +74,27 @@ def test_every_state_is_read(filled: str, source: Callable[..., Any]):
     assert source(fetchSize=50, numPartitions=5, state="completed").load().rdd.getNumPartitions() == 5
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 64])
-@pytest.mark.parametrize("fetch", [7, 500])
-def test_partitions_read_each_job_once(filled: str, url: str, partitions: int, fetch: int):
-    """By the reader, as Spark calls it: on the driver, and in one task per partition."""
-    for module in ("pyarrow", "pyspark"):
-        pytest.importorskip(module)
+def reader_of(url: str, queue: str, *columns: str, **options: str) -> Any:
+    """Return a reader of the id, or of these columns, to be called as Spark calls it."""
+    from glidemq_py.spark.columns import JOB_COLUMNS
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
 
-    given = {"url": url, "queue": filled, "state": "completed,delayed", "fetchsize": str(fetch)}
-    options = ReadOptions.parse(given | {"numpartitions": str(partitions)}, streaming=False)
-    reader = JobsReader(options, (("id", "string"),))
-    parts = reader.partitions()
-    ids = [job_id for part in parts for batch in reader.read(part) for job_id in batch.column(0).to_pylist()]
+    given = ReadOptions.parse({"url": url, "queue": queue} | options, streaming=False)
+    return JobsReader(given, tuple((name, JOB_COLUMNS[name][0]) for name in columns or ("id",)))
+
+
+def rows_of(reader: Any, partitions: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+    """Plan on the driver, and read in one task per partition."""
+    parts = reader.partitions() if partitions is None else partitions
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 64])
+@pytest.mark.parametrize("fetch", [7, 500])
+def test_partitions_read_each_job_once(filled: str, url: str, partitions: int, fetch: int):
+    reader = reader_of(url, filled, state="completed,delayed", fetchSize=str(fetch), numPartitions=str(partitions))
+    ids = [row["id"] for row in rows_of(reader)]
     assert len(ids) == len(set(ids)) == DONE + 15
 
 
@@ -107,16 +115,20 @@ def test_columns(filled: str, source: Callable[..., Any]):
     [
         ("id string, result string", {}, "column 'result' does not exist: jobs have id, name"),
         ("id long", {}, "column 'id' must be string, not bigint"),
-        ("id string", {"state": "complete"}, "'state' = 'complete': must be one of"),
-        ("id string", {"view": "events"}, "'view' = 'events': is read as a stream"),
-        ("id string", {"fetchSize": "0"}, "'fetchSize' = 0: must be an integer from 1 to"),
+        (None, {"state": "complete"}, "'state' = 'complete': must be one of"),
+        (None, {"view": "events"}, "'view' = 'events': is read as a stream"),
+        (None, {"fetchSize": "0"}, "'fetchSize' = 0: must be an integer from 1 to"),
+        (None, {"columns": "id,result"}, "'columns' = 'result': must be a comma-separated list of columns of jobs: id"),
+        (None, {"columns": "id, ID"}, "'columns' = 'id, ID': contains 'id' twice"),
+        ("id string, name string", {"columns": "id"}, "'columns' = 'id': cannot be given together with a schema of"),
     ],
 )
 def test_invalid_options_fail_on_the_driver(
-    source: Callable[..., Any], schema: str, options: dict[str, str], problem: str
+    source: Callable[..., Any], schema: str | None, options: dict[str, str], problem: str
 ):
+    reader = source(**options)
     with pytest.raises(Exception, match=problem):
-        source(**options).schema(schema).load().collect()
+        (reader if schema is None else reader.schema(schema)).load().collect()
 
 
 def held(*filters: Any) -> Callable[[dict[str, Any]], bool]:
@@ -147,31 +159,25 @@ def us(value: Any) -> Any:
     )
 
 
-async def test_accepted_filters_are_exact(queue: Queue[Any, Any], url: str, queue_name: str, resp: Any):
+async def test_accepted_filters_are_exact(queue: Queue, url: str, queue_name: str, resp: Any):
     """Each filter gives the rows that it gives on everything, also of records that a foreign client wrote."""
     from pyspark.sql import datasource
 
     ds: Any = datasource  # the types of its annotations are narrower than what Spark passes
 
     from glidemq_py.spark.columns import JOB_COLUMNS
-    from glidemq_py.spark.read_options import ReadOptions
-    from glidemq_py.spark.reader import JobsReader
 
     await queue.add_bulk([("grouped", i, {"ordering": f"g{i % 2}"}) for i in range(6)])
     base = f"glide:{{{queue_name}}}:"
     resp.execute("ZADD", base + "completed", 1, "a", 2, "b")
     resp.execute("HSET", base + "job:a", "name", b"\xff", "state", "completed", "finishedOn", "1.5", "timestamp", "x")
     resp.execute("HSET", base + "job:b", "name", "n", "state", "completed", "finishedOn", "", "processedOn", "-5")
-    columns = tuple((name, kinds[0]) for name, kinds in JOB_COLUMNS.items())
     times = ("timestamp", "processedOn", "finishedOn")
 
     def read(*filters: Any) -> list[dict[str, Any]]:
-        given = {"url": url, "queue": queue_name, "fetchsize": "50"}
-        reader: Any = JobsReader(ReadOptions.parse(given, streaming=False), columns)
+        reader = reader_of(url, queue_name, *JOB_COLUMNS, fetchSize="50")
         assert list(reader.pushFilters(list(filters))) == []
-        batches = [batch for each in reader.partitions() for batch in reader.read(each)]
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        return [row | {name: us(row[name]) for name in times} for row in rows]
+        return [row | {name: us(row[name]) for name in times} for row in rows_of(reader)]
 
     everything = read()
     done = sorted(
@@ -311,24 +317,15 @@ def test_session_time_zone_does_not_affect_filters(filled: str, spark: Any, sour
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-async def test_jobs_removed_during_a_read_are_skipped(queue: Queue[Any, Any], url: str, queue_name: str):
+async def test_jobs_removed_during_a_read_are_skipped(queue: Queue, url: str, queue_name: str):
     """Whole partitions are planned, jobs at their boundaries are removed, and all others are read."""
-    for module in ("pyarrow", "pyspark"):
-        pytest.importorskip(module)
-    from glidemq_py.spark.read_options import ReadOptions
-    from glidemq_py.spark.reader import JobsReader
-
-    options = ReadOptions.parse(
-        {"url": url, "queue": queue_name, "state": "completed", "fetchsize": "20", "numpartitions": "8"},
-        streaming=False,
-    )
-    reader = JobsReader(options, (("id", "string"),))
+    reader = reader_of(url, queue_name, state="completed", fetchSize="20", numPartitions="8")
     ranges: list[Any] = reader.partitions()
     assert len(ranges) == 8
     gone = {each.until[1] for each in ranges if each.until}
     for job_id in gone:
         assert await queue.remove(job_id)
-    ids = [job_id for each in ranges for batch in reader.read(each) for job_id in batch.column(0).to_pylist()]
+    ids = [row["id"] for row in rows_of(reader, ranges)]
     assert len(ids) == len(set(ids)) == DONE - len(gone)
 
 
@@ -396,21 +393,6 @@ def test_option_columns_reads_only_these(filled: str, source: Callable[..., Any]
     assert source(columns="id").schema("ID string").load().columns == ["ID"]
 
 
-@pytest.mark.parametrize(
-    ("schema", "columns", "problem"),
-    [
-        (None, "id,result", "'columns' = 'result': must be a comma-separated list of columns of jobs: id, name"),
-        (None, "id, ID", "'columns' = 'id, ID': contains 'id' twice"),
-        ("id string, name string", "id", "'columns' = 'id': cannot be given together with a schema of other columns"),
-    ],
-)
-def test_invalid_columns_are_rejected(source: Callable[..., Any], schema: str | None, columns: str, problem: str):
-    reader = source(columns=columns)
-    reader = reader if schema is None else reader.schema(schema)
-    with pytest.raises(Exception, match=problem):
-        reader.load().collect()
-
-
 def test_counts_take_one_call(filled: str, source: Callable[..., Any], resp: Any, queue_name: str):
     from glidemq_py.spark.read_options import ReadOptions
 
@@ -435,21 +417,14 @@ async def test_counts_of_many_groups(source: Callable[..., Any], url: str, queue
 
 async def test_all_states_are_read_while_workers_run(source: Callable[..., Any], url: str, queue_name: str):
     """Each job once, though all jobs move through several states between the plan and the last task."""
-    from glidemq_py.spark.read_options import ReadOptions
-    from glidemq_py.spark.reader import JobsReader
-
     total = 3_000
 
-    async def handle(job: Job) -> None:
+    async def handle(job: Job):
         if job.data % 5 == 0 and job.attempts_made == 0:
             raise RuntimeError("retried")
 
-    def read(read_state: str | None) -> list[str]:
-        given = {"url": url, "queue": queue_name, "fetchsize": "100"} | ({"state": read_state} if read_state else {})
-        reader = JobsReader(ReadOptions.parse(given, streaming=False), (("id", "string"), ("state", "string")))
-        return [
-            job_id for each in reader.partitions() for batch in reader.read(each) for job_id in batch[0].to_pylist()
-        ]
+    def read(**options: str) -> list[str]:
+        return [row["id"] for row in rows_of(reader_of(url, queue_name, "id", "state", fetchSize="100", **options))]
 
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", i, {"attempts": 2, "backoff": 20}) for i in range(total)])
@@ -459,17 +434,31 @@ async def test_all_states_are_read_while_workers_run(source: Callable[..., Any],
         async with worker:
             done = asyncio.ensure_future(recorded.wait("completed", total))
             while not done.done():
-                found = await asyncio.to_thread(read, None)
+                found = await asyncio.to_thread(read)
                 assert len(found) == len(set(found)) == total
                 seen.append((await queue.get_job_counts()).completed)
             await done
         assert len(seen) > 1
-        found = read("waiting,completed")
+        found = read(state="waiting,completed")
         assert len(found) == len(set(found)) == total
 
 
+@pytest.mark.parametrize("state", [None, "waiting"])
+async def test_first_rows_do_not_read_the_queue(
+    spark: Any, source: Callable[..., Any], url: str, queue_name: str, resp: Any, state: str | None
+):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", {"text": "x" * 1_000}) for _ in range(20_000)])
+    resp.execute("CONFIG", "RESETSTAT")
+    frame = source(fetchSize=100, **({"state": state} if state else {})).load()
+    assert len(frame.limit(5).collect()) == 5
+    read = re.search(r"cmdstat_hmget:calls=(\d+)", str(resp.execute("INFO", "commandstats")))
+    assert read is not None
+    assert int(read[1]) < 5_000
+
+
 def test_old_finished_jobs_are_read_by_ranges(source: Callable[..., Any], resp: Any, queue_name: str):
-    """Of several states, only jobs that can move, or have finished in the last minute, are collected by id."""
+    """Of several states, only jobs that can move, or have finished in the last minute, are read by one task."""
     base = f"glide:{{{queue_name}}}:"
     now = int(resp.execute("TIME")[0]) * 1_000
     times = [5, *range(now - 200_000, now, 1_000), now]

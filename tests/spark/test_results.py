@@ -1,23 +1,32 @@
 """Finished jobs as a stream: each once, whoever finished it and whatever its clock says; losses are reported."""
 
+import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, Queue, ResultsLostError, UnsupportedOptionError, Worker
+from glidemq_py import DataLostError, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py.testing import RespClient
+from tests.inside import look_at
 from tests.server.worker_support import EventRecorder
+from tests.spark.queries import Driver, Query
 
 AT = 1_800_000_000_000
+INSTEAD = {
+    "endingOffsets": "trigger", "includeHeaders": r"get_json_object\(opts", "minPartitions": "numPartitions",
+    "topic": '"queue"', "subscribe": '"queue"', "kafka.bootstrap.servers": '"url"', "kafka.group.id": "remove it",
+}  # fmt: skip
+"""Options of Kafka's source, and what their errors name."""
 
 
 class Finished:
     """Finishes jobs as the library of another client does: with its own clock, and without a number."""
 
-    def __init__(self, resp: RespClient, queue: str) -> None:
+    def __init__(self, resp: RespClient, queue: str):
         self._resp = resp
         self.queue = queue
         self.base = f"glide:{{{queue}}}:"
@@ -33,7 +42,7 @@ class Finished:
         self.jobs += new
         return new
 
-    def remove(self, job: str) -> None:
+    def remove(self, job: str):
         for index in ("completed", "failed"):
             self._resp.execute("ZREM", self.base + index, job)
         self._resp.execute("UNLINK", f"{self.base}job:{job}")
@@ -45,38 +54,6 @@ class Finished:
 @pytest.fixture
 def finished(resp: RespClient, queue_name: str) -> Finished:
     return Finished(resp, queue_name)
-
-
-class Driver:
-    """Calls a reader as Spark does, without Spark."""
-
-    def __init__(self, url: str, queue: str) -> None:
-        self._options = {"url": url, "queue": queue, "startingoffsets": "earliest", "fetchsize": "7"}
-        self.offset: dict[str, Any] | None = None
-
-    def reader(self, **options: str) -> Any:
-        for module in ("pyarrow", "pyspark"):
-            pytest.importorskip(module)
-        from glidemq_py.spark.read_options import ReadOptions
-        from glidemq_py.spark.results_reader import ResultsReader
-
-        chosen = self._options | {name.lower(): text for name, text in options.items()}
-        if "startingtimestamp" in chosen:
-            del chosen["startingoffsets"]
-        return ResultsReader(ReadOptions.parse(chosen, streaming=True), (("id", "string"),))
-
-    def batch(self, reader: Any = None, **options: str) -> list[str]:
-        """Read one micro-batch with a restarted query, or with this reader; return the ids of its jobs."""
-        reader = reader or self.reader(**options)
-        start = self.offset or json.loads(json.dumps(reader.initialOffset()))
-        end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
-        found = self.read(reader, start, end)
-        self.offset = end
-        return found
-
-    def read(self, reader: Any, start: Any, end: Any) -> list[str]:
-        parts = reader.partitions(start, end)
-        return [job for part in parts for batch in reader.read(part) for job in batch.column(0).to_pylist()]
 
 
 @pytest.fixture
@@ -158,7 +135,7 @@ def test_removed_results_are_reported(driver: Driver, finished: Finished, fail: 
     for job in jobs[2:5]:
         finished.remove(job)
     if fail:
-        with pytest.raises(ResultsLostError, match="3 results were deleted before they were read"):
+        with pytest.raises(DataLostError, match="3 results were deleted before they were read"):
             driver.read(reader, start, end)
     else:
         assert driver.read(reader, start, end) == [*jobs[:2], *jobs[5:]]
@@ -169,7 +146,7 @@ def test_trimmed_results_are_counted_exactly(driver: Driver, finished: Finished)
     jobs = finished.finish(20)
     driver.reader().prepareForTriggerAvailableNow()
     finished.run("XTRIM", "results", "MAXLEN", "=", 8)
-    with pytest.raises(ResultsLostError) as caught:
+    with pytest.raises(DataLostError) as caught:
         driver.batch()
     assert caught.value.count == 12
     assert driver.batch(failOnDataLoss="false") == jobs[12:]
@@ -183,13 +160,13 @@ def test_deleted_sequence_is_reported(driver: Driver, finished: Finished, resp: 
     for suffix in ("completed", "results", "meta"):
         resp.execute("UNLINK", finished.base + suffix)
     later = finished.finish(30)
-    with pytest.raises(ResultsLostError, match="the result sequence was deleted"):
+    with pytest.raises(DataLostError, match="the results were deleted, or a failover"):
         driver.batch()
     assert driver.batch(failOnDataLoss="false") == later
     assert driver.batch() == []
 
 
-def lose_the_last_five(finished: Finished, resp: RespClient) -> None:
+def lose_the_last_five(finished: Finished, resp: RespClient):
     """Put the queue into the state after a failover to a server without them."""
     entries = finished.run("XRANGE", "results", "-", "+")[:-5]
     resp.execute("UNLINK", finished.base + "results")
@@ -209,7 +186,7 @@ def test_failover_before_a_run_is_reported(driver: Driver, finished: Finished, r
     reader.prepareForTriggerAvailableNow()
     assert reader._targets[finished.queue]["number"] == 5
     finished.finish(more)
-    with pytest.raises(ResultsLostError):
+    with pytest.raises(DataLostError):
         driver.batch(reader)
 
 
@@ -220,7 +197,7 @@ def test_failover_that_lost_numbers_is_reported(driver: Driver, finished: Finish
     driver.batch()
     lose_the_last_five(finished, resp)
     finished.finish(more)
-    with pytest.raises(ResultsLostError) as caught:
+    with pytest.raises(DataLostError) as caught:
         driver.batch()
     assert caught.value.count is None
     driver.batch(failOnDataLoss="false")
@@ -246,101 +223,114 @@ def test_result_deep_in_the_index_is_found(driver: Driver, finished: Finished):
     late = finished.finish(1, 5)
     found: list[str] = []
     for _ in range(8):
-        reader._next_look = 0.0
+        look_at(reader, 0.0)
         found += driver.batch(reader)
     assert late[0] in found
     assert sorted(found) == sorted(finished.jobs)
 
 
-def test_waiting_query_rarely_searches(driver: Driver, finished: Finished, resp: RespClient):
-    finished.finish(3)
+def calls_of(resp: RespClient, command: str) -> int:
+    """Return how often the server has run a command since the last reset."""
+    found = re.search(rf"cmdstat_{command}:calls=(\d+)", str(resp.execute("INFO", "commandstats")))
+    return int(found[1]) if found else 0
+
+
+def test_idle_query_asks_the_server_rarely(driver: Driver, finished: Finished, resp: RespClient):
+    """Spark asks the reader a hundred times a second."""
+    finished.finish(300)
     reader = driver.reader()
     driver.batch(reader)
+    while reader._pause < 0.25:
+        look_at(reader, 0.0)
+        assert driver.batch(reader) == []
     resp.execute("CONFIG", "RESETSTAT")
-    reader._next_look = float("inf")
+    look_at(reader, float("inf"))
+    for _ in range(100):
+        assert driver.batch(reader) == []
+    assert reader.reportLatestOffset() == driver.offset
+    assert calls_of(resp, "fcall") + calls_of(resp, "fcall_ro") == 0
+    look_at(reader, 0.0)
     assert driver.batch(reader) == []
-    stats = str(resp.execute("INFO", "commandstats"))
-    assert "cmdstat_zrange" not in stats
-    assert "cmdstat_fcall" in stats
+    assert calls_of(resp, "hmget") <= 20  # not of each kept result
+    later = finished.finish(3)
+    look_at(reader, 0.0)
+    assert driver.batch(reader) == later
+
+
+async def test_restarted_query_does_not_search_results_of_our_workers(
+    driver: Driver, url: str, queue_name: str, resp: RespClient
+):
+    """All have a number, also if others were deleted, removed or requeued meanwhile: one read shows it."""
+
+    async def handle(job: Job):
+        if job.data % 10 == 0:
+            raise RuntimeError
+
+    async with Queue(queue_name, url) as queue:
+        assert await asyncio.to_thread(driver.batch) == []
+        keep: list[Any] = [{"remove_on_complete": {"count": 100}}, {"remove_on_complete": True}, {}]
+        await queue.add_bulk([("n", i, keep[i % 3]) for i in range(600)])
+        async with Worker(queue_name, handle, url, concurrency=20) as worker:
+            recorded = EventRecorder(worker)
+            await recorded.until(lambda seen: seen.count["completed"] + seen.count["failed"] == 600)
+            removed = (await queue.get_jobs("failed", 0, 0))[0]
+            await removed.remove()
+            assert await queue.retry_jobs(20) == 20
+            await recorded.wait("failed", 80)
+        await queue.clean(0, 10, "failed")
+        for expected in (True, False):
+            reader = driver.reader(failOnDataLoss="false")
+            await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+            resp.execute("CONFIG", "RESETSTAT")
+            reader = driver.reader(failOnDataLoss="false")
+            await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+            assert calls_of(resp, "hmget") <= 20
+            assert bool(await asyncio.to_thread(driver.batch, reader)) == expected
+
+
+def test_results_of_clients_that_delete_as_many_are_found(driver: Driver, finished: Finished):
+    """The number of kept results stays the same."""
+    first = finished.finish(300)
+    assert sorted(driver.batch()) == first
+    new: list[str] = []
+    for gone in first[:250]:
+        finished.remove(gone)
+        new += finished.finish(1, AT - 1_000)
+        if len(new) in (1, 125, 250):  # the newest result, which has a number, stays
+            reader = driver.reader(failOnDataLoss="false")
+            reader.prepareForTriggerAvailableNow()
+            expected, new = new, []
+            assert sorted(driver.batch(reader)) == expected
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("option", "text", "problem"),
     [
-        ({"state": "waiting"}, "'state' = 'waiting': must be completed, failed, or both"),
-        ({"startingOffsets": "1-2"}, "'startingOffsets' = '1-2': must be earliest, latest or a number from 0 to 0"),
-        ({"startingOffsets": "7"}, "'startingOffsets' = '7': must be earliest, latest or a number from 0 to 0"),
-        ({"startingTimestamp": "today"}, "'startingTimestamp' = 'today': must be milliseconds since 1970"),
-        ({"view": "writes"}, "'view' = 'writes': cannot be read as a stream"),
+        ("state", "waiting", "must be one of 'completed', 'failed'"),
+        ("startingOffsets", "1-2", "must be earliest, latest or a number from 0 to 0"),
+        ("startingOffsets", "7", "must be earliest, latest or a number from 0 to 0"),
+        ("startingTimestamp", "today", "must be milliseconds since 1970"),
+        ("view", "writes", "cannot be read as a stream"),
+        *((name, "x", f"is not supported: .*{instead}") for name, instead in INSTEAD.items()),
     ],
 )
-def test_invalid_options_are_rejected(driver: Driver, options: dict[str, str], problem: str):
-    with pytest.raises(GlideMQValidationError, match=problem):
-        driver.reader(**options).initialOffset()
-
-
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("endingOffsets", "trigger"), ("includeHeaders", r"get_json_object\(opts"), ("minPartitions", "numPartitions"),
-        ("topic", '"queue"'), ("subscribe", '"queue"'), ("kafka.bootstrap.servers", '"url"'),
-        ("kafka.group.id", "remove it"),
-    ],
-)  # fmt: skip
-def test_options_of_kafka_are_rejected_with_what_to_use(driver: Driver, name: str, instead: str):
-    with pytest.raises(UnsupportedOptionError, match=f"'{name}' = 'x': is not supported: .*{instead}"):
-        driver.reader(**{name: "x"})
+def test_invalid_options_are_rejected(driver: Driver, option: str, text: str, problem: str):
+    with pytest.raises(GlideMQValidationError, match=f"'{option}' = '{text}': {problem}"):
+        driver.reader(**{option: text}).initialOffset()
 
 
 # -- with Spark ----------------------------------------------------------------------------------------------
 
 
-class Stream:
-    """A query that reads results into files, a run at a time."""
-
-    def __init__(self, spark: Any, url: str, queue: str, folder: Path) -> None:
-        self._spark, self._folder = spark, folder
-        self._options = {"url": url, "queue": queue, "view": "jobs", "startingOffsets": "earliest"}
-
-    def start(self, available_now: bool = True, **options: Any) -> Any:
-        reader = self._spark.readStream.format("glidemq").options(**self._options | options)
-        reader = reader.schema("id string, state string, returnvalue string").load()
-        writer = reader.writeStream.format("parquet").option("checkpointLocation", str(self._folder / "checkpoint"))
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        return writer.start(str(self._folder / "out"))
-
-    def run(self, **options: Any) -> list[int]:
-        """Rows of each micro-batch of this run."""
-        query = self.start(**options)
-        query.awaitTermination()
-        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
-
-    def forget_commit(self) -> None:
-        """As if the driver had died after the rows were written and before Spark's commit."""
-        newest = max((self._folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        newest.unlink()
-        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-
-    def rows(self) -> list[Any]:
-        return list(self._spark.read.parquet(str(self._folder / "out")).collect())
-
-
 @pytest.fixture
-def stream(spark: Any, url: str, queue_name: str, tmp_path: Path) -> Iterator[Stream]:
-    yield Stream(spark, url, queue_name, tmp_path)
+def stream(spark: Any, url: str, queue_name: str, tmp_path: Path) -> Iterator[Query]:
+    schema = "id string, state string, returnvalue string"
+    yield Query(spark, tmp_path, schema, url=url, queue=queue_name, view="jobs")
     for query in spark.streams.active:
         query.stop()
 
 
-@pytest.fixture
-def bounded(spark: Any) -> None:
-    """Micro-batches of streams can be bounded since PySpark 4.2."""
-    if tuple(map(int, spark.version.split(".")[:2])) < (4, 2):
-        pytest.skip(f"PySpark {spark.version} does not bound micro-batches")
-
-
-def test_restarted_query_reads_each_result_once(stream: Stream, finished: Finished, bounded: None):
+def test_restarted_query_reads_each_result_once(stream: Query, finished: Finished, bounded: None):
     finished.finish(500)
     assert stream.run(maxOffsetsPerTrigger=200, state="completed") == [200, 200, 100]
     stream.forget_commit()
@@ -353,7 +343,7 @@ def test_restarted_query_reads_each_result_once(stream: Stream, finished: Finish
     assert all(json.loads(row.returnvalue) == {"job": row.id} for row in rows)
 
 
-def test_lost_results_fail_the_query(stream: Stream, finished: Finished):
+def test_lost_results_fail_the_query(stream: Query, finished: Finished):
     finished.finish(10)
     stream.run()
     finished.finish(10)
@@ -364,7 +354,7 @@ def test_lost_results_fail_the_query(stream: Stream, finished: Finished):
 
 
 async def test_results_of_running_workers_are_streamed(
-    stream: Stream, spark: Any, url: str, queue_name: str, finished: Finished, sink: Callable[..., Any]
+    stream: Query, spark: Any, url: str, queue_name: str, finished: Finished, sink: Callable[..., Any]
 ):
     """Spark writes jobs, workers and another client finish them while the query runs, and Spark reads the results."""
 

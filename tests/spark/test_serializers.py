@@ -14,6 +14,7 @@ from glidemq_py.spark.serializers import read_data, stored_data
 from tests.server.worker_support import EventRecorder
 from tests.spark.conftest import Written
 from tests.spark.encrypting import Encrypted
+from tests.spark.queries import Query
 
 ENCRYPTED = "tests.spark.encrypting:Encrypted"
 
@@ -49,16 +50,10 @@ async def test_results_are_streamed(spark: Any, sink: Callable[..., Any], url: s
     sink(spark.range(3).selectExpr("id as n"), serializer=ENCRYPTED).save()
     async with Worker(queue_name, lambda job: job.data["n"], url, serializer=Encrypted()) as worker:
         await worker.drain()
-    stream = (
-        spark.readStream.format("glidemq").option("url", url).option("queue", queue_name)
-        .option("state", "completed").option("startingOffsets", "earliest").option("serializer", ENCRYPTED).load()
-    )  # fmt: skip
-    query = (
-        stream.select("data", "returnvalue").writeStream.format("memory").queryName("serialized_results")
-        .option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-    )  # fmt: skip
-    query.awaitTermination()
-    found = {(row.data, row.returnvalue) for row in spark.table("serialized_results").collect()}
+    options = {"url": url, "queue": queue_name, "state": "completed", "serializer": ENCRYPTED}
+    query = Query(spark, tmp_path, "data string, returnvalue string", **options)
+    query.run()
+    found = {(row.data, row.returnvalue) for row in query.rows()}
     assert found == {('{"n":0}', "0"), ('{"n":1}', "1"), ('{"n":2}', "2")}
 
 

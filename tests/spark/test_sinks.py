@@ -7,15 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._core.calls import Call
-from glidemq_py._core.calls.adding import AddReply
-from glidemq_py._features.staged_writes import StageReply, WriteId, WriteStatus
 from glidemq_py.errors import FairKeyFullError, GlideMQConnectionError, GlideMQError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts, np
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import AppendSink, Batches, Request, StagedSink, WriteOver
+from tests.inside import AddReply, BlockingTransport, Call, StageReply, WriteId, WriteStatus
 
 WAIT_S = 100
 OPTIONS = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "guarantee": "append"}, streaming=False)
@@ -25,7 +22,7 @@ TASK = TaskFacts(0, 0, "", -1)
 class Server:
     """Replies to a group of calls when it is allowed to."""
 
-    def __init__(self, *problems: GlideMQError) -> None:
+    def __init__(self, *problems: GlideMQError):
         self.problems = list(problems)
         self.begun, self.allowed, self.answered = threading.Semaphore(0), threading.Semaphore(0), 0
 
@@ -39,10 +36,10 @@ class Server:
 
 
 def sink_of(server: Server) -> AppendSink:
-    return AppendSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK)
+    return AppendSink(lambda: cast(BlockingTransport, server), OPTIONS, TASK)
 
 
-def test_groups_are_sent_one_after_another_while_the_next_is_collected() -> None:
+def test_groups_are_sent_one_after_another_while_the_next_is_collected():
     server = Server()
     with sink_of(server) as sink:
         sink.send([Request("q", b"a", 1), Request("other", b"b", 1)])
@@ -59,13 +56,13 @@ def test_groups_are_sent_one_after_another_while_the_next_is_collected() -> None
     assert (server.answered, sink.counts) == (3, {"q": (6, 3), "other": (2, 1)})
 
 
-def test_connects_while_the_task_waits_for_rows() -> None:
+def test_connects_while_the_task_waits_for_rows():
     server, connecting, reached = Server(), threading.Event(), threading.Event()
 
-    def connect() -> ThreadTransport:
+    def connect() -> BlockingTransport:
         connecting.set()
         assert reached.wait(WAIT_S)
-        return cast(ThreadTransport, server)
+        return cast(BlockingTransport, server)
 
     with AppendSink(connect, OPTIONS, TASK) as sink:
         assert connecting.wait(WAIT_S)
@@ -76,8 +73,8 @@ def test_connects_while_the_task_waits_for_rows() -> None:
     assert sink.counts == {"q": (2, 1)}
 
 
-def test_task_without_rows_fails_if_it_cannot_connect() -> None:
-    def connect() -> ThreadTransport:
+def test_task_without_rows_fails_if_it_cannot_connect():
+    def connect() -> BlockingTransport:
         raise GlideMQConnectionError("no server")
 
     with AppendSink(connect, OPTIONS, TASK) as sink, pytest.raises(GlideMQConnectionError, match="no server"):
@@ -87,7 +84,7 @@ def test_task_without_rows_fails_if_it_cannot_connect() -> None:
 class Staging:
     """Notes the calls, and replies with a state."""
 
-    def __init__(self, state: str) -> None:
+    def __init__(self, state: str):
         self.state, self.functions = state, list[str]()
 
     def call_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -98,9 +95,9 @@ class Staging:
 
 
 @pytest.mark.parametrize("state", ["open", "done", "aborted"])
-def test_state_of_the_write_is_checked_with_the_first_rows(state: str) -> None:
+def test_state_of_the_write_is_checked_with_the_first_rows(state: str):
     server, write = Staging(state), WriteId(id="w", home=OPTIONS.keys, driver="d")
-    with StagedSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK, write) as sink:
+    with StagedSink(lambda: cast(BlockingTransport, server), OPTIONS, TASK, write) as sink:
         sink.begin(create=True)
         sink.send([Request("q", b"a", 1)])
         if state == "open":
@@ -111,32 +108,32 @@ def test_state_of_the_write_is_checked_with_the_first_rows(state: str) -> None:
     assert server.functions == ["write_open", "write_stage"]
 
 
-def test_queues_of_a_write_that_is_over_get_no_rows() -> None:
+def test_queues_of_a_write_that_is_over_get_no_rows():
     server, write = Staging("done"), WriteId(id="w", home=OPTIONS.keys, driver="d")
-    with StagedSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK, write) as sink:
+    with StagedSink(lambda: cast(BlockingTransport, server), OPTIONS, TASK, write) as sink:
         sink.begin(create=True)
         with pytest.raises(WriteOver):
             sink.send([Request("other", b"a", 1)])
     assert server.functions == ["write_open"]
 
 
-def test_first_rows_are_sent_soon() -> None:
+def test_first_rows_are_sent_soon():
     server, rows = Staging("open"), PackedRows(memoryview(bytes(100)), np.arange(101, dtype=np.int32))
     sent: list[int] = []
 
     class Noting(AppendSink):
-        def send(self, requests: Sequence[Request]) -> None:
+        def send(self, requests: Sequence[Request]):
             sent.append(len(requests))
 
     options = replace(OPTIONS, batch_size=1)
-    with Noting(lambda: cast(ThreadTransport, server), options, TASK) as sink:
+    with Noting(lambda: cast(BlockingTransport, server), options, TASK) as sink:
         collected = Batches(sink, options)
         collected.put("q", rows)
         collected.end()
     assert sent == [1, 2, 4, 8, 16, 32, 32, 5]
 
 
-def test_full_fair_key_fails_the_task() -> None:
+def test_full_fair_key_fails_the_task():
     class Full(Server):
         def call_all(self, calls: Sequence[Call[Any]]) -> list[AddReply]:
             super().call_all(calls)
@@ -150,8 +147,8 @@ def test_full_fair_key_fails_the_task() -> None:
             sink.finish()
 
 
-def test_next_group_is_not_sent_after_an_error() -> None:
-    server = Server(StagedWriteError("w", "q", "gap"))
+def test_next_group_is_not_sent_after_an_error():
+    server = Server(StagedWriteError("w", "q", "full"))
     with sink_of(server) as sink:
         sink.send([Request("q", b"a", 1)])
         sink.send([Request("q", b"b", 1)])
@@ -161,10 +158,10 @@ def test_next_group_is_not_sent_after_an_error() -> None:
     assert server.answered == 1
 
 
-def test_a_failing_task_waits_for_its_call() -> None:
+def test_a_failing_task_waits_for_its_call():
     server = Server()
 
-    def fail() -> None:
+    def fail():
         with sink_of(server) as sink:
             sink.send([Request("q", b"a", 1)])
             assert server.begun.acquire(timeout=WAIT_S)
@@ -174,3 +171,32 @@ def test_a_failing_task_waits_for_its_call() -> None:
     with pytest.raises(KeyError):
         fail()
     assert server.answered == 1
+
+
+@pytest.mark.parametrize(("cost_us", "least", "most"), [(4, 900, 1_000), (20, 250, 300)])
+def test_group_follows_the_time_of_the_replies_before(
+    monkeypatch: pytest.MonkeyPatch, cost_us: int, least: int, most: int
+):
+    """Other clients wait for a group: about 6 ms, whatever the server needs for a row."""
+    sizes: list[int] = []
+
+    class Slow(Server):
+        def call_all(self, calls: Sequence[Call[Any]]) -> list[AddReply]:
+            done = sum(sizes) * cost_us / 1e6
+            monkeypatch.setattr("glidemq_py.spark.sinks._monotonic", lambda: done)
+            return [AddReply(now=1, results=["1"]) for _ in calls]
+
+    class Noting(AppendSink):
+        def send(self, requests: Sequence[Request]):
+            sizes.append(sum(request.rows for request in requests))
+            super().send(requests)
+            self.finish()
+
+    monkeypatch.setattr("glidemq_py.spark.sinks._monotonic", lambda: 0.0)
+    rows = PackedRows(memoryview(bytes(20_000)), np.arange(20_001, dtype=np.int32))
+    options = replace(OPTIONS, batch_size=50)
+    with Noting(lambda: cast(BlockingTransport, Slow()), options, TASK) as sink:
+        collected = Batches(sink, options)
+        collected.put("q", rows)
+        collected.end()
+    assert least <= sorted(sizes)[len(sizes) // 2] <= most

@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py._client.embedded import free_port
-from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.spark import last_report
 from glidemq_py.sync import Queue
 from glidemq_py.testing import RespClient, ServerProcess
+from tests.inside import free_port, split_partition_id
 from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 
 pytestmark = pytest.mark.slow
 
-WITHOUT_PARTITIONS = 4
+WITHOUT_PARTITIONS = 3
 """Runs whose queues have no partitions, the first ones."""
 
 PROGRAM = """
@@ -91,23 +90,22 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_retries_and_speculation(
     master: str, private_server: Callable[..., ServerProcess], cluster_url: str, cluster_resp: RespClient,
     queue_name: str, tmp_path: Path,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """A worker process that is killed and a task that hangs; on one server, and on a cluster of them.
 
     The last queues have partitions, and their attempts that fail add a part of their rows.
     """
     place = private_server()
     faults = (
-        ("kill", place.url, "atomic"), ("hang", place.url, "atomic"), ("hang", place.url, "task"),
-        ("kill", cluster_url, "atomic"), ("hang", place.url, "task"), ("kill", cluster_url, "task"),
-        ("hang", cluster_url, "task"),
+        ("kill", place.url), ("hang", place.url), ("kill", cluster_url), ("hang", place.url), ("kill", cluster_url),
+        ("hang", cluster_url),
     )  # fmt: skip
     runs = [
         {
             "url": url, "fault": fault, "folder": str(tmp_path / str(n)), "queue": f"{queue_name}-{n}",
-            "guarantee": guarantee, "batchSize": str(250 if n < WITHOUT_PARTITIONS else 10),
+            "batchSize": str(250 if n < WITHOUT_PARTITIONS else 10),
         }
-        for n, (fault, url, guarantee) in enumerate(faults)
+        for n, (fault, url) in enumerate(faults)
     ]  # fmt: skip
     for run in runs:
         Path(run["folder"]).mkdir()
@@ -128,10 +126,9 @@ def test_retries_and_speculation(
         assert not list(folder.glob("uncopied-*")), "the copy should have ended it, not the attempt that hung"
     with place.client() as client:
         assert isinstance(client, RespClient)
-        for run, resp in zip(runs, (client, client, client, cluster_resp), strict=False):
-            states = None if run["guarantee"] == "atomic" else {None}  # the ledger of `task` is a hash without a state
+        for run, resp in zip(runs, (client, client, cluster_resp), strict=False):
             for n in range(3):
-                Written(resp, f"{run['queue']}-{n}").check([str(i) for i in range(1_000) if i % 3 == n], states)
+                Written(resp, f"{run['queue']}-{n}").check([str(i) for i in range(1_000) if i % 3 == n])
             report = last_report(run["queue"], url=run["url"])
             assert report is not None
             assert (report.jobs, report.skipped, report.repeated) == (1_000, 0, False)

@@ -6,47 +6,43 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import UnsupportedOptionError
+from glidemq_py import GlideMQValidationError
 from glidemq_py.testing import RespClient
 from tests.spark.conftest import ROOT, Written
-
-
-def forget_commit(checkpoint: Path) -> None:
-    """Delete Spark's record of the last batch: as if the driver had died after the queue's commit."""
-    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+from tests.spark.queries import Driver, Query, forget_commit
 
 
 class Stream:
     """Files in a folder, read two a micro-batch of 100 rows each, and written to a queue."""
 
-    def __init__(self, spark: Any, folder: Path, url: str, queue: str) -> None:
+    def __init__(self, spark: Any, folder: Path, url: str, queue: str):
         from tests.spark.faults import FaultySource
 
         spark.dataSource.register(FaultySource)
-        self._spark, self.folder, self.notes = spark, folder, folder / "notes"
+        self._spark, self.folder, self.notes, self.queue = spark, folder, folder / "notes", queue
         self._options = {"url": url, "queue": queue, "jobName": "n"}
         for name in ("in", "notes"):
             (folder / name).mkdir()
         self.rows = 0
 
-    def add(self, files: int) -> None:
+    def add(self, files: int, queues: int = 0):
+        """Add files of rows, for so many other queues; 0 = for the queue of the option."""
         for _ in range(files):
-            text = "".join(json.dumps({"data": str(n)}) + "\n" for n in range(self.rows, self.rows + 100))
+            numbers = range(self.rows, self.rows + 100)
+            rows = [{"data": str(n)} | ({"queue": f"{self.queue}-{n % queues}"} if queues else {}) for n in numbers]
             self.rows += 100
-            (self.folder / "in" / f"{self.rows:05}.json").write_text(text)
+            (self.folder / "in" / f"{self.rows:05}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(self, **options: Any) -> None:
+    def run(self, **options: Any):
         """Wait until all present rows are written."""
-        source = self._spark.readStream.schema("data string").option("maxFilesPerTrigger", 2)
+        source = self._spark.readStream.schema("data string, queue string").option("maxFilesPerTrigger", 2)
         writer = source.json(str(self.folder / "in")).repartition(2).writeStream
         writer = (
             writer.format("faulty").trigger(availableNow=True).options(folder=self.notes, **self._options, **options)
         )
         writer.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
 
-    def forget_commit(self) -> None:
+    def forget_commit(self):
         """As if the driver had died after the queue's commit and before Spark's."""
         forget_commit(self.folder / "checkpoint")
 
@@ -54,31 +50,31 @@ class Stream:
     def expected(self) -> list[str]:
         return [str(n) for n in range(self.rows)]
 
+    def check(self, written: Written):
+        """Each row is one job, and nothing is left but the number of the last micro-batch."""
+        written.check(self.expected, {"string"})
+        assert [name.split(":")[0] for name in written.staged] == ["write-stream"]
+
 
 @pytest.fixture
 def stream(spark: Any, tmp_path: Path, url: str, queue_name: str) -> Stream:
     return Stream(spark, tmp_path, url, queue_name)
 
 
-def ledger_only(written: Written) -> None:
-    assert [(name.split(":")[0], kind) for name, kind in written.staged.items()] == [("write-stream", "string")]
-
-
 def test_stream_is_written_once(stream: Stream, written: Written):
     stream.add(4)
     stream.run()
-    written.check(stream.expected, {"string"})
+    stream.check(written)
     stream.add(2)
     stream.run()
-    written.check(stream.expected, {"string"})
-    ledger_only(written)
+    stream.check(written)
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill"])
 def test_failed_stream_task_is_retried(stream: Stream, written: Written, fault: str):
     stream.add(2)
     stream.run(fault=fault, faultrow=50)
-    written.check(stream.expected, {"string"})
+    stream.check(written)
 
 
 def test_failed_micro_batch_is_repeated(stream: Stream, written: Written):
@@ -86,8 +82,7 @@ def test_failed_micro_batch_is_repeated(stream: Stream, written: Written):
     with pytest.raises(Exception, match="on purpose"):
         stream.run(fault="raise", faultrow=50, faultattempts=9)
     stream.run()
-    written.check(stream.expected, {"string"})
-    ledger_only(written)
+    stream.check(written)
 
 
 @pytest.mark.parametrize("calls", ["before", "2", "after"])
@@ -96,8 +91,7 @@ def test_a_stream_whose_commit_crashes(stream: Stream, written: Written, calls: 
     with pytest.raises(Exception, match="Writing job failed"):
         stream.run(commit=calls, abort="never", batchSize=30)
     stream.run()
-    written.check(stream.expected, {"string"})
-    ledger_only(written)
+    stream.check(written)
 
 
 def test_published_micro_batch_without_spark_commit(stream: Stream, written: Written):
@@ -106,46 +100,25 @@ def test_published_micro_batch_without_spark_commit(stream: Stream, written: Wri
     stream.forget_commit()
     stream.add(2)
     stream.run()
-    written.check(stream.expected, {"string"})
-    ledger_only(written)
+    stream.check(written)
 
 
-def test_the_guarantee_task_of_a_stream(stream: Stream, written: Written):
-    stream.add(2)
-    stream.run(guarantee="task")
+def test_a_stream_to_several_queues(stream: Stream, queue_name: str, resp: RespClient):
+    stream.add(2, queues=2)
+    stream.run()
     stream.forget_commit()
-    stream.run(guarantee="task")
-    assert sorted(written.data) == sorted(stream.expected)
-
-
-def test_a_stream_to_several_queues(spark: Any, tmp_path: Path, url: str, queue_name: str, resp: RespClient):
-    class Spread(Stream):
-        def add(self, files: int) -> None:
-            for _ in range(files):
-                rows = [{"data": str(n), "queue": f"{queue_name}-{n % 2}"} for n in range(self.rows, self.rows + 100)]
-                self.rows += 100
-                (tmp_path / "in" / f"{self.rows:05}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    stream = Spread(spark, tmp_path, url, queue_name)
-    stream.add(2)
-    source = spark.readStream.schema("data string, queue string").json(str(tmp_path / "in"))
-    for again in (False, True):
-        writer = source.writeStream.format("glidemq").trigger(availableNow=True)
-        writer = writer.options(url=url, queue=queue_name, jobName="n", checkpointLocation=str(tmp_path / "checkpoint"))
-        writer.start().awaitTermination()
-        if not again:
-            stream.forget_commit()
+    stream.run()
     for i in range(2):
         Written(resp, f"{queue_name}-{i}").check([n for n in stream.expected if int(n) % 2 == i])
 
 
-@pytest.mark.parametrize("guarantee", ["atomic", "task", "append"])
+@pytest.mark.parametrize("guarantee", ["atomic", "append"])
 def test_frames_of_a_stream(spark: Any, tmp_path: Path, url: str, queue_name: str, written: Written, guarantee: str):
     """`foreachBatch`: frames as any others, several of them in one micro-batch, each with its own name."""
     stream = Stream(spark, tmp_path, url, queue_name)
     stream.add(2)
 
-    def save(frame: Any, batch: int) -> None:
+    def save(frame: Any, batch: int):
         for part in (0, 1):
             options = {"url": url, "queue": queue_name, "jobName": "n", "guarantee": guarantee}
             if guarantee != "append":
@@ -174,7 +147,7 @@ def test_documented_frames_survive_a_new_checkpoint(
     code = code.replace('queue="orders"', f'url="{url}", queue="{queue_name}"')
     code = code.replace("orders.writeStream", "query = orders.writeStream")
 
-    def run(number: int, checkpoint: str) -> None:
+    def run(number: int, checkpoint: str):
         rows = [{"data": str(n), "paid": True} for n in range(number * 100, number * 100 + 100)]
         folder = tmp_path / f"in-{number}"
         folder.mkdir(exist_ok=True)
@@ -227,207 +200,140 @@ def test_complete_output_mode_is_rejected(spark: Any, url: str, queue_name: str,
 
 
 class Events:
-    """The events of a queue, and a reader of them that is called as Spark calls it, a restarted query at a time."""
+    """The events of a queue."""
 
-    def __init__(self, url: str, queue: str, resp: RespClient) -> None:
-        self._resp = resp
-        self.options = {"url": url, "queue": queue, "view": "events", "startingOffsets": "earliest"}
-        self._key = f"glide:{{{queue}}}:events"
-        self._batch: tuple[Any, Any] | None = None
-        self._offset: Any = None
-        self._found: list[int] = []
+    def __init__(self, resp: RespClient, queue: str):
+        self._resp, self._key = resp, f"glide:{{{queue}}}:events"
         self.written = 0
 
-    def emit(self, count: int, *trim: Any) -> None:
-        for _ in range(count):
-            self._resp.execute("XADD", self._key, *trim, "*", "event", "added", "jobId", self.written, "name", "n")
-            self.written += 1
+    def emit(self, count: int) -> list[str]:
+        """Add events, and return the ids of their jobs: consecutive numbers."""
+        new = [str(self.written + n) for n in range(count)]
+        for job in new:
+            self._resp.execute("XADD", self._key, "*", "event", "added", "jobId", job, "name", "n")
+        self.written += count
+        return new
 
-    def trim(self, keep: int) -> None:
+    def trim(self, keep: int):
         self._resp.execute("XTRIM", self._key, "MAXLEN", "=", keep)
 
-    def delete(self) -> None:
+    def delete(self):
         self._resp.execute("DEL", self._key)
 
     def ids(self) -> list[str]:
         return [entry for entry, _ in self._resp.execute("XRANGE", self._key, "-", "+")]
 
-    def run(self, **options: str) -> list[int]:
-        """Repeat the micro-batch that failed, if there is one, then read what is new; return the rows of each."""
-        from glidemq_py.spark.events_reader import EventsReader
-        from glidemq_py.spark.read_options import ReadOptions
 
-        given = {name.lower(): text for name, text in (self.options | options).items()}
-        reader = EventsReader(ReadOptions.parse(given, streaming=True), (("jobId", "string"),))
-        self._offset = self._offset or json.loads(json.dumps(reader.initialOffset()))
-        found: list[int] = []
-        for _ in range(2):
-            if self._batch is None:
-                end = reader.latestOffset(self._offset, reader.getDefaultReadLimit())
-                self._batch = self._offset, json.loads(json.dumps(end))
-            parts = reader.partitions(*self._batch)
-            jobs = [job for part in parts for rows in reader.read(part) for job in rows.column(0).to_pylist()]
-            self._found += map(int, jobs)
-            found += [len(jobs)] if jobs else []
-            (_, self._offset), self._batch = self._batch, None
-        return found
-
-    def read(self) -> list[int]:
-        """Numbers of the events that were read, sorted."""
-        return sorted(self._found)
-
-
-class EventsInSpark(Events):
-    """The same, by a real query with a checkpoint, which writes the events into files."""
-
-    def __init__(self, spark: Any, url: str, queue: str, folder: Path, resp: RespClient) -> None:
-        super().__init__(url, queue, resp)
-        self._spark, self._folder = spark, folder
-
-    def run(self, **options: Any) -> list[int]:
-        """Rows of each micro-batch of this run."""
-        reader = self._spark.readStream.format("glidemq").options(**self.options | options).load()
-        writer = reader.writeStream.format("json").option("checkpointLocation", str(self._folder / "checkpoint"))
-        query = writer.trigger(availableNow=True).start(str(self._folder / "out"))
-        query.awaitTermination()
-        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
-
-    def read(self) -> list[int]:
-        """Numbers of the events that were read, sorted."""
-        found = self._spark.read.schema("jobId string").json(str(self._folder / "out"))
-        return sorted(int(row.jobId) for row in found.collect())
+@pytest.fixture
+def events(resp: RespClient, queue_name: str) -> Events:
+    return Events(resp, queue_name)
 
 
 @pytest.fixture
-def events(url: str, queue_name: str, resp: RespClient) -> Events:
-    for module in ("pyarrow", "pyspark"):
-        pytest.importorskip(module)
-    return Events(url, queue_name, resp)
+def query(spark: Any, url: str, queue_name: str, tmp_path: Path) -> Query:
+    return Query(spark, tmp_path, "jobId string", url=url, queue=queue_name, view="events")
 
 
 @pytest.fixture
-def events_in_spark(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient) -> EventsInSpark:
-    return EventsInSpark(spark, url, queue_name, tmp_path, resp)
+def driver(url: str, queue_name: str) -> Driver:
+    return Driver(url, queue_name, "events")
 
 
-@pytest.fixture
-def bounded(spark: Any) -> None:
-    """Micro-batches of streams can be bounded since PySpark 4.2."""
-    if tuple(map(int, spark.version.split(".")[:2])) < (4, 2):
-        pytest.skip(f"PySpark {spark.version} does not bound micro-batches")
+def jobs_in(query: Query) -> list[int]:
+    return sorted(int(row.jobId) for row in query.rows())
 
 
-def test_events_are_read_once_in_bounded_batches(events_in_spark: EventsInSpark, bounded: None):
-    events_in_spark.emit(500)
-    assert events_in_spark.run(maxOffsetsPerTrigger=200) == [200, 200, 100]
-    events_in_spark.emit(750)
-    assert events_in_spark.run() == [750]
-    assert events_in_spark.run() == []
-    assert events_in_spark.read() == list(range(1_250))
+def test_events_are_read_once_in_bounded_batches(events: Events, query: Query, bounded: None):
+    events.emit(500)
+    assert query.run(maxOffsetsPerTrigger=200) == [200, 200, 100]
+    events.emit(750)
+    assert query.run() == [750]
+    assert query.run() == []
+    assert jobs_in(query) == list(range(1_250))
 
 
-def test_lost_events_fail_the_query(events_in_spark: EventsInSpark):
-    events_in_spark.emit(200)
-    assert events_in_spark.run() == [200]
-    events_in_spark.emit(300)
-    events_in_spark.trim(299)
-    with pytest.raises(Exception, match="1 events were trimmed"):
-        events_in_spark.run()
-    events_in_spark.run(failOnDataLoss="false")
-    assert events_in_spark.read() == [*range(200), *range(201, 500)]
+def test_lost_events_fail_the_query(events: Events, query: Query):
+    events.emit(200)
+    assert query.run() == [200]
+    events.emit(300)
+    events.trim(299)
+    with pytest.raises(Exception, match="1 events were deleted before they were read"):
+        query.run()
+    query.run(failOnDataLoss="false")
+    assert jobs_in(query) == [*range(200), *range(201, 500)]
 
 
-def test_events_are_read_once(events: Events):
-    events.emit(700)
-    assert events.run() == [700]
-    assert events.run() == []
-    events.emit(50)
-    assert events.run() == [50]
-    assert events.read() == list(range(750))
-
-
-def test_unsupported_batch_limit_is_rejected(monkeypatch: pytest.MonkeyPatch, url: str, queue_name: str):
-    for module in ("pyarrow", "pyspark"):
-        pytest.importorskip(module)
-    from glidemq_py.spark import api, source
+def test_unsupported_batch_limit_is_rejected(monkeypatch: pytest.MonkeyPatch, driver: Driver):
+    from glidemq_py.spark import api
 
     monkeypatch.setattr(api, "ADMISSION", False)
-    options = {"url": url, "queue": queue_name, "view": "events", "maxoffsetspertrigger": "5"}
-    with pytest.raises(UnsupportedOptionError, match=r"'maxOffsetsPerTrigger' = 5: requires PySpark 4\.2"):
-        source.make_stream_reader(options, None)
+    with pytest.raises(GlideMQValidationError, match=r"'maxOffsetsPerTrigger' = 5: requires PySpark 4\.2"):
+        driver.reader(maxOffsetsPerTrigger="5")
 
 
 def test_event_columns(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient):
-    resp.execute(
-        "XADD", f"glide:{{{queue_name}}}:events", "1700000000123-4", "event", "completed", "jobId", "7", "x", "y"
-    )
-    reader = spark.readStream.format("glidemq").options(
-        url=url, queue=queue_name, view="events", startingOffsets="earliest"
-    )
-    query = reader.load().writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
-    query.awaitTermination()
-    (row,) = spark.sql("select *, unix_millis(timestamp) as ms from seen").collect()
-    assert (row.eventId, row.ms, row.event, row.jobId) == ("1700000000123-4", 1_700_000_000_123, "completed", "7")
+    fields = ("event", "completed", "jobId", "7", "x", "y")
+    resp.execute("XADD", f"glide:{{{queue_name}}}:events", "1700000000123-4", *fields)
+    schema = "eventId string, timestamp long, event string, jobId string, fields map<string,string>"
+    query = Query(spark, tmp_path, schema, url=url, queue=queue_name, view="events")
+    assert query.run() == [1]
+    (row,) = query.rows()
+    assert (row.eventId, row.timestamp, row.event, row.jobId) == (
+        "1700000000123-4", 1_700_000_000_123, "completed", "7"
+    )  # fmt: skip
     assert row.fields == {"x": "y"}
+    default = spark.readStream.format("glidemq").options(url=url, queue=queue_name, view="events").load()
+    kinds = [field.simpleString().partition(":")[2] for field in default.schema.fields]
+    assert kinds == ["string", "timestamp", "string", "string", "map<string,string>"]
+
+
+def test_events_are_read_once(events: Events, driver: Driver):
+    for count in (700, 0, 50):
+        new = events.emit(count)
+        assert driver.batch() == new
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_lost_events_are_counted_exactly(events: Events, lost: int):
+def test_lost_events_are_counted_exactly(events: Events, driver: Driver, lost: int):
     events.emit(200)
-    events.run()
-    events.emit(300)
+    driver.batch()
+    new = events.emit(300)
     events.trim(300 - lost)
     if lost:
-        with pytest.raises(Exception, match=rf"{lost} events were trimmed"):
-            events.run()
-        events.run(failOnDataLoss="false")
-    else:
-        assert events.run() == [300]
-    assert events.read() == [*range(200), *range(200 + lost, 500)]
+        with pytest.raises(Exception, match=rf"{lost} events were deleted before they were read"):
+            driver.batch()
+    assert driver.batch(failOnDataLoss=str(not lost).lower()) == new[lost:]
 
 
-def test_trimming_read_events_is_not_a_loss(events: Events):
+def test_trimming_read_events_is_not_a_loss(events: Events, driver: Driver):
     events.emit(300)
-    events.run()
+    driver.batch()
     events.trim(0)
-    assert events.run() == []
-    events.emit(10)
-    assert events.run() == [10]
+    assert driver.batch() == []
+    new = events.emit(10)
+    assert driver.batch() == new
 
 
-def test_a_queue_that_was_deleted(events: Events):
+@pytest.mark.parametrize("more", [30, 99, 100, 900])
+def test_a_queue_that_was_deleted(events: Events, driver: Driver, more: int):
+    """And has had as many events since, or more, or fewer."""
     events.emit(100)
-    events.run()
+    driver.batch()
     events.delete()
-    events.emit(30)
-    with pytest.raises(Exception, match="the queue was deleted"):
-        events.run()
-    events.run(failOnDataLoss="false")
-    events.emit(5)
-    assert events.run() == [5]
+    new = events.emit(more)
+    with pytest.raises(Exception, match="the events were deleted, or a failover"):
+        driver.batch()
+    assert [*driver.batch(failOnDataLoss="false"), *driver.batch(failOnDataLoss="false")] == new
+    new = events.emit(5)
+    assert driver.batch() == new
 
 
-@pytest.mark.parametrize("more", [99, 100, 900])
-def test_a_queue_that_was_deleted_and_has_had_as_many_events_since(events: Events, more: int):
-    events.emit(100)
-    events.run()
-    events.delete()
-    events.emit(more)
-    with pytest.raises(Exception, match="the queue was deleted"):
-        events.run()
-    events.run(failOnDataLoss="false")
-    assert events.read() == list(range(100 + more))
-
-
-def test_starting_offsets(events: Events):
-    events.emit(40)
-    after = events.ids()[29]
-    assert events.run(startingOffsets=after) == [10]
-    assert events.read() == list(range(30, 40))
-
-
-def test_the_latest_offset_is_that_of_the_start(events: Events):
-    events.emit(40)
-    assert events.run(startingOffsets="latest") == []
-    events.emit(7)
-    assert events.run(startingOffsets="latest") == [7]
+@pytest.mark.parametrize("starting", ["latest", "id"])
+def test_starting_offsets(events: Events, driver: Driver, starting: str):
+    new = events.emit(40)
+    if starting == "id":
+        assert driver.batch(startingOffsets=events.ids()[29]) == new[30:]
+    else:
+        assert driver.batch(startingOffsets="latest") == []
+    new = events.emit(7)
+    assert driver.batch() == new

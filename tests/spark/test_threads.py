@@ -1,20 +1,31 @@
 """Tests of drivers that save in several threads."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import pytest
 
 from tests.spark.conftest import Written
 
 
-def test_threads_save_at_once(spark: Any, sink: Callable[..., Any], written: Written):
-    """A thread needs an active session, as docs/learn/spark.md says."""
+@pytest.mark.parametrize(
+    ("options", "states"),
+    [
+        ({}, ["done"] * 4),
+        ({"writeId": "same"}, ["done", "repeated", "repeated", "repeated"]),
+        ({"guarantee": "append"}, ["done"] * 4),
+    ],
+)
+def test_threads_save_at_once(spark: Any, url: str, written: Written, options: dict[str, str], states: list[str]):
+    """New threads have no active session, in which Spark finds the data source."""
+    from glidemq_py.spark import save
+
     frame = spark.range(3).selectExpr("cast(id as string) as data")
 
-    def save(number: int) -> None:
-        spark.createDataFrame([], "a int")
-        sink(frame, writeId=f"w{number}").save()
+    def save_one(_: int) -> Any:
+        return save(frame, written.queue, url=url, jobName="n", **options)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(save, range(4)))
-    assert sorted(written.data) == sorted(["0", "1", "2"] * 4)
+    with ThreadPoolExecutor(1 if "writeId" in options else 4) as pool:
+        rows = list(pool.map(save_one, range(4)))
+    assert [row.state for row in rows] == states
+    assert sum(row.jobs for row in rows) == len(written.data) == 3 * states.count("done")

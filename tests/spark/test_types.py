@@ -91,14 +91,3 @@ def test_frame_is_read_back_with_its_schema(spark: Any, sink: Callable[..., Any]
     sink(frame).save()
     read = source().load().select(F.from_json("data", frame.schema).alias("row")).select("row.*")
     assert sorted(read.collect()) == sorted(frame.collect())
-
-
-def test_not_finite_numbers_fail_the_save(spark: Any, sink: Callable[..., Any], written: Written):
-    from pyspark.errors import PySparkException
-
-    frame = spark.range(0, 10, numPartitions=1).selectExpr("if(id = 7, double('NaN'), id) as x")
-    with pytest.raises(
-        PySparkException, match="column 'x', row 8 of its partition = nan: NaN and infinities are rejected"
-    ):
-        sink(frame, nonFinite="reject").save()
-    assert written.data == []

@@ -1,7 +1,9 @@
 """Tests of writing: columns, options, and errors before a task starts."""
 
 import json
+import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -41,46 +43,53 @@ async def test_written_jobs_are_completed(spark: Any, sink: Callable[..., Any], 
 def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, queue_name: str, resp: RespClient):
     schema = (
         "queue string, NAME string, data string, jobId string, delay long, priority int, attempts short, ttl long, "
-        "orderingKey string, lifo boolean, rank int, fairKey string, opts string"
+        "orderingKey string, lifo boolean, rank int, fairKey string, runAt timestamp, deduplicationId string, "
+        "timeout int, backoff string, removeOnComplete boolean, removeOnFail int"
     )
-    no = (None,) * 13
+    no = (None,) * 18
+    due = datetime(2100, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     rows: list[tuple[Any, ...]] = [
         no,
         ("other-" + queue_name, "a", '{"x":1}', *no[3:]),
         (None, "b", "[1]", "mine", 60_000, *no[5:]),
         (None, "c", "1", None, None, 7, 3, 60_000, *no[8:]),
-        (None, "d", "2", *no[3:8], "group", None, None, None, '{"removeOnFail": 5, "headers": {"tenant": "acme"}}'),
-        (None, "e", "3", *no[3:9], True, None, None, '{"backoff": {"type": "fixed", "delay": 5}, "attempts": 9}'),
-        (None, "f", "4", *no[3:10], -5, None, None),
-        (None, "g", "5", *no[3:11], "acme", None),
+        (None, "d", "2", *no[3:8], "group", *no[9:13], "once", 9_000, None, True, 5),
+        (None, "e", "3", *no[3:9], True, *no[10:15], '{"type": "fixed", "delay": 5}', None, None),
+        (None, "f", "4", *no[3:10], -5, *no[11:]),
+        (None, "g", "5", *no[3:11], "acme", *no[12:]),
+        (None, "h", "6", *no[3:12], due, *no[13:]),
     ]
     frame = spark.createDataFrame(rows, schema).coalesce(1)
     sink(frame, attempts=4, removeOnComplete='{"count": 10}', events="each").save()
     (other,) = Written(resp, "other-" + queue_name).jobs
     assert (other["name"], other["data"]) == ("a", '{"x":1}')
     base = {"attempts": 4, "removeOnComplete": {"count": 10}}
-    jobs = {job["name"]: job for job in map(written.job, ["1", "mine", "2", "3", "4", "5", "6"])}
+    jobs = {job["name"]: job for job in map(written.job, ["1", "mine", "2", "3", "4", "5", "6", "7"])}
     opts = {name: json.loads(job["opts"]) for name, job in jobs.items()}
     assert opts == {
         "n": base,
         "b": base | {"jobId": "mine", "delay": 60_000},
         "c": base | {"attempts": 3, "priority": 7, "ttl": 60_000},
-        "d": base | {"ordering": {"key": "group"}, "removeOnFail": 5, "headers": {"tenant": "acme"}},
-        "e": base | {"attempts": 9, "lifo": True, "backoff": {"type": "fixed", "delay": 5}},
+        "d": base
+        | {"ordering": {"key": "group"}, "deduplication": {"id": "once", "mode": "simple"}, "timeout": 9_000}
+        | {"removeOnComplete": True, "removeOnFail": 5},
+        "e": base | {"lifo": True, "backoff": {"type": "fixed", "delay": 5}},
         "f": base | {"rank": -5},
         "g": base | {"fairKey": "acme"},
+        "h": base,
     }
     states = {
         name: (job["state"], job["maxAttempts"], job["groupKey"] if name == "d" else "") for name, job in jobs.items()
     }
     assert states == {
         "n": ("waiting", "4", ""), "b": ("delayed", "4", ""), "c": ("prioritized", "3", ""),
-        "d": ("waiting", "4", "group"), "e": ("waiting", "9", ""), "f": ("prioritized", "4", ""),
-        "g": ("waiting", "4", ""),
+        "d": ("waiting", "4", "group"), "e": ("waiting", "4", ""), "f": ("prioritized", "4", ""),
+        "g": ("waiting", "4", ""), "h": ("delayed", "4", ""),
     }  # fmt: skip
+    assert int(jobs["h"]["timestamp"]) + int(jobs["h"]["delay"]) == due.timestamp() * 1_000
     assert (jobs["n"]["data"], jobs["c"]["expireAt"] > jobs["c"]["timestamp"]) == ("null", True)
-    assert written.run("XLEN", "events") == 7
-    assert written.run("ZRANGE", "fairq:acme", 0, -1) == ["6"]
+    assert written.run("XLEN", "events") == 8
+    assert written.run("ZRANGE", "fairq:acme", 0, -1) == [jobs["g"]["id"]]
 
 
 def as_spark_passes(url: str, queue: str, options: dict[str, Any]) -> dict[str, str]:
@@ -95,14 +104,17 @@ def as_spark_passes(url: str, queue: str, options: dict[str, Any]) -> dict[str, 
         (["'[1, 2]' as data"], {}, "[1, 2]"),
         (["'plain' as data"], {"dataFormat": "text"}, '"plain"'),
         (["named_struct('a', 1, 'b', array(1.5D)) as data"], {}, {"a": 1, "b": [1.5]}),
-        (["map('k', named_struct('n', map('x', 2))) as data"], {}, {"k": {"n": {"x": 2}}}),
         (["7 as data"], {}, 7),
         (["cast(null as string) as data"], {}, None),
-        (["cast(1.10 as decimal(5,2)) as price", "true as ok"], {}, {"price": "1.10", "ok": True}),
-        (["date'2026-01-02' as d"], {}, {"d": "2026-01-02"}),
-        (["timestamp'2026-01-02 03:04:05' as t"], {}, {"t": "2026-01-02T03:04:05.000000Z"}),
-        (["1 as data", "'{\"own\":1}' as body"][1:], {"dataColumn": "body"}, {"own": 1}),
-        (["'x' as name"], {}, None),
+        (["'{\"own\":1}' as body"], {"dataColumn": "body"}, {"own": 1}),
+        (["'x' as name"], {"jobName": None, "column.name": "NAME"}, None),
+        (
+            ["'x' as name", "1 as rank", "2 as priority", "3 as delay", "4 as ttl", "'q' as queue"],
+            {},
+            {"name": "x", "rank": 1, "priority": 2, "delay": 3, "ttl": 4, "queue": "q"},
+        ),
+        (["7 as n", "0 as wait_ms"], {"column.delay": "wait_ms"}, {"n": 7}),
+        (["7 as data", "9 as level"], {"column.priority": "level"}, 7),
         (["'[1]' as data"], {"compression": "gzip"}, "gz"),
     ],
 )
@@ -110,7 +122,8 @@ def test_data(
     spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, str], expected: Any
 ):
     sink(spark.range(1).selectExpr(*select), **options).save()
-    (data,) = written.data
+    (job_id,) = written.ids or written.run("ZRANGE", "scheduled", 0, -1)
+    data = written.job(job_id)["data"]
     if expected == "gz":
         assert data.startswith("gz:")
     else:
@@ -126,7 +139,7 @@ def test_data(
         (["1 as id"], {"attempts": "many"}, "'attempts' = 'many': must be an integer"),
         (["1 as id"], {"priority": 5_000}, "'priority' = 5000: must be an integer from 0 to 2,047"),
         (["1 as id"], {"removeOnComplete": "all"}, "'removeOnComplete' = 'all': must be JSON"),
-        (["1 as id"], {"guarantee": "exactly"}, "'guarantee' = 'exactly': must be one of 'atomic', 'task', 'append'"),
+        (["1 as id"], {"guarantee": "exactly"}, "'guarantee' = 'exactly': must be one of 'atomic', 'append'"),
         (["1 as id"], {"queue": ""}, "'queue' = None: is required"),
         (["1 as id"], {"queue": "a:b"}, "'queue' = 'a:b': must not contain"),
         (
@@ -135,12 +148,31 @@ def test_data(
             "'lifo' = True: .* mutually exclusive",
         ),
         (["1 as id"], {"guarantee": "append", "writeId": "x"}, "'writeId' = 'x': has no effect"),
-        (["1 as id"], {"duplicates": "fail", "guarantee": "task"}, "'duplicates' = 'fail': needs guarantee"),
+        (["1 as id"], {"duplicates": "fail", "guarantee": "append"}, "'duplicates' = 'fail': needs guarantee"),
+        (["1 as id"], {"guarantee": "Task"}, "'guarantee' = 'task': is not supported: use 'atomic' .*'append'"),
         (["1 as id"], {"dataColumn": "body"}, "'dataColumn' = 'body': column does not exist; columns: 'id'"),
         (["1 as id"], {"batchSize": 0}, "'batchSize' = 0: must be an integer from 1 to"),
         (["1 as id"], {"host": "x"}, "'host' = .*: cannot be given together with 'url'"),
         (["1 as id"], {"url": "valkey://127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
-        (["'x' as priority", "1 as id"], {}, "column 'priority' must be byte or short or integer or long, not string"),
+        (
+            ["'x' as priority", "1 as data"],
+            {},
+            "column 'priority' must be byte or short or integer or long, not string",
+        ),
+        (["'x' as late", "1 as id"], {"column.runAt": "late"}, "column 'late' must be timestamp, not string"),
+        (["1 as id"], {"column.delay": "late"}, "'column.delay' = 'late': column does not exist; columns: 'id'"),
+        (["1 as id"], {"column.delai": "id"}, "'column.delai'.*did you mean 'column.delay'"),
+        (["'x' as who"], {"column.name": "who"}, "'column.name' = 'who': cannot be given together with 'jobName'"),
+        (["1 as a"], {"column.delay": "a", "delay": 5}, "'column.delay' = 'a': cannot be given together with 'delay'"),
+        (["1 as a", "2 as delay", "3 as data"], {"column.delay": "a"}, "'column.delay' = 'a': is given twice"),
+        (["1 as data", "'a' as job_id"], {}, "column 'job_id' is neither .*did you mean 'jobId'"),
+        (["1 as data", "5 as remove_on_complete"], {}, "'remove_on_complete' is neither .*mean 'removeOnComplete'"),
+        (
+            ["1 as data", "'{}' as opts"],
+            {},
+            "column 'opts' is not supported: .*'deduplicationId', 'timeout', 'backoff'",
+        ),
+        (["'{}' as Opts"], {}, "column 'Opts' is not supported: .*'removeOnFail'; if it is data, rename it"),
         (["'{}' as data", "1 as prioriti"], {}, "column 'prioriti' is neither .*did you mean 'priority'"),
         (["make_dt_interval(1) as data"], {}, "column 'data' is interval day to second, which has no JSON"),
         (["named_struct('a', 1, 'a', 2) as x"], {}, "column 'x.a' is duplicated"),
@@ -165,21 +197,33 @@ def test_invalid_options_are_rejected(
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("column", "way"),
     [
-        ({"atempts": 5}, "'atempts'.*did you mean 'attempts'"),
-        ({"dataColumn": "body"}, "'dataColumn' = 'body': column does not exist; columns: 'id'"),
-        ({"url": "valkey://127.0.0.1:1"}, r"cannot connect to 127.0.0.1:1.*write '\w{32}': this save did not start"),
+        *((name, "jobId") for name in ("jobId", "job_id", "JOB-ID")), ("ordering_key", "orderingKey"),
+        ("fairKey", "fairKey"), ("run_at", "runAt"), ("jobName", "name"), ("lifo", "lifo"), ("backoff", "backoff"),
+        ("deduplication", "deduplicationId"),
+        ("deduplicationId", "deduplicationId"), ("removeOnComplete", "removeOnComplete"),
+        ("remove_on_fail", "removeOnFail"),
     ],
-)
-def test_invalid_options_fail_on_the_driver(
-    spark: Any, sink: Callable[..., Any], written: Written, options: dict[str, Any], problem: str
-):
-    from pyspark.errors import AnalysisException
+)  # fmt: skip
+def test_names_of_options_are_not_taken_for_data(spark: Any, url: str, column: str, way: str):
+    """Without a column `data`: the error names both ways out."""
+    from glidemq_py.spark.source import make_writer
 
-    with pytest.raises(AnalysisException, match=f"(?s){problem}"):
-        sink(spark.range(1), **options).save()
-    written.check([])
+    schema = spark.range(1).selectExpr("id", f"'x' as `{column}`").schema
+    with pytest.raises(ColumnError, match=rf"column '{column}' .*\.option\(\"column\.{way}\".*else rename it"):
+        make_writer(as_spark_passes(url, "q", {}), schema, False)
+
+
+def test_assignment_of_columns_is_logged_once(spark: Any, url: str, queue_name: str, caplog: pytest.LogCaptureFixture):
+    from glidemq_py.spark.source import make_writer
+
+    caplog.set_level(logging.INFO, "glidemq_py")
+    schema = spark.range(1).selectExpr("'ada' as name", "'a@b' as email", "5 as wait_ms").schema
+    for _ in range(2):
+        make_writer(as_spark_passes(url, queue_name, {"column.delay": "wait_ms"}), schema, False)
+    lines = [record.getMessage() for record in caplog.records if "data:" in record.getMessage()]
+    assert lines == [f"queue {queue_name!r}: options: delay from 'wait_ms'; data: 'name', 'email'"]
 
 
 @pytest.mark.parametrize(
@@ -191,10 +235,18 @@ def test_invalid_options_fail_on_the_driver(
             "'priority', row 8 .* = 5000: must be an integer from 0 to 2,047",
         ),
         (["if(id = 7, '{\"a\":', '1') as data"], {}, "'data', row 8 of its partition = .*is not JSON"),
-        (["if(id = 7, null, 'a') as name"], {"jobName": None}, "'name', row 8 of its partition = None: is null"),
-        (["if(id = 7, '[]', null) as opts"], {}, "'opts', row 8 .*must be a JSON object"),
-        (["if(id = 7, '{\"atempts\": 3}', null) as opts"], {}, "'opts.atempts', row 8 .*did you mean 'attempts'"),
-        (["if(id = 7, 'a:b', null) as queue"], {}, "'queue', row 8 .*must not contain any of"),
+        (
+            ["if(id = 7, null, 'a') as name", "1 as data"],
+            {"jobName": None},
+            "'name', row 8 of its partition = None: is null",
+        ),
+        (
+            ["if(id = 7, '1s', null) as backoff", "1 as data"],
+            {"attempts": 3},
+            "'backoff', row 8 .*must be JSON: ms, or",
+        ),
+        (["if(id = 7, -1, null) as timeout", "1 as data"], {}, "'timeout', row 8 .* = -1: must be"),
+        (["if(id = 7, 'a:b', null) as queue", "1 as data"], {}, "'queue', row 8 .*must not contain any of"),
         (["if(id = 7, repeat('x', 2000000), 'x') as data"], {"dataFormat": "text"}, "'data', row 8 .*exceed the limit"),
     ],
 )
@@ -227,6 +279,13 @@ def test_invalid_value_fails_the_write(spark: Any, sink: Callable[..., Any], wri
     written.check([], {"aborted"})
 
 
+def test_errors_of_planning_are_raised_by_the_driver(spark: Any, sink: Callable[..., Any]):
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match=r"(?s)cannot connect to .*write '\w{32}': this save did not start"):
+        sink(spark.range(1), url="valkey://127.0.0.1:1").save()
+
+
 def test_modes(spark: Any, url: str, queue_name: str):
     from pyspark.errors import AnalysisException
 
@@ -255,7 +314,7 @@ def test_overwrite_deletes_waiting_jobs(
     sink(frame, overwrite="drain").save()
     assert len(written.data) == 304
     with pytest.raises(Exception, match="'overwrite' = 'drain': needs a frame and guarantee 'atomic'"):
-        sink(frame, overwrite="drain", guarantee="task").mode("overwrite").save()
+        sink(frame, overwrite="drain", guarantee="append").mode("overwrite").save()
     bad = frame.coalesce(1).selectExpr("if(data = '7', '{', data) as data")
     with pytest.raises(Exception, match="row 8 of its partition"):
         sink(bad, overwrite="drain").mode("overwrite").save()
@@ -270,23 +329,6 @@ def test_duplicates(spark: Any, sink: Callable[..., Any], written: Written):
     assert len(written.data) == 10
     sink(frame).save()
     written.check(["1"] * 300, {"done", "aborted"})
-
-
-def test_rows_of_small_calls_are_counted(spark: Any, sink: Callable[..., Any], url: str, written: Written):
-    frame = spark.range(0, 120, numPartitions=1).selectExpr("repeat('x', 1000) as data")
-    sink(frame, dataFormat="text", batchSize=50, maxBatchBytes=10_000, guarantee="task", writeId="w").save()
-    assert len(written.data) == 120
-    assert written.run("HGET", "write-once:w", "r0") == "0:1:0:120"
-
-
-def test_sql(spark: Any, url: str, queue_name: str, written: Written):
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW jobs (name STRING, data STRING) USING glidemq "
-        f"OPTIONS (url '{url}', queue '{queue_name}')"
-    )
-    spark.sql("INSERT INTO jobs SELECT 'welcome', to_json(named_struct('id', id)) FROM range(10)")
-    assert sorted(written.data) == [f'{{"id":{n}}}' for n in range(10)]
-    assert spark.sql("SELECT name, count(*) FROM jobs GROUP BY name").collect() == [("welcome", 10)]
 
 
 def test_path_is_the_queue(spark: Any, url: str, queue_name: str, written: Written):
@@ -304,7 +346,7 @@ def test_source_can_be_registered_explicitly(spark: Any, sink: Callable[..., Any
 
 
 def test_password_is_not_shown(spark: Any, sink: Callable[..., Any], url: str):
-    host, port = url.removeprefix("valkey://").split(":")
+    host, port = url.rpartition("@")[2].removeprefix("valkey://").split(":")
     parts = {"url": None, "host": host, "port": port, "username": "nobody", "password": "s3cret"}
     with pytest.raises(Exception, match=r"(?i)cannot connect|WRONGPASS|auth") as failure:
         sink(spark.range(3), **parts).save()

@@ -72,8 +72,8 @@ async def test_mistakes_are_reported_statically() -> None:
         await Queue("q").add("name", {}, {"attempts": 3})  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
         await Queue("q").add("name", countdown=5)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    with pytest.raises(TypeError), Queue("q"):  # type: ignore[attr-defined] # pyright: ignore[reportGeneralTypeIssues]
+    with pytest.raises(GlideMQError), Queue("q"):  # type: ignore[attr-defined] # pyright: ignore[reportGeneralTypeIssues]
         pass
-    with pytest.raises(TypeError):
+    with pytest.raises(GlideMQError):
         async with sync.Queue("q"):  # type: ignore[attr-defined] # pyright: ignore[reportGeneralTypeIssues]
             pass

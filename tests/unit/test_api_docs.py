@@ -22,7 +22,7 @@ def _public() -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(("name", "thing"), [pytest.param(*pair, id=pair[0]) for pair in _public()])
-def test_it_has_a_docstring(name: str, thing: object) -> None:
+def test_it_has_a_docstring(name: str, thing: object):
     if isinstance(thing, staticmethod | classmethod):
         thing = thing.__func__
     doc = vars(thing).get("__doc__") if inspect.isclass(thing) else getattr(thing, "__doc__", None)
@@ -31,17 +31,17 @@ def test_it_has_a_docstring(name: str, thing: object) -> None:
     assert doc.strip()[0].isupper() or doc.strip()[0] in "`\"'(*", name
 
 
-def test_every_exported_name_exists_once() -> None:
+def test_every_exported_name_exists_once():
     assert sorted(set(glidemq_py.__all__)) == sorted(glidemq_py.__all__)
     for name in glidemq_py.__all__:
         assert hasattr(glidemq_py, name)
 
 
-def test_errors_are_one_tree() -> None:
+def test_errors_are_one_tree():
     errors = [thing for _, thing in _public() if inspect.isclass(thing) and issubclass(thing, BaseException)]
     assert errors
     assert all(issubclass(error, glidemq_py.GlideMQError) for error in errors)
 
 
-def test_package_has_a_docstring() -> None:
+def test_package_has_a_docstring():
     assert glidemq_py.__doc__

@@ -1,14 +1,12 @@
 """What the recorded attempts of a job show about its start, its run time and its requeues."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from glidemq_py import FailedAttempt, FailureReason, Job, JobState
-from glidemq_py._features.failures.attempts import last_run_time, last_start, requeues
+from tests.inside import last_run_time, last_start, requeues
 
 
 def attempt(number: int, started: int | None, failed: int, error: str = "x", kind: str = "ValueError") -> FailedAttempt:
@@ -22,9 +20,9 @@ def recovered(number: int, started: int, failed: int) -> FailedAttempt:
     return attempt(number, started, failed, "the lock of the job was not renewed", "")
 
 
-def job(state: JobState, processed_on: int | None, finished_on: int | None = None, made: int = 0) -> Job[Any, Any]:
+def job(state: JobState, processed_on: int | None, finished_on: int | None = None, made: int = 0) -> Job:
     found = SimpleNamespace(state=state, processed_on=processed_on, finished_on=finished_on, attempts_made=made)
-    return cast("Job[Any, Any]", found)
+    return cast("Job", found)
 
 
 S = JobState
@@ -54,8 +52,8 @@ S = JobState
     (job(S.FAILED, 90, 90), [attempt(0, None, 90)], None, None),
 ])  # fmt: skip
 def test_start_and_run_time_are_those_of_the_last_attempt(
-    found: Job[Any, Any], attempts: list[FailedAttempt], start: int | None, run_time: int | None
-) -> None:
+    found: Job, attempts: list[FailedAttempt], start: int | None, run_time: int | None
+):
     assert last_start(found, attempts) == start
     assert last_run_time(found, attempts) == run_time
 
@@ -85,7 +83,5 @@ def test_start_and_run_time_are_those_of_the_last_attempt(
     (S.DELAYED, 2, [attempt(1, 1, 2)], set()),
     (S.FAILED, 3, [attempt(1, 1, 2), attempt(3, 3, 4)], set()),
 ])  # fmt: skip
-def test_requeue_is_found_between_attempts(
-    state: JobState, made: int, attempts: list[FailedAttempt], places: set[int]
-) -> None:
+def test_requeue_is_found_between_attempts(state: JobState, made: int, attempts: list[FailedAttempt], places: set[int]):
     assert requeues(state, made, attempts) == places

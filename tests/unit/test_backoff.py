@@ -1,17 +1,14 @@
 """Backoff: what may be written, and the formula of docs/learn/retries.md#backoff."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.job_options import JobOptions, read_stored_options
-from glidemq_py._core.times import MAX_DURATION_MS
-from glidemq_py._features.retries import Backoff
+from glidemq_py import Backoff, JobOptions
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
+from tests.inside import MAX_DURATION_MS, read_stored_options
 
 
 @pytest.mark.parametrize(

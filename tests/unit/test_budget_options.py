@@ -26,18 +26,18 @@ from glidemq_py._features.budgets.options import parse_budget
         ("all", "budget"),
     ],
 )
-def test_invalid_options_are_rejected(given: Any, option: str) -> None:
+def test_invalid_options_are_rejected(given: Any, option: str):
     with pytest.raises(GlideMQValidationError) as raised:
         parse_budget(given)
     assert raised.value.option == option
 
 
-def test_misuse_is_rejected() -> None:
+def test_misuse_is_rejected():
     with pytest.raises(UnknownOptionError):
         parse_budget({"max_total_token": 1})
 
 
-def test_a_mapping_is_as_good() -> None:
+def test_a_mapping_is_as_good():
     assert parse_budget({"max_total_tokens": 5, "on_exceeded": "pause"}) == Budget(
         max_total_tokens=5, on_exceeded="pause"
     )

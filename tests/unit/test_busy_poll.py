@@ -1,7 +1,5 @@
 """The event loop that spins before it parks: how long, for which replies, and when it stops."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os
@@ -11,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client import replies
-from glidemq_py._client.replies import LONGEST, BusyPoll
+from tests.inside import replies
 
 
 class SteppedLoop:
     """The parts of an event loop that the poll uses: the time, set by the test, and callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
         self.posted: list[Callable[[], Any]] = []
 
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Callable[[], Any]) -> None:
+    def call_soon(self, callback: Callable[[], Any]):
         self.posted.append(callback)
 
     def turn(self) -> bool:
@@ -44,7 +41,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
     return stepped
 
 
-def call(poll: BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None = None) -> int:
+def call(poll: replies.BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None = None) -> int:
     """Make a call; return the number of loop iterations that spun while it waited for its reply.
 
     Args:
@@ -59,7 +56,7 @@ def call(poll: BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None =
     turns, end = 0, loop.now + takes
     while loop.now < end and loop.turn():
         turns += 1
-        loop.now += LONGEST / 10
+        loop.now += replies.LONGEST / 10
     loop.now = max(loop.now, end)
     poll.end()
     loop.turn()
@@ -67,44 +64,44 @@ def call(poll: BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None =
     return turns
 
 
-def test_spins_until_the_reply_arrives(loop: SteppedLoop) -> None:
-    poll = BusyPoll()
-    assert [call(poll, loop, LONGEST / 2) for _ in range(3)] == [5, 5, 5]
+def test_spins_until_the_reply_arrives(loop: SteppedLoop):
+    poll = replies.BusyPoll()
+    assert [call(poll, loop, replies.LONGEST / 2) for _ in range(3)] == [5, 5, 5]
 
 
-def test_never_longer_than_the_limit(loop: SteppedLoop) -> None:
-    assert call(BusyPoll(), loop, LONGEST * 100) <= 11
+def test_never_longer_than_the_limit(loop: SteppedLoop):
+    assert call(replies.BusyPoll(), loop, replies.LONGEST * 100) <= 11
 
 
-def test_spins_while_that_makes_calls_faster(loop: SteppedLoop) -> None:
-    poll = BusyPoll()
-    assert sum(bool(call(poll, loop, LONGEST / 4, LONGEST / 2)) for _ in range(1_000)) >= 970
+def test_spins_while_that_makes_calls_faster(loop: SteppedLoop):
+    poll = replies.BusyPoll()
+    assert sum(bool(call(poll, loop, replies.LONGEST / 4, replies.LONGEST / 2)) for _ in range(1_000)) >= 970
 
 
-def test_stops_spinning_where_it_gains_nothing(loop: SteppedLoop) -> None:
-    poll = BusyPoll()
-    assert sum(bool(call(poll, loop, LONGEST / 4, LONGEST / 4)) for _ in range(3_000)) <= 100
+def test_stops_spinning_where_it_gains_nothing(loop: SteppedLoop):
+    poll = replies.BusyPoll()
+    assert sum(bool(call(poll, loop, replies.LONGEST / 4, replies.LONGEST / 4)) for _ in range(3_000)) <= 100
 
 
-def test_hardly_ever_spins_for_a_remote_server(loop: SteppedLoop) -> None:
-    poll = BusyPoll()
-    assert sum(bool(call(poll, loop, LONGEST * 3)) for _ in range(3_000)) <= 100
+def test_hardly_ever_spins_for_a_remote_server(loop: SteppedLoop):
+    poll = replies.BusyPoll()
+    assert sum(bool(call(poll, loop, replies.LONGEST * 3)) for _ in range(3_000)) <= 100
 
 
-def test_follows_a_machine_that_changes(loop: SteppedLoop) -> None:
-    poll = BusyPoll()
-    for slow, share in ((LONGEST / 4, 0.0), (LONGEST, 1.0), (LONGEST / 4, 0.0)):
+def test_follows_a_machine_that_changes(loop: SteppedLoop):
+    poll = replies.BusyPoll()
+    for slow, share in ((replies.LONGEST / 4, 0.0), (replies.LONGEST, 1.0), (replies.LONGEST / 4, 0.0)):
         for _ in range(10_000):
-            call(poll, loop, LONGEST / 4, slow)
-        spun = sum(bool(call(poll, loop, LONGEST / 4, slow)) for _ in range(1_000)) / 1_000
+            call(poll, loop, replies.LONGEST / 4, slow)
+        spun = sum(bool(call(poll, loop, replies.LONGEST / 4, slow)) for _ in range(1_000)) / 1_000
         assert abs(spun - share) < 0.02, slow
 
 
-def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop) -> None:
-    poll = BusyPoll()
+def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop):
+    poll = replies.BusyPoll()
     for _ in range(100):
         poll.begin()
-        loop.now += LONGEST
+        loop.now += replies.LONGEST
         poll.end(replied=False)
         loop.turn()
         loop.turn()
@@ -114,9 +111,9 @@ def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop) -> None:
 @pytest.mark.parametrize("processors", [1, 1.9])
 def test_no_spinning_with_less_than_two_processors(
     loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch, processors: float
-) -> None:
+):
     monkeypatch.setattr(replies, "_processors", lambda: processors)
-    assert call(BusyPoll(), loop, LONGEST / 2) == 0
+    assert call(replies.BusyPoll(), loop, replies.LONGEST / 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -138,7 +135,7 @@ def test_no_spinning_with_less_than_two_processors(
         ("nonsense", {"cpu.max": "1 100000"}, math.inf),
     ],
 )
-def test_quota_of_a_container_counts(groups: str, files: dict[str, str], quota: float, tmp_path: Path) -> None:
+def test_quota_of_a_container_counts(groups: str, files: dict[str, str], quota: float, tmp_path: Path):
     (tmp_path / "groups").write_text(groups + "\n")
     for name, text in files.items():
         file = tmp_path / "mounted" / name
@@ -147,18 +144,18 @@ def test_quota_of_a_container_counts(groups: str, files: dict[str, str], quota: 
     assert replies._quota(tmp_path / "groups", tmp_path / "mounted") == quota
 
 
-def test_no_control_groups_are_no_quota(tmp_path: Path) -> None:
+def test_no_control_groups_are_no_quota(tmp_path: Path):
     assert replies._quota(tmp_path / "none", tmp_path) == math.inf
 
 
-def test_this_process_may_use_a_processor() -> None:
+def test_this_process_may_use_a_processor():
     assert 0 < replies._processors() <= (os.cpu_count() or 1)
 
 
-async def test_other_work_of_the_loop_continues() -> None:
-    poll, seen = BusyPoll(), list[int]()
+async def test_other_work_of_the_loop_continues():
+    poll, seen = replies.BusyPoll(), list[int]()
 
-    async def work() -> None:
+    async def work():
         for number in range(100):
             seen.append(number)
             await asyncio.sleep(0)
@@ -169,5 +166,5 @@ async def test_other_work_of_the_loop_continues() -> None:
     assert seen == list(range(100))
 
 
-def test_no_spinning_if_disabled(loop: SteppedLoop) -> None:
-    assert call(BusyPoll(wanted=False), loop, LONGEST / 2) == 0
+def test_no_spinning_if_disabled(loop: SteppedLoop):
+    assert call(replies.BusyPoll(wanted=False), loop, replies.LONGEST / 2) == 0

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from glidemq_py import BroadcastWorker, GlideMQValidationError, Queue, QueueEvents, Worker, sync
-from glidemq_py._core.checks import check_callable
+from tests.inside import check_callable
 
 
-def takes_none() -> None: ...
+def takes_none(): ...
 
 
-def takes_one(one: Any) -> None: ...
+def takes_one(one: Any): ...
 
 
-def takes_two(one: Any, two: Any) -> None: ...
+def takes_two(one: Any, two: Any): ...
 
 
 async def yields(worker: Any) -> AsyncIterator[None]:
@@ -27,10 +27,10 @@ class Method:
     def serialize(self, value: Any) -> str:
         return str(value)
 
-    def deserialize(self, text: str) -> Any:
+    def deserialize(self, text: str):
         return text
 
-    def __call__(self, one: Any, *, more: int = 0) -> None: ...
+    def __call__(self, one: Any, *, more: int = 0): ...
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ class Method:
     [takes_one, Method(), Method().__call__, print, int, functools.partial(takes_two, 1), lambda *_: None,
      lambda a, b=1: None, lambda a, *, b=1: None],
 )  # fmt: skip
-def test_callables_are_accepted(function: Any) -> None:
+def test_callables_are_accepted(function: Any):
     assert check_callable("option", function, "job") is function
 
 
@@ -52,13 +52,13 @@ def test_callables_are_accepted(function: Any) -> None:
         (lambda *, job: None, r"not \(\*, job\)"), (functools.partial(takes_one, 1), "too many"),
     ],
 )  # fmt: skip
-def test_non_callables_are_rejected(function: Any, why: str) -> None:
+def test_non_callables_are_rejected(function: Any, why: str):
     with pytest.raises(GlideMQValidationError, match=why) as caught:
         check_callable("option", function, "job")
     assert (caught.value.option, caught.value.value) == ("option", function)
 
 
-REFUSED: dict[str, Any] = {
+REFUSED: Any = {
     "lifespan": [
         lambda: Worker("q", takes_one, lifespan=takes_none),  # type: ignore[arg-type]
         lambda: Worker("q", takes_one, lifespan=yields),  # type: ignore[arg-type]
@@ -84,13 +84,13 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("option", "make"), [(name, each) for name, all_ in REFUSED.items() for each in all_])
-def test_every_option_reports_an_invalid_callable(option: str, make: Any) -> None:
+def test_every_option_reports_an_invalid_callable(option: str, make: Any):
     with pytest.raises(GlideMQValidationError) as caught:
         make()
     assert caught.value.option == option
 
 
-def test_listeners_that_fit() -> None:
+def test_listeners_that_fit():
     worker = Worker("q")
     worker.on("completed", takes_two)
     worker.on("failed", takes_two)

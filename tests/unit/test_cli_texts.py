@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError
-from glidemq_py._features.broadcast.broadcast import Subscription
+from glidemq_py import GlideMQValidationError, Subscription
 from glidemq_py._operate.conversion import duration_text
 from glidemq_py._operate.doctor import configuration, queue_findings
 from glidemq_py._operate.parsing import pairs_of, rate_of, span_of, time_of, value_of

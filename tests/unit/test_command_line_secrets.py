@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from glidemq_py import ConnectionOptions, WorkerTargetError, library
+from glidemq_py import ConnectionOptions, library
 from glidemq_py._core.command_line import PROGRAM
-from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, read_arguments
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py.dashboard.__main__ import main as dashboard_main
 from glidemq_py.gateway.__main__ import main as gateway_main
@@ -85,7 +85,7 @@ def test_no_command_shows_the_password(
             code = run(arguments(url))
         except SystemExit as end:
             code = end.code
-        except WorkerTargetError as error:
+        except TargetError as error:
             code = str(error)
     assert code not in (0, None)
     printed = capfd.readouterr()

@@ -1,25 +1,27 @@
 """Connection options and URLs: accepted and rejected values; passwords are never shown."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-import glide
-import glide_sync
 import pytest
+from glide_shared.config import (
+    GlideClientConfiguration,
+    GlideClusterClientConfiguration,
+    ReadFrom,
+    ServiceType,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py import Queue, Worker, is_cluster_client
-from glidemq_py._client.connect import check_connection
-from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
-from glidemq_py._client.connection_url import Address, is_clearly_path
+from glidemq_py import Address, ConnectionOptions, IamCredentials, Queue, Worker
+from glidemq_py._client.connection_url import is_clearly_path
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
+from tests.inside import check_connection, config_of
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
 IAM = IamCredentials(username="u", cluster_name="c", region="eu-central-1")
@@ -283,6 +285,13 @@ def test_message_shows_values_that_are_not_secret(url: str, message: str):
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("form", ["{}\n", "{}\r\n", " {}", '"{}"', "'{}'", '{}"'])
+def test_quotes_and_line_ends_around_a_url_are_named(form: str):
+    with pytest.raises(GlideMQValidationError, match="no quotes, white space or line end around it") as caught:
+        ConnectionOptions.from_url(form.format("valkey://user:hunter2@localhost:6379"))
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [7, None, [], object()])
 def test_invalid_connection_is_rejected(value):
     with pytest.raises(GlideMQValidationError, match="must be a URL"):
@@ -459,9 +468,71 @@ def test_no_url_raises_anything_else(text):
             ConnectionOptions.from_url(url)
 
 
-def test_which_client_is_one_of_a_cluster():
-    assert is_cluster_client(object.__new__(glide.GlideClusterClient))
-    assert is_cluster_client(object.__new__(glide_sync.GlideClusterClient))
-    assert is_cluster_client(object.__new__(type("GlideClusterClient", (), {})))
-    assert not is_cluster_client(object.__new__(glide.GlideClient))  # type: ignore[type-abstract]
-    assert not is_cluster_client(None)
+CA = b"-----BEGIN CERTIFICATE-----\n"
+
+
+def test_default_options():
+    config = config_of(ConnectionOptions())
+    assert isinstance(config, GlideClientConfiguration)
+    assert [(a.host, a.port) for a in config.addresses] == [("127.0.0.1", 6379)]
+    assert (config.use_tls, config.credentials, config.read_from) == (False, None, ReadFrom.PRIMARY)
+    assert (config.request_timeout, config.advanced_config.connection_timeout) == (30_000, 5_000)  # type: ignore[union-attr]
+    assert (config.database_id, config.client_name, config.client_az) == (None, None, None)
+    assert config.inflight_requests_limit is None
+
+
+def test_all_standalone_options():
+    options = ConnectionOptions(
+        [Address("a", 1), "b:2", ("::1", 3)], tls=True, username="u", password="p", read_from="az_affinity",
+        client_az="eu-1a", request_timeout=1_234, connection_timeout=2_345, inflight_requests_limit=77, database_id=4,
+        tls_ca=CA, client_name="me",
+    )  # fmt: skip
+    config = config_of(options)
+    assert isinstance(config, GlideClientConfiguration)
+    assert [(a.host, a.port) for a in config.addresses] == [("a", 1), ("b", 2), ("::1", 3)]
+    assert config.use_tls is True
+    assert config.credentials is not None
+    assert (config.credentials.username, config.credentials.password) == ("u", "p")
+    assert (config.read_from, config.client_az) == (ReadFrom.AZ_AFFINITY, "eu-1a")
+    assert (config.request_timeout, config.inflight_requests_limit) == (1_234, 77)
+    assert (config.database_id, config.client_name) == (4, "me")
+    advanced = config.advanced_config
+    assert advanced is not None
+    assert advanced.connection_timeout == 2_345
+    assert advanced.tls_config is not None
+    assert advanced.tls_config.root_pem_cacerts == CA
+    assert not advanced.tls_config.use_insecure_tls
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("primary", ReadFrom.PRIMARY),
+        ("prefer_replica", ReadFrom.PREFER_REPLICA),
+        ("az_affinity", ReadFrom.AZ_AFFINITY),
+        ("az_affinity_replicas_and_primary", ReadFrom.AZ_AFFINITY_REPLICAS_AND_PRIMARY),
+    ],
+)
+def test_read_from(name: Any, meant: ReadFrom):
+    az = "z" if name.startswith("az") else None
+    assert config_of(ConnectionOptions(read_from=name, client_az=az)).read_from is meant
+
+
+@pytest.mark.parametrize(
+    ("service", "meant"), [("elasticache", ServiceType.ELASTICACHE), ("memorydb", ServiceType.MEMORYDB)]
+)
+def test_iam_and_cluster(service: Any, meant: ServiceType):
+    iam = IamCredentials(
+        username="u", cluster_name="c", region="eu-west-1", service=service, refresh_interval_seconds=60
+    )
+    config = config_of(ConnectionOptions("h", cluster=True, tls=True, iam=iam, tls_insecure=True))
+    assert isinstance(config, GlideClusterClientConfiguration)
+    credentials = config.credentials
+    assert credentials is not None
+    assert credentials.iam_config is not None
+    assert (credentials.username, credentials.password) == ("u", None)
+    assert (credentials.iam_config.cluster_name, credentials.iam_config.region) == ("c", "eu-west-1")
+    assert (credentials.iam_config.service, credentials.iam_config.refresh_interval_seconds) == (meant, 60)
+    assert config.advanced_config is not None
+    assert config.advanced_config.tls_config is not None
+    assert config.advanced_config.tls_config.use_insecure_tls is True

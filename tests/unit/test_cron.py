@@ -1,11 +1,9 @@
 """Cron patterns: accepted and rejected patterns, and when they match, compared with croniter and with brute force."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from zoneinfo import ZoneInfo
 
@@ -15,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_py import GlideMQValidationError
-from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron
+from tests.inside import MAX_EPOCH_MS, CronPattern, instants, next_instant, parse_cron
 
 UTC_ZONE = ZoneInfo("UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,7 +47,7 @@ def ms(*parts: int) -> int:
         ("@hourly", "0 * * * *"),
     ],
 )
-def test_patterns_are_stored_in_numbers(pattern: str, in_numbers: str) -> None:
+def test_patterns_are_stored_in_numbers(pattern: str, in_numbers: str):
     read = parse_cron(pattern)
     assert read.text == in_numbers
     assert parse_cron(in_numbers) == read
@@ -65,19 +63,19 @@ def test_patterns_are_stored_in_numbers(pattern: str, in_numbers: str) -> None:
         "0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6,9,11 *", "\u0663 * * * *", "~ * * * *", "1-2-3 * * * *",
     ],
 )  # fmt: skip
-def test_invalid_patterns_are_rejected(pattern: str) -> None:
+def test_invalid_patterns_are_rejected(pattern: str):
     with pytest.raises(GlideMQValidationError) as caught:
         parse_cron(pattern)
     assert caught.value.option == "pattern"
 
 
 @pytest.mark.parametrize("pattern", [None, 5, b"* * * * *", ["*"]])
-def test_other_types_are_rejected(pattern: object) -> None:
+def test_other_types_are_rejected(pattern: object):
     with pytest.raises(GlideMQValidationError):
         parse_cron(pattern)
 
 
-def test_both_day_fields_must_match_unless_either_day_is_set() -> None:
+def test_both_day_fields_must_match_unless_either_day_is_set():
     friday_13th = next_instant(parse_cron("0 0 13 * 5"), UTC_ZONE, ms(2026, 6, 1))
     assert friday_13th == ms(2026, 11, 13)
     either = parse_cron("0 0 13 * 5", "or")
@@ -89,14 +87,18 @@ def test_both_day_fields_must_match_unless_either_day_is_set() -> None:
     assert not parse_cron("0 0 * * 5", "or").either_day
 
 
-def test_an_impossible_day_is_allowed_beside_a_weekday() -> None:
+def test_an_impossible_day_is_allowed_beside_a_weekday():
     assert parse_cron("0 0 31 2 5", "or").either_day
 
 
-def test_search_ends_after_ten_years() -> None:
-    leap_monday = parse_cron("0 0 29 2 1")
-    assert next_instant(leap_monday, UTC_ZONE, ms(2026, 1, 1)) is None  # 2044
-    assert next_instant(leap_monday, UTC_ZONE, ms(2035, 1, 1)) == ms(2044, 2, 29)
+@pytest.mark.parametrize("zone", [UTC, ZoneInfo("Europe/Berlin")])
+@pytest.mark.parametrize("time", ["0 0", "* *"])
+def test_rare_days_are_found(time: str, zone: tzinfo):
+    leap_monday = parse_cron(f"{time} 29 2 1")
+    for after, year in ((2026, 2044), (2045, 2072), (2073, 2112)):
+        at = next_instant(leap_monday, zone, ms(after, 1, 1))
+        expected = datetime(year, 2, 29, tzinfo=zone).timestamp() * 1000
+        assert at == (expected if expected <= MAX_EPOCH_MS else None)
 
 
 # -- against croniter --------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ PATTERNS = st.tuples(_field(0, 59), _field(0, 23), _field(1, 28), _field(1, 12),
 
 
 @given(PATTERNS, st.integers(ms(2020, 1, 1), ms(2060, 1, 1)))
-def test_matches_equal_croniter(pattern: str, after: int) -> None:
+def test_matches_equal_croniter(pattern: str, after: int):
     base = EPOCH + timedelta(milliseconds=after)
     theirs = croniter(pattern, base, day_or=False, max_years_between_matches=10)
     ours = parse_cron(pattern)
@@ -135,7 +137,7 @@ def test_matches_equal_croniter(pattern: str, after: int) -> None:
 
 
 @given(_field(0, 59), PATTERNS, st.integers(ms(2020, 1, 1), ms(2060, 1, 1)))
-def test_the_seconds_field_is_first(seconds: str, rest: str, after: int) -> None:
+def test_the_seconds_field_is_first(seconds: str, rest: str, after: int):
     ours = parse_cron(f"{seconds} {rest}")
     theirs = croniter(
         f"{rest} {seconds}", EPOCH + timedelta(milliseconds=after), day_or=False, max_years_between_matches=10
@@ -149,7 +151,7 @@ def test_the_seconds_field_is_first(seconds: str, rest: str, after: int) -> None
 
 
 @given(PATTERNS)
-def test_patterns_in_numbers_round_trip(pattern: str) -> None:
+def test_patterns_in_numbers_round_trip(pattern: str):
     read = parse_cron(pattern)
     assert parse_cron(read.text) == read
 
@@ -232,7 +234,7 @@ CHANGING = (
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("pattern", CHANGING)
-def test_matches_around_clock_changes(pattern: str, zone: str) -> None:
+def test_matches_around_clock_changes(pattern: str, zone: str):
     read = parse_cron(pattern)
     for window in _windows(zone):
         assert _instants_in(read, zone, window) == _brute(read, window)
@@ -240,7 +242,7 @@ def test_matches_around_clock_changes(pattern: str, zone: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
-def test_random_patterns_around_clock_changes(zone: str) -> None:
+def test_random_patterns_around_clock_changes(zone: str):
     chance = random.Random(zone)
     for _ in range(8):
         hours = chance.choice(["*", str(chance.randrange(5)), f"{chance.randrange(3)}-{chance.randrange(3, 24)}"])
@@ -252,7 +254,7 @@ def test_random_patterns_around_clock_changes(zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_a_pattern_matches_every_day_of_a_year(zone: str) -> None:
+def test_a_pattern_matches_every_day_of_a_year(zone: str):
     first, end = ms(YEAR, 1, 1), ms(YEAR + 1, 1, 1)
     ours = list(itertools.takewhile(lambda at: at < end, instants(parse_cron("15 12 * * *"), ZoneInfo(zone), first)))
     walls = [(EPOCH + timedelta(milliseconds=at)).astimezone(ZoneInfo(zone)) for at in ours]
@@ -260,7 +262,7 @@ def test_a_pattern_matches_every_day_of_a_year(zone: str) -> None:
     assert len({wall.date() for wall in walls}) == len(walls) == 365
 
 
-def test_next_match_is_independent_of_the_start() -> None:
+def test_next_match_is_independent_of_the_start():
     info = ZoneInfo("Europe/Berlin")
     for text in ("30 2 * * *", "*/10 * * * *"):
         pattern = parse_cron(text)

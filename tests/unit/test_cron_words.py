@@ -1,11 +1,9 @@
 """Cron patterns in words."""
 
-from __future__ import annotations
-
 import pytest
 
-from glidemq_py._features.schedulers.cron import parse_cron
 from glidemq_py._features.schedulers.in_words import pattern_in_words
+from tests.inside import parse_cron
 
 
 @pytest.mark.parametrize(
@@ -23,7 +21,7 @@ from glidemq_py._features.schedulers.in_words import pattern_in_words
         ("@daily", "at 00:00 every day"), ("@hourly", "every hour"), ("@weekly", "at 00:00 on Sundays"),
     ],
 )  # fmt: skip
-def test_common_patterns(pattern: str, words: str) -> None:
+def test_common_patterns(pattern: str, words: str):
     parse_cron(pattern)
     assert pattern_in_words(pattern) == words
 
@@ -35,5 +33,5 @@ def test_common_patterns(pattern: str, words: str) -> None:
         "0 9 31 * *", "0 1,2,3,4,5 * * *", "5/10 * * * *", "0 */5 * * *", "nonsense", "",
     ],
 )  # fmt: skip
-def test_other_patterns_have_no_words(pattern: str) -> None:
+def test_other_patterns_have_no_words(pattern: str):
     assert pattern_in_words(pattern) == ""

@@ -4,8 +4,6 @@
 number of inputs per decoder.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import base64
@@ -26,13 +24,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glidemq_py import ConnectionOptions, GlideMQError
-from glidemq_py._client.glide_config import config_of
-from glidemq_py._core.calls import Call
-from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, PAYLOAD_LIMIT
+from glidemq_py import JSON_SERIALIZER, MSGPACK_SERIALIZER, ConnectionOptions, GlideMQError
 from glidemq_py.dashboard import __main__ as dashboard_command
 from glidemq_py.proxy import __main__ as proxy_command
 from glidemq_py.proxy.pages import seal_cursor
+from tests.inside import PAYLOAD_LIMIT, Call, config_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = int(os.environ.get("GLIDEMQ_FUZZ_EXAMPLES", "30"))
@@ -139,7 +135,7 @@ class Decoder(NamedTuple):
     errors: tuple[type[BaseException], ...] = (GlideMQError,)
 
 
-def of(place: str) -> Any:
+def of(place: str):
     """Return the function of "module:name"."""
     module, _, name = place.partition(":")
     found: Any = importlib.import_module(f"glidemq_py.{module}")
@@ -158,7 +154,7 @@ def reply(place: str) -> tuple[str, Decoder]:
 
 
 def command(place: str, run: Callable[[list[str]], object]) -> tuple[str, Decoder]:
-    def decode(arguments: list[str]) -> None:
+    def decode(arguments: list[str]):
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             run(arguments)
 
@@ -210,9 +206,9 @@ DECODERS = dict(
         one("_features.middleware.headers:read_headers", VALUES),
         one("_features.tags:read_tags", VALUES),
         (
-            "_features.partitions.stored:parse_layout",
+            "_partitions.stored:parse_layout",
             Decoder(
-                lambda text: of("_features.partitions.stored:parse_layout")("q", text),
+                lambda text: of("_partitions.stored:parse_layout")("q", text),
                 as_json(["version", "names"]) | STORED,
             ),
         ),
@@ -221,13 +217,14 @@ DECODERS = dict(
             "_features.failures.attempts:read_failed_attempts",
             STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
         ),
-        one("_features.iteration.job_api:read_cursor", TEXT | as_json(["cursor", "done"])),
+        one("_features.iteration:read_cursor", TEXT | as_json(["cursor", "done"])),
         one("_features.metrics_by_name.queue_api:read_metrics_by_name_setting", st.none() | st.binary(max_size=60)),
-        one("_features.timeline.timeline:read_timeline", STORED, st.integers()),
-        one("_features.timeline.timeline:read_timeline_setting", st.none() | st.binary(max_size=60)),
+        one("_features.timeline:read_timeline", STORED, st.integers()),
+        one("_features.timeline:read_timeline_setting", st.none() | st.binary(max_size=60)),
         one("_features.failures.policy:read_failure_policy", st.none() | st.binary(max_size=60)),
         one("_features.failures.policy:read_attempt_history", st.none() | st.binary(max_size=60)),
         one("_features.suspend.job_api:parse_signals_field", JSON | st.none()),
+        one("_features.typed_tasks.parameters:Resolved.read_own_keys", JSON | st.none()),
         one(
             "_features.suspend.job_api:parse_signals",
             st.lists(as_json(["name", "data", "receivedAt"]) | JSON, max_size=3),
@@ -302,7 +299,6 @@ DECODERS = dict(
             reply,
             (
                 "_core.calls.administration:_obliterated",
-                "_core.calls.administration:_requeue_reply",
                 "_core.calls.reading:_parked",
                 "_core.calls.reading:_workers",
                 "_features.broadcast.calls:_page",
@@ -315,7 +311,7 @@ DECODERS = dict(
                 "_features.job_batches.calls:_numbers",
                 "_features.remote_control.calls:_texts",
                 "_features.outbox:_read",
-                "_features.partitions.changing:_read_settings",
+                "_partitions.stored:_read_beginning",
                 "_features.schedulers.entry:_read",
                 "_features.schedulers.entry:_due",
                 "_features.staged_writes:_aborted",
@@ -382,8 +378,6 @@ DECODERS = dict(
         # Options of Spark.
         decode_options("spark.options:WriteOptions.parse", False),
         decode_options("spark.read_options:ReadOptions.parse", False),
-        one("_features.staged_writes:_parse_counts", TEXT | st.from_regex(r"\A([0-9]{1,15}:){3}[0-9]{1,15}( |:)\Z")),
-        one("spark.encoding:_read_opts", JSON | as_json(["attempts", "delay", "priority", "backoff"])),
         one("spark.columns:_plain", st.lists(STORED | st.none(), max_size=3), "data", "json"),
         one("spark.serializers:read_data", STORED, "msgpack"),
         one("spark.serializers:read_result", STORED, "msgpack"),
@@ -400,8 +394,8 @@ def sealed(text: str) -> str:
 
 ELSEWHERE: dict[str, set[str]] = {
     "written by the dashboard itself, under a random id": {"_operate.job_actions:_Place.parse"},
+    "part of MSGPACK_SERIALIZER": {"_core.payload:_unpack"},
     "arguments of the application, not data from outside": {
-        "_api.bulk:BulkAdd._read",
         "_core.checked_options:parse_nested",
         "_features.broadcast.options:parse_subjects",
         "_features.budgets.options:parse_budget",
@@ -411,7 +405,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.fallbacks:parse_fallbacks",
         "_features.fallbacks:_parse",
         "_features.flows.definition:FlowJob.parse",
-        "_features.many_queues.options:parse_queues",
+        "_features.many_queues:parse_queues",
         "_features.middleware.headers:parse_headers",
         "_features.tags:parse_tags",
         "_features.tags:parse_tags_filter",
@@ -436,14 +430,12 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.schedulers.cron:_read_token",
         "_features.leases.lease:Lease.from_token",
         "sync.leases:Lease.from_token",
-        "_api.bulk:BulkAdd._read_reply",
+        "_api.adds:Plan._read_reply",
         "_job.job:Job._decode_result",
-        "_job.job:Job.from_record",
+        "_job.job:Job._from_record",
         "_features.schedulers.queue_api:read_scheduler",
         "_features.typed_tasks.parameters:Resolved.read",
         "_features.typed_tasks.parameters:Resolved.read_result",
-        "_features.typed_tasks.typed_values:from_plain",
-        "_features.typed_tasks.typed_values:Codec.read",
         "_client.connect_errors:_from_text",
         "_client.connect_errors:_is_alert",
         "_features.staged_writes:_reports",
@@ -457,7 +449,6 @@ ELSEWHERE: dict[str, set[str]] = {
         "_client.connect_errors:_from_server",
         "_client.library_loading:load_arguments",
         "_client.replies:read_replies_in",
-        "_client.blocking_transport:ThreadTransport._load",
         "_features.consistency.checking:GroupScan.read_all",
         "_features.consistency.checking:GroupScan._read_without_record",
         "_worker.command.target:load_workers",
@@ -484,12 +475,12 @@ ELSEWHERE: dict[str, set[str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", DECODERS)
-def test_a_result_or_a_typed_error(place: str) -> None:
+def test_a_result_or_a_typed_error(place: str):
     decoder = DECODERS[place]
 
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
     @given(decoder.inputs)
-    def decode(value: Any) -> None:
+    def decode(value: Any):
         with contextlib.suppress(*decoder.errors):
             decoder.decode(value)
 
@@ -517,7 +508,7 @@ BOMBS: dict[str, list[Any]] = {
     # It makes half a million addresses, which takes seconds.
     [pytest.param(place, marks=pytest.mark.slow if place.endswith("parse_url") else ()) for place in BOMBS],
 )
-def test_a_megabyte_of_nonsense_takes_bounded_memory(place: str) -> None:
+def test_a_megabyte_of_nonsense_takes_bounded_memory(place: str):
     decoder = DECODERS[place]
     for value in BOMBS[place]:
         tracemalloc.start()
@@ -531,7 +522,7 @@ def test_a_megabyte_of_nonsense_takes_bounded_memory(place: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_compressed_bomb_stops_at_the_limit_of_a_payload() -> None:
+def test_a_compressed_bomb_stops_at_the_limit_of_a_payload():
     import base64
     import gzip
 
@@ -573,7 +564,7 @@ def _decoders_of(tree: ast.AST, prefix: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_decoder_is_listed() -> None:
+def test_every_decoder_is_listed():
     found = decoders_in_the_sources()
     assert len(found) > 80
     others = set[str]().union(*ELSEWHERE.values())

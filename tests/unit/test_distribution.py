@@ -1,7 +1,5 @@
 """Tests of the distribution of the suite to processes: tests/distribution.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,15 +17,15 @@ TESTS = Path(__file__).resolve().parents[1]
 class Node:
     """A process that runs what it gets."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.gateway = mock.Mock(id="node")
         self.indexes: list[int] = []
         self.shutting_down = False
 
-    def send_runtest_some(self, indexes: list[int]) -> None:
+    def send_runtest_some(self, indexes: list[int]):
         self.indexes += indexes
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         self.shutting_down = True
 
 
@@ -43,19 +41,19 @@ def distribution(tests: list[str], nodes: list[Node]) -> Distribution:
     return found
 
 
-def test_named_files_exist() -> None:
+def test_named_files_exist():
     assert SPARK.keys() <= {path.stem for path in (TESTS / "spark").glob("test_*.py")}
     assert {path.stem for path in TESTS.rglob("test_*.py")} >= TOGETHER
 
 
-def test_every_test_runs_once_and_spark_first() -> None:
+def test_every_test_runs_once_and_spark_first():
     files = ("test_connect", "test_types", "test_random_kills")
     spark = [f"tests/spark/{file}.py::test_{n}" for file in files for n in "ab"]
     tests = [*(f"tests/unit/test_keys.py::test_{n}" for n in range(40)), *spark]
     nodes = [Node(), Node()]
     scheduler = distribution(tests, nodes)
     assert {tests[node.indexes[0]] for node in nodes} == {spark[0], spark[2]}
-    done: dict[str, Any] = {}
+    done: Any = {}
     while not scheduler.tests_finished or len(done) < len(tests):
         for node in nodes:
             for index in node.indexes[:]:
@@ -70,7 +68,7 @@ def test_every_test_runs_once_and_spark_first() -> None:
         assert len({id(done[each]) for each in spark if scheduler._split_scope(each) == scope}) == 1
 
 
-def test_tests_of_a_crashed_process_run_elsewhere() -> None:
+def test_tests_of_a_crashed_process_run_elsewhere():
     tests = [f"tests/unit/test_keys.py::test_{n}" for n in range(9)]
     nodes = [Node(), Node()]
     scheduler = distribution(tests, nodes)
@@ -87,7 +85,7 @@ def test_tests_of_a_crashed_process_run_elsewhere() -> None:
     assert ran == set(range(len(tests)))
 
 
-def test_longest_tests_run_first() -> None:
+def test_longest_tests_run_first():
     def turn(nodeid: str, *, slow: bool) -> int:
         return conftest._turn(mock.Mock(nodeid=nodeid, get_closest_marker=lambda _: slow or None))
 
@@ -99,5 +97,5 @@ def test_longest_tests_run_first() -> None:
     assert turns == [0, 1, 2]
 
 
-def test_longest_tests_exist() -> None:
+def test_longest_tests_exist():
     assert {path.name for path in TESTS.rglob("*")} >= conftest.LONGEST

@@ -1,18 +1,13 @@
 """The look at all partitions before a queue counts as drained, without a server."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._worker import wake_channel
 from glidemq_py._worker.drain_probe import DrainProbe
-from glidemq_py._worker.slot_pool import QueueOfEngines
-from glidemq_py._worker.wake_channel import with_ready_jobs
+from tests.inside import QueueKeys, QueueOfEngines, wake_channel
 
 
 class Cluster:
@@ -20,27 +15,27 @@ class Cluster:
 
     is_cluster = True
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str):
         self.stream = stream
 
-    async def command(self, *args: str) -> Any:
+    async def command(self, *args: str):
         if "silent" in args[-2]:
             await asyncio.Event().wait()
         return {self.stream.encode(): {}} if self.stream in args else None
 
 
-def sleeper(name: str, transport: Cluster) -> Any:
+def sleeper(name: str, transport: Cluster):
     return SimpleNamespace(keys=QueueKeys("glide", name), transport=transport, position="0", found=lambda: None)
 
 
-async def test_a_node_that_does_not_reply_hides_no_jobs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_does_not_reply_hides_no_jobs_of_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wake_channel, "_READY_S", 0.05)
     cluster = Cluster(QueueKeys("glide", "busy").stream)
     silent, busy, empty = (sleeper(name, cluster) for name in ("silent", "busy", "empty"))
-    assert await asyncio.wait_for(with_ready_jobs([silent, busy, empty]), 10) == [busy]
+    assert await asyncio.wait_for(wake_channel.with_ready_jobs([silent, busy, empty]), 10) == [busy]
 
 
-async def test_a_closed_probe_does_not_hold_the_event_back() -> None:
+async def test_a_closed_probe_does_not_hold_the_event_back():
     events: list[str] = []
     engine: Any = SimpleNamespace(is_quiet=True, drained_is_wanted=lambda: True)
     queue = QueueOfEngines([engine])

@@ -12,7 +12,7 @@ class ReversedError(Exception):
 
     innermost_first = True
 
-    def __init__(self, stack: str) -> None:
+    def __init__(self, stack: str):
         super().__init__("no")
         self.sandbox_traceback = stack
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from glidemq_py import Fallback, GlideMQValidationError, JobOptions
-from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._features.fallbacks import read_fallbacks
+from tests.inside import read_stored_options
 
 
-def test_every_form_is_stored_as_peers_read_it() -> None:
+def test_every_form_is_stored_as_peers_read_it():
     options = JobOptions(
         fallbacks=[
             "a", {"model": "b", "provider": "p"}, Fallback("c", metadata={"t": 0.5, "ü": [1]}),
@@ -19,13 +19,6 @@ def test_every_form_is_stored_as_peers_read_it() -> None:
         '{"fallbacks":[{"model":"a"},{"model":"b","provider":"p"},{"model":"c","metadata":{"t":0.5,"ü":[1]}}]}'
     )
     assert read_stored_options(options.to_wire_json()).fallbacks == options.fallbacks
-
-
-def test_an_empty_chain_displaces_the_queues_and_is_not_stored() -> None:
-    merged = JobOptions.merge(JobOptions(fallbacks=["a"]), JobOptions(fallbacks=[]))
-    assert merged.fallbacks == ()
-    assert merged.to_wire_json() == "{}"
-    assert JobOptions.merge(JobOptions(fallbacks=["a"]), JobOptions(delay=5)).fallbacks == (Fallback("a"),)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +35,7 @@ def test_an_empty_chain_displaces_the_queues_and_is_not_stored() -> None:
         ([{"model": "a", "modle": "b"}], "fallbacks[0].modle"),
     ],
 )  # fmt: skip
-def test_invalid_options_are_rejected(given: Any, option: str) -> None:
+def test_invalid_options_are_rejected(given: Any, option: str):
     with pytest.raises(GlideMQValidationError) as refused:
         JobOptions(fallbacks=given)
     assert refused.value.option == option
@@ -55,5 +48,5 @@ def test_invalid_options_are_rejected(given: Any, option: str) -> None:
         ([{"model": "a", "more": 1, "provider": None}], ["a"]), ([{"provider": "p"}], []),
     ],
 )  # fmt: skip
-def test_valid_part_of_a_peers_fallbacks_is_read(stored: Any, models: list[str]) -> None:
+def test_valid_part_of_a_peers_fallbacks_is_read(stored: Any, models: list[str]):
     assert [fallback.model for fallback in read_fallbacks(stored)] == models

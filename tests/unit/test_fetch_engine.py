@@ -4,8 +4,6 @@
 calls. The rules of the machine are the events of a worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +13,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from glidemq_py._core.calls import working
-from glidemq_py._features.limits.options import TokenLimiter
-from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
+from glidemq_py import TokenLimiter
 from glidemq_py._worker.fetch_engine import MAX_REFUSALS, FetchEngine
-from glidemq_py._worker.results import FinishedAttempt
+from tests.inside import MAX_ROWS, Exchange, Failure, FinishedAttempt, Invalidate, Pipelined, Reattach, Step, working
 
 EXHAUSTED, LIMITED = 2, 4
 AnyCall = Exchange | Invalidate | Reattach
 
 
 class FakeRun:
-    def __init__(self, number: int, tokens: int) -> None:
+    def __init__(self, number: int, tokens: int):
         self.number = number
         self.suspect_limit = 0
         self.job = SimpleNamespace(id=str(number), _usage=None, _attempt=SimpleNamespace(tokens=tokens))
 
 
-def run_of(number: int, tokens: int = 0) -> Any:
+def run_of(number: int, tokens: int = 0):
     return FakeRun(number, tokens)
 
 
@@ -125,7 +121,7 @@ def test_one_call_in_flight_with_few_slots_or_batches(slots: int, one_call: bool
 
 def test_a_call_has_a_limited_number_of_rows():
     engine = accepting_engine(1_000, one_call=True)
-    runs: list[Any] = []
+    runs: Any = []
     while len(runs) < 300:
         call = next_exchange(engine)
         assert call.want == MAX_ROWS
@@ -473,18 +469,18 @@ def test_unresponsive_only_while_a_reply_is_expected():
 class Server:
     """The model of the server: ready jobs, jobs that are assigned to the worker, and their first results."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.added = 0
         self.ready: list[int] = []
         self.assigned: set[int] = set()
         self.results: dict[int, int] = {}
         self.invalidated_numbers: set[int] = set()
 
-    def add(self, count: int) -> None:
+    def add(self, count: int):
         self.ready += range(self.added, self.added + count)
         self.added += count
 
-    def report(self, batch: list[FinishedAttempt]) -> None:
+    def report(self, batch: list[FinishedAttempt]):
         for each in batch:
             key = number(each.run)
             self.results[key] = self.results.get(key, 0) + 1
@@ -502,7 +498,7 @@ class Server:
 
 class Machine(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, 12), one_call=st.booleans())
-    def begin(self, slots: int, one_call: bool) -> None:
+    def begin(self, slots: int, one_call: bool):
         self.server = Server()
         self.engine = FetchEngine(slots, 0.0, lambda: 0.5, one_call=one_call)
         self.now = 0.0
@@ -520,23 +516,23 @@ class Machine(RuleBasedStateMachine):
 
     # -- the loop ------------
 
-    def pump(self) -> None:
+    def pump(self):
         while (call := self.engine.next_call(self.now)) is not None:
             if isinstance(call, Exchange):
                 assert not self.acknowledged & {number(each.run) for each in call.batch}, "reported again"
             self.calls.append(call)
 
-    def start(self, runs: list[Any]) -> None:
+    def start(self, runs: Any):
         for run in runs:
             assert run.number not in self.started, "started twice"
             self.started.add(run.number)
             self.running[run.number] = run
 
-    def release(self, runs: list[Any]) -> None:
+    def release(self, runs: Any):
         for run in runs:
             self.engine.attempt_ended(finished(run))
 
-    def answer(self, call: AnyCall) -> None:
+    def answer(self, call: AnyCall):
         engine, server = self.engine, self.server
         if isinstance(call, Invalidate):
             server.invalidated_numbers.add(call.number)
@@ -574,19 +570,19 @@ class Machine(RuleBasedStateMachine):
     # -- events --
 
     @rule(count=st.integers(1, 30))
-    def add_jobs(self, count: int) -> None:
+    def add_jobs(self, count: int):
         self.server.add(count)
         self.engine.wake()
         self.pump()
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
-    def execute_before_the_reply(self, data: st.DataObject) -> None:
+    def execute_before_the_reply(self, data: st.DataObject):
         self.execute(data.draw(st.sampled_from(self.calls)))
 
     @precondition(lambda self: self.engine.step is not None)
     @rule()
-    def reconnect(self) -> None:
+    def reconnect(self):
         """Let all calls succeed until the jobs of lost replies are found."""
         for _ in range(1_000):
             if self.calls:
@@ -603,13 +599,13 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
-    def reply(self, data: st.DataObject) -> None:
+    def reply(self, data: st.DataObject):
         self.answer(self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1))))
         self.pump()
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), executed=st.booleans())
-    def lose_reply(self, data: st.DataObject, executed: bool) -> None:
+    def lose_reply(self, data: st.DataObject, executed: bool):
         call = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
         if executed:
             self.execute(call)
@@ -618,7 +614,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.rejectable)
     @rule(data=st.data())
-    def reject(self, data: st.DataObject) -> None:
+    def reject(self, data: st.DataObject):
         call = data.draw(st.sampled_from(self.rejectable))
         self.calls.remove(call)
         for each in self.engine.failed(call, Failure.REJECTED, self.now):
@@ -627,14 +623,14 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
-    def end_job(self, data: st.DataObject) -> None:
+    def end_job(self, data: st.DataObject):
         run = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
         self.engine.job_ended(finished(run))
         self.pump()
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
-    def end_attempt_early(self, data: st.DataObject) -> None:
+    def end_attempt_early(self, data: st.DataObject):
         run = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
         self.ended_early[run.number] = run
         self.engine.attempt_ended(finished(run))
@@ -642,53 +638,53 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.ended_early)
     @rule(data=st.data())
-    def end_handler(self, data: st.DataObject) -> None:
+    def end_handler(self, data: st.DataObject):
         run = self.ended_early.pop(data.draw(st.sampled_from(sorted(self.ended_early))))
         self.engine.free_slot(run)
         self.pump()
 
     @rule(seconds=st.floats(0.001, 10.0))
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float):
         self.now += seconds
         self.engine.tick(self.now)
         self.pump()
 
     @rule(milliseconds=st.integers(1, 5_000))
-    def rate_limit(self, milliseconds: int) -> None:
+    def rate_limit(self, milliseconds: int):
         self.engine.throttle.hold(milliseconds, self.now)
         self.pump()
 
     @rule(milliseconds=st.integers(0, 5_000))
-    def learn_due_time(self, milliseconds: int) -> None:
+    def learn_due_time(self, milliseconds: int):
         self.engine.due_in(milliseconds, self.now)
 
     @rule()
-    def pause(self) -> None:
+    def pause(self):
         self.engine.accepting = False
         self.pump()
 
     @rule()
-    def resume(self) -> None:
+    def resume(self):
         self.engine.accepting = True
         self.engine.wake()
         self.pump()
 
     @precondition(lambda self: self.engine.idle and self.pipelined is None)
     @rule()
-    def pipeline(self) -> None:
+    def pipeline(self):
         self.pipelined = self.engine.next_pipelined()
         self.pipelined_jobs = None
 
     @precondition(lambda self: self.pipelined)
     @rule()
-    def execute_pipelined(self) -> None:
+    def execute_pipelined(self):
         if self.pipelined is not None and self.pipelined_jobs is None:
             valid = self.pipelined.number not in self.server.invalidated_numbers
             self.pipelined_jobs = self.server.fetch(self.pipelined.want) if valid else []
 
     @precondition(lambda self: self.pipelined)
     @rule(lost=st.booleans())
-    def pipelined_ends(self, lost: bool) -> None:
+    def pipelined_ends(self, lost: bool):
         if not lost:
             self.execute_pipelined()
         call, self.pipelined = self.pipelined, None
@@ -714,7 +710,7 @@ class Machine(RuleBasedStateMachine):
     # -- what must hold --
 
     @invariant()
-    def never_more_jobs_than_slots(self) -> None:
+    def never_more_jobs_than_slots(self):
         engine = self.engine
         occupied = len(self.running) + len(self.ended_early)
         assert len(engine.running) == occupied <= engine.slots
@@ -722,7 +718,7 @@ class Machine(RuleBasedStateMachine):
         assert engine.free >= 0
 
     @invariant()
-    def calls_are_limited(self) -> None:
+    def calls_are_limited(self):
         engine = self.engine
         assert engine.calls_in_flight == len(self.calls) <= engine.max_calls
         suspects = sum(isinstance(call, Exchange) and call.held is not None for call in self.calls)
@@ -730,7 +726,7 @@ class Machine(RuleBasedStateMachine):
         assert suspects + pipelined <= 1
 
     @invariant()
-    def waits_only_for_something_that_comes(self) -> None:
+    def waits_only_for_something_that_comes(self):
         """While there is work, a call is in flight, or the next step after a failed call has a time."""
         engine = self.engine
         if engine.step is not None:
@@ -740,7 +736,7 @@ class Machine(RuleBasedStateMachine):
         elif engine.throttle.holding:
             assert engine.wake_at is not None
 
-    def teardown(self) -> None:
+    def teardown(self):
         """Close the worker: then every job that it had fetched is reported or released, and no call is pending."""
         engine = self.engine
         engine.accepting = False

@@ -3,28 +3,22 @@
 import asyncio
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from glidemq_py import GlideMQConnectionError
-from glidemq_py._client import runtime
-from glidemq_py._client.runtime import PeriodicTask
-from glidemq_py._core.calls import Call
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._job.link import QueueLink
-from glidemq_py._maintenance.flows import RemoteFlows, WaitingParentsTask
-from glidemq_py._worker import opening
+from tests.inside import Call, QueueKeys, RemoteFlows, WaitingParentsTask, link_over, opening, runtime
 
 
 class FakeTransport:
     """Replies with prepared values by function name and key; an exception is raised."""
 
-    def __init__(self, **replies: Any) -> None:
+    def __init__(self, **replies: Any):
         self.replies = replies
         self.calls: list[tuple[str, str]] = []
 
-    async def call(self, call: Call[Any]) -> Any:
+    async def call(self, call: Call[Any]):
         self.calls.append((call.function, call.key))
         reply = self.replies[call.function]
         if callable(reply):
@@ -34,12 +28,7 @@ class FakeTransport:
         return reply
 
 
-def link(transport: FakeTransport) -> QueueLink:
-    fake = cast("Any", None)
-    return QueueLink(transport=cast("Any", transport), keys=QueueKeys("glide", "q"), waiter=fake, serializer=fake)
-
-
-class FailingTask(PeriodicTask):
+class FailingTask(runtime.PeriodicTask):
     """Fails at every run."""
 
     async def run_once(self) -> object:
@@ -52,7 +41,7 @@ async def test_failed_run_is_logged_with_the_time_until_the_next(
 ):
     pauses: list[float] = []
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds: float):
         pauses.append(seconds)
         if len(pauses) == 2:
             raise asyncio.CancelledError
@@ -70,12 +59,12 @@ async def test_logged_pause_before_the_next_connection_is_the_actual_one(
 ):
     pauses: list[float] = []
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds: float):
         pauses.append(seconds)
         if len(pauses) == 8:
             raise asyncio.CancelledError
 
-    async def fail(_connection: object, **_: object) -> None:
+    async def fail(_connection: object, **_: object):
         raise GlideMQConnectionError("refused")
 
     monkeypatch.setattr(opening, "asyncio", SimpleNamespace(sleep=sleep))
@@ -92,14 +81,14 @@ async def test_invalid_prefix_in_the_index_of_remote_children_is_removed():
         remote_children=["no queue at all:", "glide:{a{b}:", "glide:{other}:"],
         notify_remote_parents=SimpleNamespace(notified=0, cursor="", left=1),
     )
-    task = RemoteFlows(link=link(transport), outbox_pending=lambda: None)
+    task = RemoteFlows(link=link_over(transport, serializer=None), outbox_pending=lambda: None)
     await task.run_once()
     assert [key for _, key in transport.calls] == ["glide:{q}:meta", "glide:{q}:meta", "glide:{other}:meta"]
     assert task._empty == ["no queue at all:", "glide:{a{b}:"]
 
 
 async def test_children_in_a_queue_that_fails_do_not_delay_those_of_other_queues():
-    def outcomes(key: str) -> Any:
+    def outcomes(key: str):
         if key == "glide:{down}:meta":
             return GlideMQConnectionError("the shard is down")
         return SimpleNamespace(outbox_pending=False, rows=[("completed", "1", "")])
@@ -109,5 +98,5 @@ async def test_children_in_a_queue_that_fails_do_not_delay_those_of_other_queues
         sweep_parents=False, watch_children=watched, child_outcomes=outcomes,
         children_ended=0,
     )  # fmt: skip
-    await WaitingParentsTask(link=link(transport), outbox_pending=lambda: None).run_once()
+    await WaitingParentsTask(link=link_over(transport, serializer=None), outbox_pending=lambda: None).run_once()
     assert transport.calls[-1][0] == "children_ended"

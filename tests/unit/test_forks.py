@@ -28,7 +28,7 @@ def test_child_can_use_locks_held_by_other_threads_of_its_parent():
     event.set()
     held, release = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with lock, rlock, event._cond:  # type: ignore[attr-defined]
             held.set()
             release.wait(60)

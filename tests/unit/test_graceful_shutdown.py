@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 
 from glidemq_py import graceful_shutdown
-from glidemq_py._worker import shutdown as shutdown_module
-from glidemq_py._worker.shutdown import RunningJobsLog
+from tests.inside import shutdown as shutdown_module
 
 
 class Part:
     """Counts its closings; each raises ``error`` if it is set."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None):
         self.closings: list[bool] = []
         self._error = error
         self.called = asyncio.Event()
 
-    async def close(self, *, force: bool = False) -> None:
+    async def close(self, *, force: bool = False):
         self.closings.append(force)
         self.called.set()
         if self._error is not None:
@@ -33,18 +32,18 @@ class Part:
 class Slow(Part):
     """Closes when it is forced to."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self._forced = asyncio.Event()
 
-    async def close(self, *, force: bool = False) -> None:
+    async def close(self, *, force: bool = False):
         await super().close(force=force)
         if force:
             self._forced.set()
         await self._forced.wait()
 
 
-async def test_failing_close_does_not_prevent_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_close_does_not_prevent_the_others(caplog: pytest.LogCaptureFixture):
     broken, sound = Part(OSError("no")), Part()
     async with graceful_shutdown(broken, sound) as shutdown:
         await shutdown.shutdown()
@@ -53,14 +52,14 @@ async def test_failing_close_does_not_prevent_the_others(caplog: pytest.LogCaptu
     assert "no" in caplog.text
 
 
-async def test_the_end_of_the_block_closes() -> None:
+async def test_the_end_of_the_block_closes():
     part = Part()
     async with graceful_shutdown(part):
         assert part.closings == []
     assert part.closings == [False]
 
 
-async def test_dispose_ends_waits_without_closing() -> None:
+async def test_dispose_ends_waits_without_closing():
     part, before = Part(), signal.getsignal(signal.SIGTERM)
     async with graceful_shutdown(part) as shutdown, asyncio.timeout(120):
         assert signal.getsignal(signal.SIGTERM) != before
@@ -71,7 +70,7 @@ async def test_dispose_ends_waits_without_closing() -> None:
     assert part.closings == []
 
 
-async def test_a_signal_closes_and_a_second_one_hurries() -> None:
+async def test_a_signal_closes_and_a_second_one_hurries():
     slow, quick = Slow(), Part()
     async with graceful_shutdown(slow, quick) as shutdown, asyncio.timeout(120):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -85,7 +84,7 @@ async def test_a_signal_closes_and_a_second_one_hurries() -> None:
 class Busy:
     """A worker with running jobs, in the form that the log of running jobs reads."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str):
         self._runs: Any = [
             SimpleNamespace(
                 job=SimpleNamespace(id=str(number), name=name, queue_name="q"),
@@ -95,11 +94,11 @@ class Busy:
         ]
 
 
-def running(*workers: Busy) -> RunningJobsLog:
-    return RunningJobsLog(workers, logging.getLogger(__name__))
+def running(*workers: Busy) -> shutdown_module.RunningJobsLog:
+    return shutdown_module.RunningJobsLog(workers, logging.getLogger(__name__))
 
 
-async def test_running_jobs_are_described() -> None:
+async def test_running_jobs_are_described():
     assert str(running(Busy())) == "no job is running"
     assert str(running(Busy("a"))) == "1 job is running: 1 'a' (queue 'q')"
     assert str(running(Busy("late"), Busy(*"abcdef"))) == (
@@ -108,7 +107,7 @@ async def test_running_jobs_are_described() -> None:
     )
 
 
-async def test_running_jobs_are_logged_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_running_jobs_are_logged_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setattr(shutdown_module, "REMINDER_S", 0.01)
     caplog.set_level(logging.INFO)
     busy = Busy("a")
@@ -123,7 +122,7 @@ async def test_running_jobs_are_logged_again(monkeypatch: pytest.MonkeyPatch, ca
     assert set(caplog.messages) == {"still closing; 1 job is running: 1 'a' (queue 'q')"}
 
 
-async def test_previous_handler_is_restored_when_repetitions_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_previous_handler_is_restored_when_repetitions_are_over(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutdown_module, "SAME_SIGNAL_S", 0.01)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -145,15 +144,15 @@ def received_by(run: Callable[[], object]) -> tuple[list[int], Any]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def ended_by_a_signal() -> None:
+async def ended_by_a_signal():
     async with graceful_shutdown(Part()) as shutdown, asyncio.timeout(120):
         os.kill(os.getpid(), signal.SIGTERM)
         await shutdown.wait()
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_signal_after_the_loop_has_its_previous_effect(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
-    def run() -> None:
+def test_signal_after_the_loop_has_its_previous_effect(monkeypatch: pytest.MonkeyPatch, runs: int):
+    def run():
         monkeypatch.setattr(shutdown_module, "SAME_SIGNAL_S", 600.0)
         for _ in range(runs):
             asyncio.run(ended_by_a_signal())

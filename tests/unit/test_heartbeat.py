@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from glidemq_py._worker.heartbeat import Heartbeat
+from tests.inside import Heartbeat
 
 
-async def test_start_ends_if_the_heartbeats_are_closed_first() -> None:
+async def test_start_ends_if_the_heartbeats_are_closed_first():
     unused: Any = None
     heartbeat = Heartbeat(
         connect=unused, source=unused, consumer="c", lock_duration=30_000, stalled_policy="", running=set(),

@@ -1,7 +1,5 @@
 """The shared calls for idle queues of `glidemq_py._worker.idle_queues`."""
 
-from __future__ import annotations
-
 import asyncio
 
 from glidemq_py._worker.idle_queues import IdleQueues
@@ -12,20 +10,20 @@ class FakeQueue:
 
     queue_name = "emails"
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None):
         self.error = error
         self.registered = asyncio.Event()
 
-    async def register(self, interval_s: float) -> None:
+    async def register(self, interval_s: float):
         self.registered.set()
         if self.error is not None:
             raise self.error
 
-    async def examine(self) -> None:
+    async def examine(self):
         """Nothing to find."""
 
 
-async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next() -> None:
+async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next():
     idle = IdleQueues()
     closed = [FakeQueue() for _ in range(1_000)]
     idle.add(closed)
@@ -37,7 +35,7 @@ async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next() ->
     await idle.remove([later])
 
 
-async def test_an_error_of_one_queue_does_not_end_the_calls_for_others() -> None:
+async def test_an_error_of_one_queue_does_not_end_the_calls_for_others():
     idle = IdleQueues()
     queues = [FakeQueue(RuntimeError("planted")), FakeQueue()]
     idle.add(queues)

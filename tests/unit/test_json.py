@@ -1,7 +1,5 @@
 """The JSON codec: both encoders side by side, every accepted type, and errors that say where."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import importlib.util
@@ -21,14 +19,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core import json_text as json
+from glidemq_py._core.json_text import _dumps_orjson, _dumps_stdlib, _loads_orjson, _loads_stdlib
 from glidemq_py.errors import SerializationError
+from tests.inside import json_text as json
 
 orjson = pytest.importorskip("orjson")
 
 CODECS = {
-    "orjson": (json._dumps_orjson, json._loads_orjson),
-    "stdlib": (json._dumps_stdlib, json._loads_stdlib),
+    "orjson": (_dumps_orjson, _loads_orjson),
+    "stdlib": (_dumps_stdlib, _loads_stdlib),
 }
 
 
@@ -122,13 +121,13 @@ AWARE = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=1)))
     ],
 )
 def test_both_encoders_write_the_same(value, text):
-    by_orjson, by_stdlib = json._dumps_orjson(value), json._dumps_stdlib(value)
+    by_orjson, by_stdlib = _dumps_orjson(value), _dumps_stdlib(value)
     assert by_orjson == by_stdlib
     if text is not None:
         assert by_orjson == text
 
 
-def _deep(depth: int, leaf: Any = 1) -> Any:
+def _deep(depth: int, leaf: Any = 1):
     for _ in range(depth):
         leaf = [leaf]
     return leaf
@@ -145,7 +144,7 @@ class Broken(pydantic.BaseModel):
         raise RuntimeError("not today")
 
 
-LOOP: list[Any] = [1]
+LOOP: Any = [1]
 LOOP.append({"again": LOOP})
 
 
@@ -234,8 +233,8 @@ def test_invalid_json_is_rejected(codec, text):
 @given(st.integers(0, 60), st.integers(-(2**80), 2**80), st.sampled_from([",", " ", "]"]))
 def test_large_integers_are_exact_wherever_they_stand(pad, number, separator):
     text = f'["{"x" * pad}",{number}{separator if separator == " " else ""}]'
-    assert json._loads_orjson(text) == stdlib.loads(text)
-    assert all(type(each) in (str, int) for each in json._loads_orjson(text))
+    assert _loads_orjson(text) == stdlib.loads(text)
+    assert all(type(each) in (str, int) for each in _loads_orjson(text))
 
 
 plain = st.recursive(
@@ -247,10 +246,10 @@ plain = st.recursive(
 
 @given(plain)
 def test_plain_data_is_written_and_read_alike(value):
-    text = json._dumps_orjson(value)
-    assert text == json._dumps_stdlib(value)
+    text = _dumps_orjson(value)
+    assert text == _dumps_stdlib(value)
     assert text == stdlib.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    assert json._loads_orjson(text) == json._loads_stdlib(text) == stdlib.loads(text)
+    assert _loads_orjson(text) == _loads_stdlib(text) == stdlib.loads(text)
 
 
 @given(st.floats())
@@ -307,6 +306,6 @@ def test_without_orjson_the_standard_library_does_it(monkeypatch):
 
 
 def test_the_installed_codec_is_used():
-    assert json.dumps is json._dumps_orjson
+    assert json.dumps is _dumps_orjson
     assert json.dumps({"a": 1}) == '{"a":1}'
     assert json.loads(b"[1]") == [1]

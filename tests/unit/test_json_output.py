@@ -1,7 +1,5 @@
 """The documented keys of `glidemq ... --json` are those of the values that the commands print."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -57,7 +55,7 @@ CHANGES: Final = frozenset((
     "queue pause", "queue resume", "queue drain", "queue clean", "queue obliterate", "job add", "job retry",
     "job promote", "job cancel", "job rm", "failures retry", "failures purge", "dlq replay", "dlq purge", "cron add",
     "cron pause", "cron resume", "cron run", "cron rm", "batch cancel", "worker quiet", "worker resume",
-    "worker resize",
+    "worker resize", "job signal",
 ))  # fmt: skip
 
 
@@ -74,7 +72,7 @@ def rows() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", PRINTED)
-def test_every_key_is_documented(command: str) -> None:
+def test_every_key_is_documented(command: str):
     text = rows()[command]
     for kind in PRINTED[command]:
         for each in fields(kind):
@@ -85,7 +83,7 @@ def test_every_key_is_documented(command: str) -> None:
     ("command", "kind"),
     [("group fair", FairKeyInfo), ("group limit", GroupInfo), ("failures stats", FailureStats), ("backup", BackupInfo)],
 )
-def test_public_classes_are_named(command: str, kind: type[Any]) -> None:
+def test_public_classes_are_named(command: str, kind: type[Any]):
     assert f"`{kind.__name__}`" in rows()[command]
 
 
@@ -105,7 +103,7 @@ def commands() -> Iterator[str]:
             yield f"{'worker' if noun == 'workers' else noun} {verb}".strip()
 
 
-def test_every_command_says_what_it_prints() -> None:
+def test_every_command_says_what_it_prints():
     every, documented = set(commands()), set(rows())
     assert every - documented - CHANGES - {"top"} == set()
     assert every >= CHANGES

@@ -1,20 +1,11 @@
 """Key names of the data model (docs/reference/data-model.md), and the rules on names."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.keys import (
-    QueueKeys,
-    flow_key,
-    split_member,
-    usage_registry_key,
-    validate_prefix,
-    validate_queue_name,
-)
 from glidemq_py.errors import GlideMQValidationError
+from tests.inside import QueueKeys, flow_key, split_member, usage_registry_key, validate_prefix, validate_queue_name
 
 KEYS = QueueKeys("glide", "emails")
 

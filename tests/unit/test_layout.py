@@ -1,7 +1,5 @@
 """Layout of the package: names of modules, their least size, and the folders of features in both languages."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -16,12 +14,12 @@ LEAST_LINES = 40
 SMALL = {
     "_api/queue_names.py": "lists of queues need no `Queue`, so it imports none",
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
-    "_features/job_batches/batch_ref.py": "jobs return it, so it imports no jobs",
     "_features/job_batches/job_api.py": "methods of `Job` are in `job_api.py` of their feature",
-    "_features/partitions/options.py": "public results are apart from the queue that returns them",
+    "_api/partitioned_fair_keys.py": "a module per area of partitioned queues",
     "_worker/memory.py": "heartbeats and supervised processes report it",
     "gateway/commands/events.py": "a module per group of commands",
     "gateway/partitions.py": "ids and hubs need the names of partitions, and do not import each other",
+    "_features/vectors/job_api.py": "methods of jobs stand in a module of their own",
     "gateway/rate.py": "two modules limit frames",
     "gateway/time_zones.py": "two modules accept time zones of clients",
     "integrations/django_admin/apps.py": "Django requires this module",
@@ -32,8 +30,8 @@ SMALL = {
 
 ONLY_LUA = {
     "gateway": "glidemq_py/gateway is a public package",
-    "lifo": "an option of a plain job: glidemq_py/_core/job_options.py",
     "maintenance": "its Python side is glidemq_py/_maintenance",
+    "partitions": "its Python side is glidemq_py/_partitions",
     "requeue": "methods of failed jobs and dead letters: glidemq_py/_features/failures and dead_letters",
 }
 ONLY_PYTHON = {
@@ -52,7 +50,7 @@ def lines(module: Path) -> int:
     return len(module.read_text(encoding="utf-8").splitlines())
 
 
-def test_small_modules_have_a_reason() -> None:
+def test_small_modules_have_a_reason():
     small = {
         module.relative_to(PACKAGE).as_posix()
         for module in MODULES
@@ -61,19 +59,19 @@ def test_small_modules_have_a_reason() -> None:
     assert small == SMALL.keys()
 
 
-def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
+def test_no_module_has_the_name_of_one_of_the_standard_library():
     names = {part for module in MODULES for part in module.relative_to(PACKAGE).with_suffix("").parts}
     assert names & sys.stdlib_module_names == set()
 
 
-def test_features_have_the_same_name_in_lua_and_python() -> None:
+def test_features_have_the_same_name_in_lua_and_python():
     lua = {each.name for each in (ROOT / "lua" / "features").iterdir() if each.is_dir()}
     python = {each.stem for each in (PACKAGE / "_features").iterdir() if not each.name.startswith("__")}
     assert lua - python == ONLY_LUA.keys()
     assert python - lua == ONLY_PYTHON.keys()
 
 
-def test_architecture_names_every_package_in_its_layout() -> None:
+def test_architecture_names_every_package_in_its_layout():
     layout = architecture().split("\nglidemq_py/ ")[1].split("\n```")[0]
     # A line that begins a group has its names first, and text after two or more spaces.
     lines_of_names = re.findall(r"^  (\w+(?: \w+)*) {2,}\S", layout, re.MULTILINE)
@@ -81,7 +79,7 @@ def test_architecture_names_every_package_in_its_layout() -> None:
     assert named == sorted(modules_in(PACKAGE))
 
 
-def test_architecture_names_every_module_of_the_worker() -> None:
+def test_architecture_names_every_module_of_the_worker():
     table = architecture().split("\nThe modules of `_worker`:\n\n")[1].split("\n\n")[0]
     columns = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
     named = sorted(name for column in columns for name in re.findall(r"`(\w+)/?`", column))
@@ -99,6 +97,6 @@ def modules_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", ["glidemq_py", "lua"])
-def test_no_folder_collects_what_has_no_place(folder: str) -> None:
+def test_no_folder_collects_what_has_no_place(folder: str):
     parts = {part for file in (ROOT / folder).rglob("*") for part in file.relative_to(ROOT).with_suffix("").parts}
     assert parts & {"utils", "util", "helpers", "common", "manager", "misc"} == set()

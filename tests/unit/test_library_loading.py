@@ -1,37 +1,33 @@
 """Loading the function library: once per client, and over a connection that is closed meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
 import pytest
 from glide_shared.exceptions import ClosingError, RequestError
 
-from glidemq_py._client.async_client import glide
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._core.calls import reading
 from glidemq_py.errors import ClosedError
+from tests.inside import AsyncTransport, glide, reading
 
 
 class ClosingClient:
     """A client without the library that is closed while the library is loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.loading = asyncio.Event()
         self.closed = asyncio.Event()
 
     async def exec(self, *_: object, **__: object) -> list[Any]:
         return [RequestError("Function not found")]
 
-    async def custom_command(self, *_: object) -> None:
+    async def custom_command(self, *_: object):
         self.loading.set()
         await self.closed.wait()
         raise ClosingError("closed")
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_connection_closed_while_the_library_is_loaded(cancelled: bool) -> None:
+async def test_connection_closed_while_the_library_is_loaded(cancelled: bool):
     """The caller gets ClosedError; if it was cancelled, nothing is logged about an exception nobody retrieved."""
     unhandled: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
@@ -61,7 +57,7 @@ async def test_connection_closed_while_the_library_is_loaded(cancelled: bool) ->
 class EmptiedClient:
     """A client whose server has lost the library; it keeps the calls that missed it until it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.is_loaded = False
         self.loads = 0
         self.release: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,12 +71,12 @@ class EmptiedClient:
             await self.release  # its error arrives after the load by others
         return [RequestError("Function not found")]
 
-    async def custom_command(self, *_: object) -> None:
+    async def custom_command(self, *_: object):
         self.loads += 1
         self.is_loaded = True
 
 
-async def test_transports_of_one_client_load_the_library_once() -> None:
+async def test_transports_of_one_client_load_the_library_once():
     """Also for a call whose error arrives when the library is loaded again."""
     client: Any = EmptiedClient()
     config = glide.GlideClientConfiguration([glide.NodeAddress("host", 1)])

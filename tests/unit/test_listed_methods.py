@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 import glidemq_py
-from glidemq_py._features.broadcast.message import Message
+from glidemq_py import Message
 
 CLASSES: list[type[Any]] = [glidemq_py.Queue, glidemq_py.Job, Message, glidemq_py.Broadcast]
 
@@ -20,7 +20,7 @@ def listed(cls: type[Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_listed_method_has_the_name_of_its_function(cls: type[Any]) -> None:
+def test_a_listed_method_has_the_name_of_its_function(cls: type[Any]):
     # Errors for a missing `await`, tracebacks and the generated blocking classes use the name of the function.
     found = listed(cls)
     assert len(found) > 3
@@ -28,23 +28,23 @@ def test_a_listed_method_has_the_name_of_its_function(cls: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_listed_method_has_self_and_a_docstring(cls: type[Any]) -> None:
+def test_a_listed_method_has_self_and_a_docstring(cls: type[Any]):
     for name, function in listed(cls).items():
         assert next(iter(inspect.signature(function).parameters)) == "self", name
         assert inspect.getdoc(function), name
 
 
-async def test_a_mock_of_a_queue_checks_the_arguments_of_listed_methods() -> None:
+async def test_a_mock_of_a_queue_checks_the_arguments_of_listed_methods():
     queue = mock.create_autospec(glidemq_py.Queue, instance=True)
     await queue.drain(delayed=True)
     with pytest.raises(TypeError, match="delay"):
         queue.drain(delay=True)
 
 
-def test_a_listed_method_of_a_queue_can_be_pickled() -> None:
+def test_a_listed_method_of_a_queue_can_be_pickled():
     assert pickle.loads(pickle.dumps(glidemq_py.Queue.pause)) is glidemq_py.Queue.pause
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_features_are_not_base_classes(cls: type[Any]) -> None:
+def test_features_are_not_base_classes(cls: type[Any]):
     assert {base.__name__ for base in cls.__bases__} <= {"AsyncOnly", "Generic", "JobContents"}

@@ -4,7 +4,6 @@ import ast
 import io
 import json
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py._core.logs import escape_control, get_logger, show_id
 from glidemq_py._worker.command.logs import log_line, set_up_logs
+from tests.inside import escape_control, get_logger, show_id
 
 HOSTILE = [
     "\n",
@@ -34,19 +33,19 @@ PACKAGE = Path(glidemq_py.__file__).parent
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_control_characters_are_escaped(text: str) -> None:
+def test_control_characters_are_escaped(text: str):
     escaped = escape_control(f"a{text}b")
     assert escaped.isprintable()
     assert escaped.encode().decode("unicode_escape") == f"a{text}b"
 
 
-def test_ordinary_text_is_unchanged() -> None:
+def test_ordinary_text_is_unchanged():
     for text in ("plain", "Grüße, 東京 🎉", "a\u00a0b", "\u200d"):
         assert escape_control(text) == text
     assert escape_control("a\nb\x1b", keep="\n") == "a\nb\\x1b"
 
 
-def test_ids_with_spaces_are_quoted() -> None:
+def test_ids_with_spaces_are_quoted():
     assert (show_id("17"), show_id("a:b-c_1.x"), show_id("1 failed")) == ("17", "a:b-c_1.x", "'1 failed'")
 
 
@@ -57,17 +56,17 @@ def _logged(caplog: pytest.LogCaptureFixture, message: str, *args: Any, **more: 
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_log_messages_are_one_printable_line(caplog: pytest.LogCaptureFixture, text: str) -> None:
+def test_log_messages_are_one_printable_line(caplog: pytest.LogCaptureFixture, text: str):
     record = _logged(caplog, "job %s of %r", f"a{text}b", f"c{text}d")
     assert record.getMessage().isprintable()
 
 
-def test_ordinary_records_keep_their_template(caplog: pytest.LogCaptureFixture) -> None:
+def test_ordinary_records_keep_their_template(caplog: pytest.LogCaptureFixture):
     record = _logged(caplog, "job %s", 17)
     assert (record.msg, record.args) == ("job %s", (17,))
 
 
-def test_tracebacks_cannot_forge_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_tracebacks_cannot_forge_lines(caplog: pytest.LogCaptureFixture):
     try:
         raise ValueError("x\n2026-01-01 ERROR forged \x1b[31m\u202e")
     except ValueError:
@@ -79,7 +78,7 @@ def test_tracebacks_cannot_forge_lines(caplog: pytest.LogCaptureFixture) -> None
     assert any("forged \\x1b[31m\\u202e" in line for line in lines)
 
 
-def test_broken_message_is_passed_to_the_handlers(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_message_is_passed_to_the_handlers(caplog: pytest.LogCaptureFixture):
     class Broken:
         def __str__(self) -> str:
             raise RuntimeError("no text")
@@ -90,7 +89,7 @@ def test_broken_message_is_passed_to_the_handlers(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.slow
-def test_every_logger_of_the_package_escapes() -> None:
+def test_every_logger_of_the_package_escapes():
     found = [
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -118,7 +117,7 @@ def bare_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], io.Strin
     root.setLevel(level)
 
 
-def test_text_shows_the_job_escaped_and_the_traceback_indented(bare_root: Callable[[], io.StringIO]) -> None:
+def test_text_shows_the_job_escaped_and_the_traceback_indented(bare_root: Callable[[], io.StringIO]):
     stderr = bare_root()
     set_up_logs(None)
     try:
@@ -133,7 +132,7 @@ def test_text_shows_the_job_escaped_and_the_traceback_indented(bare_root: Callab
     assert all(line.startswith("    ") for line in rest)
 
 
-def test_json_is_one_object_per_line(bare_root: Callable[[], io.StringIO]) -> None:
+def test_json_is_one_object_per_line(bare_root: Callable[[], io.StringIO]):
     stderr = bare_root()
     set_up_logs(logging.INFO, "json")
     try:
@@ -150,7 +149,7 @@ def test_json_is_one_object_per_line(bare_root: Callable[[], io.StringIO]) -> No
     assert second["time"].endswith("Z")
 
 
-def test_json_is_applied_to_the_applications_handler_of_stderr(bare_root: Callable[[], io.StringIO]) -> None:
+def test_json_is_applied_to_the_applications_handler_of_stderr(bare_root: Callable[[], io.StringIO]):
     stderr = bare_root()
     logging.basicConfig(format="mine %(message)s", level=logging.INFO, stream=stderr)
     set_up_logs(None)
@@ -162,21 +161,7 @@ def test_json_is_applied_to_the_applications_handler_of_stderr(bare_root: Callab
     assert json.loads(second)["message"] == "two"
 
 
-def test_complaints_before_logging_is_set_up_follow_the_format() -> None:
+def test_complaints_before_logging_is_set_up_follow_the_format():
     assert log_line(None, logging.CRITICAL, "x", "no \x1b module\nTraceback") == "no \\x1b module\n    Traceback"
     line = json.loads(log_line("json", logging.CRITICAL, "x", "no module"))
     assert (line["level"], line["message"]) == ("CRITICAL", "no module")
-
-
-@pytest.mark.parametrize(("log_format", "is_written"), [(None, True), ("json", False)])
-def test_core_writes_no_lines_of_its_own_into_a_json_log(log_format: str | None, is_written: bool) -> None:
-    program = (
-        "from glide_shared.logger import Level, Logger\n"
-        "from glidemq_py._client.glide_config import limit_logs\n"
-        "from glidemq_py._worker.command.logs import set_up_logs\n"
-        f"set_up_logs(None, {log_format!r})\n"
-        "limit_logs()\n"
-        "Logger.log(Level.ERROR, 'pubsub', 'lost the server')\n"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ("lost the server" in run.stdout + run.stderr) == is_written

@@ -2,9 +2,7 @@
 
 import pytest
 
-from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._features.suspend.job_api import suspended
-from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
+from tests.inside import AttemptStatus, FinishedAttempt, status_after_lost_reply, suspended
 
 
 @pytest.mark.parametrize(
@@ -16,7 +14,7 @@ from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
         (AttemptStatus.SUSPENDED, AttemptStatus.SUSPENDED),
     ],
 )
-def test_suspension_that_is_reported_again(answer: AttemptStatus, meaning: AttemptStatus) -> None:
+def test_suspension_that_is_reported_again(answer: AttemptStatus, meaning: AttemptStatus):
     row = suspended("1", "1-0", 1, 1, "reason", 50)
     run = type("R", (), {"job": type("J", (), {"attempts_made": 0})()})()
     assert status_after_lost_reply(FinishedAttempt(row, run, None, None, sent=True), answer) == meaning

@@ -1,32 +1,30 @@
 """Test the histograms and the recorder of figures per job name."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.metrics_by_name.histogram import Times, bucket_of, middle_of
 from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS, Recorder
+from tests.inside import AttemptStatus
 
 NOW = 1_800_000_000_000 - 1_800_000_000_000 % MINUTE_MS
 OK, FAILED, RETRYING = AttemptStatus.OK, AttemptStatus.FAILED, AttemptStatus.RETRYING
 
 
 @given(st.integers(0, 2**40))
-def test_middle_of_the_bucket_is_close(milliseconds: int) -> None:
+def test_middle_of_the_bucket_is_close(milliseconds: int):
     assert abs(middle_of(bucket_of(milliseconds)) - milliseconds) <= milliseconds / 16
 
 
 @given(st.integers(0, 2**41), st.integers(0, 2**41))
-def test_buckets_are_ordered(one: int, other: int) -> None:
+def test_buckets_are_ordered(one: int, other: int):
     assert (bucket_of(one) <= bucket_of(other)) == (one <= other) or bucket_of(one) == bucket_of(other)
 
 
-def test_percentiles() -> None:
+def test_percentiles():
     chance = random.Random(1)
     durations = sorted(int(chance.lognormvariate(6, 1)) for _ in range(5_000))
     parts = [Times(), Times()]
@@ -41,14 +39,14 @@ def test_percentiles() -> None:
     assert Times().percentile(99) == 0
 
 
-def test_malformed_times_are_survived() -> None:
+def test_malformed_times_are_survived():
     times = Times()
     for packed in ([], [1], ["a", None], [1, 2, 3], [1, 2, -3, 4], [1, 2, 10**9, 1]):
         times.merge(packed)
     assert times.percentile(99) >= 0
 
 
-def test_rows_per_minute_and_name() -> None:
+def test_rows_per_minute_and_name():
     recorder = Recorder()
     assert recorder.is_empty
     assert recorder.next_report() is None
@@ -67,7 +65,7 @@ def test_rows_per_minute_and_name() -> None:
     assert report.rows[2].run == [1, 0, 0, 1]
 
 
-def test_report_is_repeated_until_stored() -> None:
+def test_report_is_repeated_until_stored():
     recorder = Recorder()
     recorder.add("a", OK, 1, 1, NOW)
     first = recorder.next_report()
@@ -82,7 +80,7 @@ def test_report_is_repeated_until_stored() -> None:
     assert recorder.is_empty
 
 
-def test_bounded() -> None:
+def test_bounded():
     recorder = Recorder()
     for number in range(3_000):
         recorder.add(f"name-{number}", OK, 1, 1, NOW)
@@ -98,7 +96,7 @@ def test_bounded() -> None:
     assert False in names
 
 
-def test_many_different_durations_are_folded() -> None:
+def test_many_different_durations_are_folded():
     recorder = Recorder()
     for number in range(10_000):
         recorder.add("a", OK, 5, number, NOW)

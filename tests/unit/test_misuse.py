@@ -16,10 +16,11 @@ from glidemq_py import (
     Broadcast,
     BroadcastWorker,
     ConnectionOptions,
-    ContextManagerError,
+    EventLoopError,
     FailureLogOptions,
     FlowProducer,
     GlideMQValidationError,
+    JobOptions,
     Producer,
     Queue,
     QueueEvents,
@@ -28,15 +29,14 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py._client.event_reader import QUEUE_EVENTS
-from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.misuse import CONNECTION_OPTIONS, FOREIGN_NAMES
-from glidemq_py._worker.listeners import WORKER_EVENTS
+from tests.inside import WORKER_EVENTS, JobOptionsDict
 
 ROOT = Path(__file__).parent.parent.parent
 Create = Callable[..., Any]
 
 
-def handle(_: object) -> None: ...
+def handle(_: object): ...
 
 
 def worker(**options: Any) -> Worker:
@@ -48,7 +48,7 @@ def broadcast_worker(**options: Any) -> BroadcastWorker:
 
 
 def named(cls: Any) -> Create:
-    def create(**options: Any) -> Any:
+    def create(**options: Any):
         return cls("q", **options)
 
     return create
@@ -66,21 +66,21 @@ EVERY_CLASS = pytest.mark.parametrize("create", CREATE, ids=IDS)
 
 @EVERY_CLASS
 @pytest.mark.parametrize("name", ["prefx", "prefiX", "Prefix"])
-def test_unknown_argument_is_rejected_with_the_nearest_name(create: Create, name: str) -> None:
+def test_unknown_argument_is_rejected_with_the_nearest_name(create: Create, name: str):
     with pytest.raises(UnknownOptionError, match="did you mean 'prefix'") as caught:
         create(**{name: "x"})
     assert (caught.value.option, caught.value.suggestion) == (name, "prefix")
 
 
 @EVERY_CLASS
-def test_unknown_argument_without_a_similar_name(create: Create) -> None:
+def test_unknown_argument_without_a_similar_name(create: Create):
     with pytest.raises(UnknownOptionError, match=r"unknown option$"):
         create(zzzzzz=1)
 
 
 @EVERY_CLASS
 @pytest.mark.parametrize("name", ["broker_url", "redis", "host"])
-def test_other_names_of_the_connection(create: Create, name: str) -> None:
+def test_other_names_of_the_connection(create: Create, name: str):
     with pytest.raises(UnknownOptionError, match="use 'connection'"):
         create(**{name: "redis://localhost"})
 
@@ -95,7 +95,7 @@ def test_other_names_of_the_connection(create: Create, name: str) -> None:
         ("job_timeout", "use 'timeout'"),
     ],
 )
-def test_job_options_belong_to_jobs(create: Create, name: str, answer: str) -> None:
+def test_job_options_belong_to_jobs(create: Create, name: str, answer: str):
     with pytest.raises(UnknownOptionError, match=answer) as caught:
         create(**{name: 3})
     assert "default_job_options" in str(caught.value)
@@ -103,18 +103,18 @@ def test_job_options_belong_to_jobs(create: Create, name: str, answer: str) -> N
 
 @pytest.mark.parametrize("create", CREATE, ids=IDS)
 @pytest.mark.parametrize("name", ["allow_eviction", "requestTimeout", "tls"])
-def test_connection_options_belong_to_the_connection(create: Create, name: str) -> None:
+def test_connection_options_belong_to_the_connection(create: Create, name: str):
     with pytest.raises(UnknownOptionError, match=r"connection=ConnectionOptions\(.*, or .* URL") as caught:
         create(**{name: True})
     assert caught.value.suggestion == "connection"
 
 
-def test_all_connection_options_are_known() -> None:
+def test_all_connection_options_are_known():
     assert set(inspect.signature(ConnectionOptions).parameters) == CONNECTION_OPTIONS
 
 
 @pytest.mark.parametrize("create", NAMED, ids=IDS[: len(NAMED)])
-def test_worker_options_belong_to_workers(create: Create) -> None:
+def test_worker_options_belong_to_workers(create: Create):
     with pytest.raises(UnknownOptionError, match="it is an option of Worker"):
         create(concurrency=3)
 
@@ -131,7 +131,7 @@ def test_worker_options_belong_to_workers(create: Create) -> None:
         ("autorun", r"worker\.run\(\)"),
     ],
 )
-def test_names_of_other_workers(create: Create, name: str, answer: str) -> None:
+def test_names_of_other_workers(create: Create, name: str, answer: str):
     with pytest.raises(UnknownOptionError, match=answer):
         create(**{name: 1})
 
@@ -146,7 +146,7 @@ def test_names_of_other_workers(create: Create, name: str, answer: str) -> None:
         ("failParentOnFailure", "on_failure"), ("min_backoff", "backoff"), ("link", "parent"),
     ],
 )  # fmt: skip
-def test_names_of_other_job_options(name: str, suggestion: str) -> None:
+def test_names_of_other_job_options(name: str, suggestion: str):
     for reject in (
         lambda: JobOptions.parse({name: 1}),
         lambda: Queue("q", default_job_options={name: 1}),
@@ -158,14 +158,14 @@ def test_names_of_other_job_options(name: str, suggestion: str) -> None:
         assert suggestion in str(caught.value)
 
 
-def test_constructors_of_options_reject_unknown_names() -> None:
+def test_constructors_of_options_reject_unknown_names():
     with pytest.raises(UnknownOptionError, match="use 'delay'"):
         JobOptions(countdown=1)  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match="did you mean 'retries'"):
         FailureLogOptions(retrys=True)  # type: ignore[call-arg]
 
 
-def test_options_have_signatures_and_can_be_copied() -> None:
+def test_options_have_signatures_and_can_be_copied():
     options = JobOptions(attempts=3, backoff=5, remove_on_fail=False)
     assert set(inspect.signature(JobOptions).parameters) == set(JobOptionsDict.__annotations__)
     assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == dataclasses.replace(options) == options
@@ -175,7 +175,7 @@ def test_options_have_signatures_and_can_be_copied() -> None:
         options.delay = 5  # type: ignore[misc]
 
 
-def test_override_keeps_the_other_options() -> None:
+def test_override_keeps_the_other_options():
     worker = Worker("q", handle, log_failures=False, retry_on=ValueError)
     worker.override(concurrency=7, prefix="other")
     assert (worker.options.concurrency, worker.options.log_failures) == (7, None)
@@ -203,10 +203,8 @@ def test_override_keeps_the_other_options() -> None:
         ("pause", (), "force", None),
     ],
 )
-async def test_unknown_arguments_of_methods(
-    make: Any, method: str, given: tuple[Any, ...], name: str, suggestion: str | None
-) -> None:
-    async def call() -> None:
+async def test_unknown_arguments_of_methods(make: Any, method: str, given: Any, name: str, suggestion: str | None):
+    async def call():
         result = getattr(make("q"), method)(*given, **{name: 5})
         if make is Queue:
             await result
@@ -220,25 +218,25 @@ async def test_unknown_arguments_of_methods(
 
 
 @pytest.mark.parametrize("make", [Queue, sync.Queue])
-def test_signatures_of_methods_are_kept(make: Any) -> None:
+def test_signatures_of_methods_are_kept(make: Any):
     assert list(inspect.signature(make.clean).parameters) == ["self", "grace", "limit", "state"]
     assert "pattern" in inspect.signature(make.upsert_job_scheduler).parameters
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_are_not_shown():
     with pytest.raises(UnknownOptionError) as caught:
         Queue("q", password="hunter2")  # type: ignore[call-arg]
     assert "hunter2" not in str(caught.value)
 
 
-def test_signatures_are_kept() -> None:
+def test_signatures_are_kept():
     names = list(inspect.signature(Queue).parameters)
     assert names[:3] == ["name", "connection", "prefix"]
     assert list(inspect.signature(sync.Queue).parameters) == names
     assert "concurrency" in inspect.signature(Worker).parameters
 
 
-def test_foreign_names_are_not_ours() -> None:
+def test_foreign_names_are_not_ours():
     ours = {
         "job": set(JobOptionsDict.__annotations__),
         "queue": set(inspect.signature(Queue).parameters),
@@ -251,7 +249,7 @@ def test_foreign_names_are_not_ours() -> None:
             assert hint[0].islower()
 
 
-def test_hints_use_names_that_exist() -> None:
+def test_hints_use_names_that_exist():
     known = {
         *JobOptionsDict.__annotations__,
         *inspect.signature(Queue).parameters,
@@ -275,7 +273,7 @@ MIGRATION = {
 
 
 @pytest.mark.parametrize("system", MIGRATION)
-def test_migration_pages_have_the_names(system: str) -> None:
+def test_migration_pages_have_the_names(system: str):
     page = (ROOT / f"docs/migrate/from-{system}.md").read_text(encoding="utf-8")
     for name in MIGRATION[system]:
         assert name in page
@@ -290,7 +288,7 @@ def test_migration_pages_have_the_names(system: str) -> None:
     ("given", "example"),
     [({"attempts": 3}, "attempts=..."), ({"removeOnComplete": True}, "remove_on_complete=..."), (5, "attempts=3")],
 )
-async def test_options_as_a_dict_are_explained(given: Any, example: str) -> None:
+async def test_options_as_a_dict_are_explained(given: Any, example: str):
     queue: Any = Queue("q")
     producer: Any = Producer("q")
     broadcast: Any = Broadcast("q")
@@ -304,30 +302,30 @@ async def test_options_as_a_dict_are_explained(given: Any, example: str) -> None
 
 
 @pytest.mark.parametrize("cls", [Queue, Producer, Broadcast, QueueEvents, sync.Queue, sync.QueueEvents])
-def test_too_many_positional_arguments(cls: Any) -> None:
+def test_too_many_positional_arguments(cls: Any):
     with pytest.raises(GlideMQValidationError, match="options are keywords, such as"):
         cls("q", None, {"prefix": "x"})
 
 
 @EVERY_CLASS
 @pytest.mark.parametrize("connection", [5, {"host": "localhost"}, b"valkey://localhost", object(), ["valkey://x"]])
-def test_invalid_connection_is_rejected_by_the_constructor(create: Create, connection: Any) -> None:
+def test_invalid_connection_is_rejected_by_the_constructor(create: Create, connection: Any):
     with pytest.raises(GlideMQValidationError, match="must be a URL, ConnectionOptions or a GLIDE client"):
         create(connection=connection)
 
 
 @EVERY_CLASS
-def test_invalid_url_is_rejected_by_the_constructor(create: Create) -> None:
+def test_invalid_url_is_rejected_by_the_constructor(create: Create):
     with pytest.raises(GlideMQValidationError, match="connection"):
         create(connection="localhost:6379")
 
 
-def test_options_of_a_worker_in_third_place_are_explained() -> None:
+def test_options_of_a_worker_in_third_place_are_explained():
     with pytest.raises(GlideMQValidationError, match="pass options as keyword arguments"):
         Worker("q", handle, {"concurrency": 5})  # type: ignore[arg-type]
 
 
-def test_override_checks_the_connection() -> None:
+def test_override_checks_the_connection():
     with pytest.raises(GlideMQValidationError, match="connection"):
         Worker("q", handle).override(connection=5)  # type: ignore[arg-type]
 
@@ -336,16 +334,16 @@ def test_override_checks_the_connection() -> None:
 
 
 @pytest.mark.parametrize(("create", "name"), [*zip(CREATE, IDS, strict=True)], ids=IDS)
-async def test_wrong_kind_of_block_is_explained(create: Create, name: str) -> None:
+async def test_wrong_kind_of_block_is_explained(create: Create, name: str):
     made = create()
     if name.startswith("sync."):
-        with pytest.raises(ContextManagerError, match="use 'with' instead of 'async with'") as caught:
+        with pytest.raises(EventLoopError, match="use 'with' instead of 'async with'") as caught:
             async with made:
                 raise AssertionError
     else:
-        with pytest.raises(ContextManagerError, match="use 'async with' instead of 'with'") as caught, made:
+        with pytest.raises(EventLoopError, match="use 'async with' instead of 'with'") as caught, made:
             raise AssertionError
-    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, RuntimeError)
     assert name.removeprefix("sync.") in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
@@ -354,14 +352,14 @@ async def test_wrong_kind_of_block_is_explained(create: Create, name: str) -> No
 
 
 @pytest.mark.parametrize("make", [named(QueueEvents), named(sync.QueueEvents), worker])
-def test_unknown_event_is_rejected_with_all_events(make: Create) -> None:
+def test_unknown_event_is_rejected_with_all_events(make: Create):
     with pytest.raises(GlideMQValidationError, match="did you mean 'completed'") as caught:
         make().on("complete", handle)
     for event in WORKER_EVENTS if make is worker else QUEUE_EVENTS:
         assert event in str(caught.value) or event == "budget_exceeded"
 
 
-def test_every_event_of_the_library_is_known() -> None:
+def test_every_event_of_the_library_is_known():
     """Compare the names in the code and in the documentation."""
     found: set[str] = set()
     for path in (ROOT / "lua").rglob("*.lua"):
@@ -375,5 +373,5 @@ def test_every_event_of_the_library_is_known() -> None:
         QueueEvents("q").on(event, handle)
 
 
-def test_exported() -> None:
+def test_exported():
     assert glidemq_py.UnknownOptionError is UnknownOptionError

@@ -3,8 +3,6 @@
 `test_decoders.py` lists the other decoders. Frames, texts and headers come from clients that may not be authenticated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
@@ -20,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from glidemq_py._client.connection_url import Address
+from glidemq_py import Address
 from glidemq_py._client.direct.connection import DirectConnection
 from glidemq_py._client.direct.slots import ranges_of
 from glidemq_py._web.checks import NotAllowedError, check_site, digest, is_authorized
@@ -70,7 +68,7 @@ def bounded(size: int) -> Iterator[None]:
 
 @fuzzed
 @given(st.lists(st.binary(max_size=40), max_size=6), st.binary(max_size=10), st.data())
-def test_frames_do_not_depend_on_how_their_bytes_arrive(values: list[bytes], rest: bytes, data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_how_their_bytes_arrive(values: list[bytes], rest: bytes, data: st.DataObject):
     stream = b"".join(struct.pack(">I", len(value)) + value for value in values) + rest
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     whole, pieces = FrameReader(1_000), FrameReader(1_000)
@@ -82,7 +80,7 @@ def test_frames_do_not_depend_on_how_their_bytes_arrive(values: list[bytes], res
     assert pieces.oversized == whole.oversized
 
 
-def test_header_of_a_large_frame_takes_no_memory() -> None:
+def test_header_of_a_large_frame_takes_no_memory():
     reader = FrameReader(MAX_UNAUTHENTICATED_FRAME)
     with bounded(4):
         assert reader.feed(b"\xff\xff\xff\xff") == []
@@ -93,7 +91,7 @@ def test_header_of_a_large_frame_takes_no_memory() -> None:
 
 @fuzzed
 @given(PACKED)
-def test_value_of_a_frame(payload: bytes) -> None:
+def test_value_of_a_frame(payload: bytes):
     with bounded(len(payload)):
         try:
             value = value_of(payload)
@@ -104,7 +102,7 @@ def test_value_of_a_frame(payload: bytes) -> None:
 
 @fuzzed
 @given(st.sampled_from(sorted(COMMANDS)), st.data())
-def test_fields_of_commands(name: str, data: st.DataObject) -> None:
+def test_fields_of_commands(name: str, data: st.DataObject):
     """Fields have values of any type: the command is accepted, or rejected with a message for its client."""
     command = COMMANDS[name]
     names = [field.name for field in command.fields] or ["none"]
@@ -118,7 +116,7 @@ def test_fields_of_commands(name: str, data: st.DataObject) -> None:
 
 @fuzzed
 @given(JSON | st.binary(max_size=60))
-def test_json_texts(text: str | bytes) -> None:
+def test_json_texts(text: str | bytes):
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     with bounded(len(content)):
         try:
@@ -130,28 +128,28 @@ def test_json_texts(text: str | bytes) -> None:
 
 @fuzzed
 @given(st.binary(max_size=80) | st.sampled_from([b"a=1&" * 5_000, b"%" * 5_000, b"=" * 5_000, b"&" * 5_000]))
-def test_query_strings(text: bytes) -> None:
+def test_query_strings(text: bytes):
     with contextlib.suppress(_RefusedError):
         assert all(len(pair) == 2 for pair in _query_of({"query_string": text}))
 
 
 @fuzzed
 @given(TEXT)
-def test_names_of_queues_in_paths(name: str) -> None:
+def test_names_of_queues_in_paths(name: str):
     with contextlib.suppress(_RefusedError):
         assert _queue_of(name)
 
 
 @fuzzed
 @given(TEXT | st.from_regex(r"\A\d{1,30}-\d{1,30}(:.{0,20})?\Z") | st.sampled_from(["9" * 5_000 + "-1"]))
-def test_id_of_the_last_event(text: str) -> None:
+def test_id_of_the_last_event(text: str):
     state: Any = mock.Mock()
     assert EventStream(state, "q", text)._last is None or text[0].isdigit()
 
 
 @fuzzed
 @given(HEADERS)
-def test_headers_of_requests(found: dict[str, str]) -> None:
+def test_headers_of_requests(found: dict[str, str]):
     headers = Headers(found)
     try:
         check_site(headers, ["localhost"])
@@ -164,7 +162,7 @@ def test_headers_of_requests(found: dict[str, str]) -> None:
 
 @fuzzed
 @given(ADDRESSES, st.lists(ADDRESSES, max_size=4).map(",".join))
-def test_addresses_of_clients(peer: str, forwarded: str) -> None:
+def test_addresses_of_clients(peer: str, forwarded: str):
     """An address outside of the proxies' networks is believed only about itself."""
     found = client_address(peer, forwarded, NETWORKS)
     direct = client_address(peer, "", NETWORKS)
@@ -177,7 +175,7 @@ def test_addresses_of_clients(peer: str, forwarded: str) -> None:
 
 @fuzzed
 @given(URLS)
-def test_urls_of_webhooks(url: str) -> None:
+def test_urls_of_webhooks(url: str):
     with contextlib.suppress(CommandError):
         check_url(url, ())
 
@@ -190,7 +188,7 @@ def test_urls_of_webhooks(url: str) -> None:
         "http://user@example.com/", "file:///etc/passwd",
     ],
 )  # fmt: skip
-def test_urls_into_the_network_of_the_gateway_are_rejected(url: str) -> None:
+def test_urls_into_the_network_of_the_gateway_are_rejected(url: str):
     with pytest.raises(CommandError):
         check_url(url, ())
 
@@ -198,21 +196,21 @@ def test_urls_into_the_network_of_the_gateway_are_rejected(url: str) -> None:
 @fuzzed
 @example("\ud800")
 @given(TEXT | TEXT.map(lambda text: "whsec_" + text))
-def test_secrets_of_webhooks(secret: str) -> None:
+def test_secrets_of_webhooks(secret: str):
     with contextlib.suppress(CommandError):
         assert check_secret(secret) == secret
 
 
 @fuzzed
 @given(JSON | as_json(["url", "events", "queue", "secret", "created", "since", "enabled"]))
-def test_stored_webhooks(text: str) -> None:
+def test_stored_webhooks(text: str):
     found = _webhook(text)
     assert found is None or isinstance(found.url, str)
 
 
 @fuzzed
 @given(TEXT | st.uuids().map(str))
-def test_ids_of_jobs(job_id: str) -> None:
+def test_ids_of_jobs(job_id: str):
     assert queue_number(job_id) is None or queue_number(job_id) >= 0  # type: ignore[operator]
 
 
@@ -246,14 +244,14 @@ def end_of(data: bytes, commands: int) -> tuple[list[asyncio.Future[Any]], bool]
 
 @fuzzed
 @given(RESP, st.integers(0, 3))
-def test_replies_on_direct_connections(data: bytes, commands: int) -> None:
+def test_replies_on_direct_connections(data: bytes, commands: int):
     """Bytes are replies to the commands, wait for more bytes, or end the connection and with it every command."""
     futures, has_ended = end_of(data, commands)
     assert not has_ended or all(future.done() for future in futures)
 
 
 @pytest.mark.parametrize("data", [b"?\r\n", b"+OK\r\n+OK\r\n"], ids=["malformed", "without a command"])
-def test_unexpected_bytes_end_a_direct_connection(data: bytes) -> None:
+def test_unexpected_bytes_end_a_direct_connection(data: bytes):
     futures, has_ended = end_of(data, 1)
     assert has_ended
     assert futures[0].done()
@@ -265,8 +263,27 @@ SLOTS = st.lists(st.lists(st.integers(0, 16_384) | NODE | st.none() | st.binary(
 
 @fuzzed
 @given(SLOTS | st.just([[0, 16_383, [b"host", 1]]]))
-def test_reply_about_the_slots_of_a_cluster(reply: list[Any]) -> None:
+def test_reply_about_the_slots_of_a_cluster(reply: Any):
     with contextlib.suppress(ValueError):  # then calls are sent by GLIDE, and the connection is tried again later
         first, nodes = ranges_of(reply, Address("asked", 1))
         assert first[0] == 0
         assert len(first) == len(nodes)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [[0, 16_383, [b"?", 6379, b"id"]]],
+        [[0, 100, [b"10.0.0.1", 6379, b"id"]]],
+        [[0, 100, [b"10.0.0.1", 6379, b"id"]], [102, 16_383, [b"10.0.0.2", 6379, b"id"]]],
+        [],
+    ],
+)
+def test_clusters_that_cannot_be_addressed_directly(reply: Any):
+    with pytest.raises(ValueError, match="the cluster"):
+        ranges_of(reply, Address("10.0.0.9"))
+
+
+def test_ranges_of_a_cluster():
+    reply = [[8_000, 16_383, [b"10.0.0.2", 6379, b"b"], [b"10.0.0.3", 6379, b"c"]], [0, 7_999, [b"", 7000, b"a"]]]
+    assert ranges_of(reply, Address("10.0.0.9")) == ([0, 8_000], [Address("10.0.0.9", 7000), Address("10.0.0.2", 6379)])

@@ -4,13 +4,15 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from glidemq_py import (
+    JSON_SERIALIZER,
     Address,
     Backoff,
     BatchOptions,
@@ -19,36 +21,30 @@ from glidemq_py import (
     DagNode,
     DeadLetterOptions,
     Deduplication,
+    FailureLogOptions,
+    Fallback,
     FlowJob,
     GlideMQValidationError,
     JobSpec,
     KeepJobs,
     MissingOptionError,
     Ordering,
+    Queue,
     RateLimit,
     SandboxOptions,
     Schedule,
     TokenBucket,
     TokenLimiter,
     UnknownOptionError,
+    VectorField,
+    Worker,
     chain,
     chord,
     group,
     validate_dag,
 )
-from glidemq_py._core.checked_options import OptionValue, parse_nested
-from glidemq_py._core.payload import JSON_SERIALIZER
-from glidemq_py._features.budgets.options import BudgetDict
-from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
-from glidemq_py._features.deduplication.options import DeduplicationDict
-from glidemq_py._features.fallbacks import Fallback, FallbackDict
 from glidemq_py._features.flows.plan import plan_dag, plan_tree
-from glidemq_py._features.limits.options import RateLimitDict, TokenBucketDict, TokenLimiterDict
-from glidemq_py._features.ordering_groups import OrderingDict
-from glidemq_py._features.retention import KeepJobsDict
-from glidemq_py._features.schedulers.options import ScheduleDict
-from glidemq_py._features.vectors.options import VectorField, VectorFieldDict
-from glidemq_py._worker.options import BatchDict, FailureLogDict, FailureLogOptions, SandboxDict
+from tests.inside import OptionValue, parse_nested
 
 VALUES = [
     Backoff("fixed", timedelta(seconds=1), jitter=0.5, max_delay=5_000), BatchOptions(5, 10),
@@ -70,18 +66,18 @@ def test_value_is_frozen_and_can_be_copied(value: Any):
         setattr(value, first, None)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mapping"),
-    [
-        (BatchOptions, BatchDict), (Budget, BudgetDict), (DeadLetterOptions, DeadLetterOptionsDict),
-        (Deduplication, DeduplicationDict), (FailureLogOptions, FailureLogDict), (Fallback, FallbackDict),
-        (KeepJobs, KeepJobsDict), (Ordering, OrderingDict), (RateLimit, RateLimitDict), (SandboxOptions, SandboxDict),
-        (Schedule, ScheduleDict), (TokenBucket, TokenBucketDict), (TokenLimiter, TokenLimiterDict),
-        (VectorField, VectorFieldDict),
-    ],
+WITH_MAPPINGS = (
+    BatchOptions, Budget, DeadLetterOptions, Deduplication, FailureLogOptions, Fallback, KeepJobs, Ordering, RateLimit,
+    SandboxOptions, Schedule, TokenBucket, TokenLimiter, VectorField,
 )  # fmt: skip
-def test_mapping_has_the_fields_of_the_value(kind: type[OptionValue], mapping: Any):
-    assert list(kind._checks) == list(inspect.get_annotations(mapping))
+
+
+@pytest.mark.parametrize("kind", WITH_MAPPINGS)
+def test_mapping_has_the_fields_of_the_value(kind: type[OptionValue]):
+    module = vars(sys.modules[kind.__module__])
+    name = kind.__name__
+    mapping = module.get(f"{name}Dict") or module[f"{name.removesuffix('Options')}Dict"]
+    assert [field.name for field in dataclasses.fields(cast("Any", kind))] == list(inspect.get_annotations(mapping))
 
 
 def test_signature_shows_how_fields_are_given():
@@ -158,14 +154,14 @@ def _with(**options: Any) -> dict[str, Any]:
         (lambda: validate_dag([_JOB, {**_JOB, "deps": "c"}]), "nodes[1].deps", "c"),
     ],
 )
-def test_an_invalid_job_of_a_flow_is_named_by_its_place(make: Any, option: str, value: object) -> None:
+def test_an_invalid_job_of_a_flow_is_named_by_its_place(make: Any, option: str, value: object):
     with pytest.raises(GlideMQValidationError) as caught:
         make()
     assert (caught.value.option, caught.value.value) == (option, value)
     assert str(caught.value).startswith(f"option {option!r} = {value!r}: ")
 
 
-def _link(queue: str) -> Any:
+def _link(queue: str):
     return SimpleNamespace(serializer=JSON_SERIALIZER, compression="none", payload_limit=100, keys=None, name=queue)
 
 
@@ -173,7 +169,7 @@ def _link(queue: str) -> Any:
     ("data", "options", "place"),
     [({"x": {1}}, {}, "data"), ("x" * 200, {}, "data"), (1, {"cost": 2}, "options.cost")],
 )
-def test_a_job_of_a_flow_that_cannot_be_encoded_is_named_by_its_place(data: Any, options: Any, place: str) -> None:
+def test_a_job_of_a_flow_that_cannot_be_encoded_is_named_by_its_place(data: Any, options: Any, place: str):
     last = FlowJob("c", "q", data, options)
     tree = FlowJob("a", "q", children=[_JOB, FlowJob("b", "q", children=[_JOB, _JOB, last]), _JOB])
     with pytest.raises(GlideMQValidationError) as caught:
@@ -208,7 +204,7 @@ def test_a_job_of_a_flow_that_cannot_be_encoded_is_named_by_its_place(data: Any,
 )  # fmt: skip
 def test_an_unknown_field_of_a_job_is_explained(
     make: Any, option: str, value: object, hint: str, suggestion: str | None
-) -> None:
+):
     with pytest.raises(UnknownOptionError) as caught:
         make()
     problem = f"unknown option; {hint}" if hint else "unknown option"
@@ -228,7 +224,58 @@ def test_an_unknown_field_of_a_job_is_explained(
         (lambda: chord("q", [("a",), {"name": "b", "dta": 1}], ("c",)), "jobs[1].dta"),
     ],
 )  # fmt: skip
-async def test_an_invalid_job_of_a_common_flow_is_named_by_its_place(add: Any, option: str) -> None:
+async def test_an_invalid_job_of_a_common_flow_is_named_by_its_place(add: Any, option: str):
     with pytest.raises(GlideMQValidationError) as caught:
         await add()
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("fair_key_preference", each) for each in (-1, 101, 1.5, True)),
+        *(("limiter", each) for each in (
+            {"max": 0, "duration": 1}, {"max": 1}, {"max": 1, "duration": 0.5}, {"max": 1, "duration": 1, "x": 1}, 5,
+        )),
+        *(("token_limiter", each) for each in (
+            {"max_tokens": 0, "duration": 1}, {"duration": 1}, {"max_tokens": 1, "duration": 1, "scope": "all"},
+        )),
+    ],
+)  # fmt: skip
+def test_invalid_options_of_a_worker_are_rejected(option: str, value: Any):
+    with pytest.raises(GlideMQValidationError, match=option):
+        Worker("q", print, **{option: value})
+
+
+def test_schedules_that_wait_for_their_job_cannot_skip_runs_without_a_worker():
+    with pytest.raises(GlideMQValidationError, match="skip_without_worker"):
+        Schedule(repeat_after_complete=1_000, skip_without_worker=True)
+
+
+@pytest.mark.parametrize("holder", [Queue, lambda name, **options: Worker(name, print, **options)])
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("q", "must not be the queue itself"), ("a:b", "dead_letter_queue.name"), (7, "a queue's name or a mapping"),
+        ({}, "requires 'name'"),
+        ({"name": "x", "on": "failed"}, "dead_letter_queue.on"), ({"name": "x", "on": ()}, "must not be empty"),
+        ({"name": "x", "on": ("fail",)}, "did you mean 'failed'"), (True, "a queue's name or a mapping"),
+    ],
+)  # fmt: skip
+def test_invalid_dead_letter_queues_are_rejected(holder: Any, value: Any, named: str):
+    with pytest.raises(GlideMQValidationError, match=named):
+        holder("q", dead_letter_queue=value)
+
+
+def test_unknown_option_of_dead_letters_is_named():
+    with pytest.raises(UnknownOptionError, match="maxRetries"):
+        Queue("q", dead_letter_queue={"name": "x", "maxRetries": 1})  # type: ignore[arg-type]
+
+
+def test_forms_of_a_dead_letter_queue():
+    options = DeadLetterOptions("x", ("revoked", "failed"))
+    assert options.kinds_text == "failed,revoked"
+    assert DeadLetterOptions("x").on == ("failed", "stalled", "expired", "cost")
+    for form in (options, {"name": "x", "on": ["revoked", "failed"]}):
+        assert Queue("q", dead_letter_queue=form).options.dead_letter_queue == options  # type: ignore[arg-type]
+    assert Queue("q", dead_letter_queue="x").options.dead_letter_queue == DeadLetterOptions("x")

@@ -16,7 +16,7 @@ EMPTY_S = 60.0
 class FakeHub:
     """A partition with jobs; it is known to be empty once a fetch has found fewer than it wanted."""
 
-    def __init__(self, *jobs: int) -> None:
+    def __init__(self, *jobs: int):
         self.jobs = list(jobs)
         self.calls: list[int] = []
         self.released: list[int] = []
@@ -26,10 +26,10 @@ class FakeHub:
         self.on_ready: Callable[[], None] | None = None
         self.gate: asyncio.Event | None = None
 
-    def join(self, on_ready: Callable[[], None]) -> None:
+    def join(self, on_ready: Callable[[], None]):
         self.on_ready = on_ready
 
-    def leave(self) -> None:
+    def leave(self):
         self.on_ready = None
 
     def is_known_empty(self, *, waits: bool) -> bool:
@@ -48,10 +48,10 @@ class FakeHub:
             self.empty_until = asyncio.get_running_loop().time() + EMPTY_S
         return found
 
-    def release(self, jobs: list[int]) -> None:
+    def release(self, jobs: list[int]):
         self.released += jobs
 
-    def add(self, *jobs: int) -> None:
+    def add(self, *jobs: int):
         """Add jobs; a message tells of them."""
         self.jobs += jobs
         self.empty_until = 0.0
@@ -59,7 +59,7 @@ class FakeHub:
         self.on_ready()
 
 
-def over(*hubs: FakeHub) -> Any:
+def over(*hubs: FakeHub):
     """Return the `PartitionHubs`; their jobs are numbers here."""
     return PartitionHubs(None, cast("Any", hubs))
 
@@ -72,7 +72,7 @@ async def waiting(hubs: Any, count: int, seconds: float = 60.0) -> list[asyncio.
     return tasks
 
 
-async def test_a_fetch_asks_the_partitions_until_it_has_all() -> None:
+async def test_a_fetch_asks_the_partitions_until_it_has_all():
     first, second, third = FakeHub(1, 2), FakeHub(3), FakeHub(4, 5, 6)
     hubs = over(first, second, third)
     assert len(await hubs.fetch(4, 1_000, 0)) == 4
@@ -82,7 +82,7 @@ async def test_a_fetch_asks_the_partitions_until_it_has_all() -> None:
     assert [len(hub.calls) for hub in (first, second, third)] == before  # all are known to be empty
 
 
-async def test_partitions_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partitions_have_turns(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(partition_hubs, "_TURN_S", 0.0)
     parts = [FakeHub(*range(10)) for _ in range(3)]
     hubs = over(*parts)
@@ -91,7 +91,7 @@ async def test_partitions_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(hub.jobs) for hub in parts] == [7, 7, 7]
 
 
-async def test_one_failing_partition_does_not_hide_the_others() -> None:
+async def test_one_failing_partition_does_not_hide_the_others():
     broken, other = FakeHub(), FakeHub(1)
     broken.failure = GlideMQConnectionError("gone")
     hubs = over(broken, other)
@@ -103,7 +103,7 @@ async def test_one_failing_partition_does_not_hide_the_others() -> None:
         await hubs.fetch(5, 1_000, 60)
 
 
-async def test_a_fetch_that_waits_tries_again_while_the_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_that_waits_tries_again_while_the_server_is_gone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(partition_hubs, "_RETRY_S", 0.01)
     hub = FakeHub(1)
     hub.failure = GlideMQConnectionError("gone")
@@ -119,7 +119,7 @@ async def test_a_fetch_that_waits_tries_again_while_the_server_is_gone(monkeypat
     assert len(hub.calls) - count <= 12  # it pauses
 
 
-async def test_one_job_wakes_one_fetch() -> None:
+async def test_one_job_wakes_one_fetch():
     hub, other = FakeHub(), FakeHub()
     hubs = over(hub, other)
     tasks = await waiting(hubs, 100)
@@ -135,7 +135,7 @@ async def test_one_job_wakes_one_fetch() -> None:
     assert sorted(job for jobs in rest for job in jobs) == list(range(99))
 
 
-async def test_a_cancelled_fetch_releases_its_jobs_and_passes_its_wake_up_on() -> None:
+async def test_a_cancelled_fetch_releases_its_jobs_and_passes_its_wake_up_on():
     blocked, ready = FakeHub(), FakeHub(1)
     hubs = over(blocked, ready)
     blocked.gate = asyncio.Event()
@@ -153,7 +153,7 @@ async def test_a_cancelled_fetch_releases_its_jobs_and_passes_its_wake_up_on() -
     over_again.close()
 
 
-async def test_a_fetch_ends_after_its_time_and_when_the_gateway_closes() -> None:
+async def test_a_fetch_ends_after_its_time_and_when_the_gateway_closes():
     hubs = over(FakeHub(), FakeHub())
     assert await hubs.fetch(1, 1_000, 0.01) == []
     (task,) = await waiting(hubs, 1)
@@ -163,7 +163,7 @@ async def test_a_fetch_ends_after_its_time_and_when_the_gateway_closes() -> None
         await hubs.fetch(1, 1_000, 0)
 
 
-async def test_partitions_are_asked_again_when_they_may_have_changed() -> None:
+async def test_partitions_are_asked_again_when_they_may_have_changed():
     hub = FakeHub()
     hubs = over(hub)
     (task,) = await waiting(hubs, 1)
@@ -173,7 +173,7 @@ async def test_partitions_are_asked_again_when_they_may_have_changed() -> None:
     assert await task == [1]
 
 
-async def test_other_partitions_are_asked_from_now_on() -> None:
+async def test_other_partitions_are_asked_from_now_on():
     old, new = FakeHub(), FakeHub(1)
     hubs = over(old)
     (task,) = await waiting(hubs, 1)

@@ -1,7 +1,5 @@
 """Data and results as stored text: limits in bytes, gzip as the original writes it, custom serializers."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json as stdlib
@@ -13,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.payload import (
-    JSON_SERIALIZER,
+from glidemq_py import JSON_SERIALIZER
+from glidemq_py.errors import PayloadTooLargeError, SerializationError
+from tests.inside import (
     PAYLOAD_LIMIT,
     check_size,
     decode_data,
@@ -24,7 +23,6 @@ from glidemq_py._core.payload import (
     encode_json,
     encode_result,
 )
-from glidemq_py.errors import PayloadTooLargeError, SerializationError
 
 # Data of a recorded Node job of the kind "gzip" (shortened in its big part), as JSON text.
 SAMPLE = {
@@ -42,7 +40,7 @@ class Raw:
     def serialize(self, value: Any, /) -> str:
         return value
 
-    def deserialize(self, text: str, /) -> Any:
+    def deserialize(self, text: str, /):
         return text
 
 
@@ -50,7 +48,7 @@ class Pickled:
     def serialize(self, value: Any, /) -> str:
         return base64.b64encode(pickle.dumps(value)).decode()
 
-    def deserialize(self, text: str, /) -> Any:
+    def deserialize(self, text: str, /):
         return pickle.loads(base64.b64decode(text))
 
 
@@ -173,7 +171,7 @@ class Failing:
     def serialize(self, value: Any, /) -> str:
         raise KeyError("no")
 
-    def deserialize(self, text: str, /) -> Any:
+    def deserialize(self, text: str, /):
         raise KeyError("no")
 
 

@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client import reachability
-from glidemq_py._client.reachability import REFUSED, Reachability, reachability_of, repeated_level
-from glidemq_py._core.logs import get_logger
 from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py.errors import AmbiguousResultError, GlideMQError
+from tests.inside import get_logger, reachability
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reachability, "_CHECK_AFTER_S", 0.01)
 
 
 def refuses() -> str | None:
-    return REFUSED
+    return reachability.REFUSED
 
 
-async def checked(server: Reachability) -> None:
+async def checked(server: reachability.Reachability):
     assert server._checking is not None
     await server._checking
 
@@ -31,8 +29,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    server, lost = Reachability("db:6379"), AmbiguousResultError("lost")
+async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture):
+    server, lost = reachability.Reachability("db:6379"), AmbiguousResultError("lost")
     assert server.level(lost) == logging.WARNING
     server.failed(0.0, 30.0, refuses)
     assert server.level(lost) == logging.DEBUG, "the check may find that it is gone"
@@ -51,8 +49,8 @@ async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixtur
     assert back.startswith("server db:6379: reachable again after 0.")
 
 
-async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    server = Reachability("db:6379")
+async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture):
+    server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     server.replied()
     await checked(server)
@@ -60,9 +58,9 @@ async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture) -> N
     assert lines(caplog) == []
 
 
-async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.LogCaptureFixture):
     """For example one node of a cluster is gone, or one call takes too long."""
-    server = Reachability("db:6379")
+    server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, lambda: None)
     await checked(server)
     assert not server.is_doubted
@@ -72,8 +70,8 @@ async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.
     assert lines(caplog) == []
 
 
-async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Reachability("db:6379")
+async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     await checked(server)
     server._logged_at -= 60.0
@@ -83,21 +81,21 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkey
     assert lines(caplog)[1:] == ["server db:6379: still unreachable after 3.0 min"]
 
 
-async def test_accepted_connection_ends_a_refusal() -> None:
+async def test_accepted_connection_ends_a_refusal():
     """A server that was back before any call failed is not reported as refusing later."""
-    server = Reachability("db:6379")
+    server = reachability.Reachability("db:6379")
     server.refuse()
     assert server.refused == "server db:6379 cannot be reached (connection refused)"
     server.accept()
     assert not server.refused
 
 
-async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture) -> None:
-    server = Reachability("db:6379")
+async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture):
+    server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     first = server._checking
 
-    async def fail_there() -> None:
+    async def fail_there():
         server.failed(0.0, 30.0, refuses)
 
     await asyncio.to_thread(asyncio.run, fail_there())
@@ -106,10 +104,10 @@ async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureF
     assert len(lines(caplog)) == 1
 
 
-async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    server = Reachability("db:6379")
+async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptureFixture):
+    server = reachability.Reachability("db:6379")
 
-    async def fail_there() -> None:
+    async def fail_there():
         server.failed(0.0, 30.0, refuses)
 
     stopped = asyncio.new_event_loop()
@@ -129,26 +127,26 @@ async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptu
         stopped.close()
 
 
-async def test_connections_to_the_same_addresses_share_it() -> None:
-    server = reachability_of([("::1", 6379), ("db", 6380)])
-    assert server is reachability_of([("::1", 6379), ("db", 6380)])
-    assert server is not reachability_of([("db", 6380)])
+async def test_connections_to_the_same_addresses_share_it():
+    server = reachability.reachability_of([("::1", 6379), ("db", 6380)])
+    assert server is reachability.reachability_of([("::1", 6379), ("db", 6380)])
+    assert server is not reachability.reachability_of([("db", 6380)])
     assert server.where == "[::1]:6379, db:6380"
 
 
-def test_without_an_event_loop_a_failure_is_not_checked() -> None:
-    server = Reachability("db:6379")
+def test_without_an_event_loop_a_failure_is_not_checked():
+    server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     assert not server.is_gone
     assert server._checking is None
 
 
-def test_level_of_a_connection_without_a_server() -> None:
+def test_level_of_a_connection_without_a_server():
     memory: Any = object()
-    assert repeated_level(memory, AmbiguousResultError("lost")) == logging.WARNING
+    assert reachability.repeated_level(memory, AmbiguousResultError("lost")) == logging.WARNING
 
 
-def test_repeated_failure_is_logged_once_per_minute_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failure_is_logged_once_per_minute_and_its_end(caplog: pytest.LogCaptureFixture):
     failure = RepeatedFailure(get_logger("glidemq_py.test"), "queue 'q': firing schedulers")
     failure.succeeded()
     for _ in range(50):

@@ -5,18 +5,15 @@ from typing import Any, cast
 
 import pytest
 
-from glidemq_py._client.failures import Interruptions
-from glidemq_py._core.calls.working import RecoverStalledReply
-from glidemq_py._core.keys import QueueKeys, hash_tag
 from glidemq_py._features.failures.policy_task import FailurePolicyTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
-from glidemq_py._worker.options import WorkerOptions
+from tests.inside import Interruptions, QueueKeys, RecoverStalledReply, WorkerOptions, hash_tag
 
 
 class FakeTransport:
     """Counts calls; none finds anything."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.interruptions = Interruptions()
         self.calls = 0
 

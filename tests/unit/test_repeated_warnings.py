@@ -5,24 +5,24 @@ import logging
 
 import pytest
 
-from glidemq_py._core.logs import get_logger
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
+from tests.inside import get_logger
 
 _log = get_logger("glidemq_py.test_repeated_warnings")
 
 
 class Lines(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.lines: list[str] = []
         self.changed = asyncio.Event()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord):
         self.lines.append(record.getMessage())
         self.changed.set()
 
 
-async def test_first_warning_is_logged_at_once_and_the_others_are_counted() -> None:
+async def test_first_warning_is_logged_at_once_and_the_others_are_counted():
     lines = Lines()
     _log.addHandler(lines)
     try:
@@ -44,7 +44,7 @@ async def test_first_warning_is_logged_at_once_and_the_others_are_counted() -> N
         _log.removeHandler(lines)
 
 
-def test_forgotten_kinds_are_logged_a_last_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_forgotten_kinds_are_logged_a_last_time(caplog: pytest.LogCaptureFixture):
     warnings = RepeatedWarnings(_log)
     for number in range(3):
         warnings.warn("a", f"a{number}")
@@ -57,7 +57,7 @@ def test_forgotten_kinds_are_logged_a_last_time(caplog: pytest.LogCaptureFixture
 
 def test_without_an_event_loop_the_count_is_in_the_next_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     now = 100.0
     monkeypatch.setattr("glidemq_py._web.repeated_warnings.time.monotonic", lambda: now)
     warnings = RepeatedWarnings(_log)

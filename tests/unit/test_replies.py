@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client import replies
+from tests.inside import replies
 
 
 def test_first_use_by_two_threads_installs_once(monkeypatch: pytest.MonkeyPatch):

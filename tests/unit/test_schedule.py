@@ -1,7 +1,5 @@
 """`Schedule`: accepted values and due times."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -46,19 +44,19 @@ NOW = 1_800_000_000_000
         ({"every": 5, "immediately": 1}, "immediately"),
     ],
 )
-def test_invalid_part_is_named(options: dict[str, Any], named: str) -> None:
+def test_invalid_part_is_named(options: Any, named: str):
     with pytest.raises(GlideMQValidationError) as caught:
         Schedule(**options)
     assert caught.value.option == named
 
 
-def test_two_schedules_in_one_are_named() -> None:
+def test_two_schedules_in_one_are_named():
     with pytest.raises(GlideMQValidationError) as caught:
         Schedule(every=5, pattern="@daily")
     assert str(caught.value) == "option 'pattern' = '@daily': options 'every' and 'pattern' are mutually exclusive"
 
 
-def test_values_are_kept_in_milliseconds_and_numbers() -> None:
+def test_values_are_kept_in_milliseconds_and_numbers():
     start = datetime(2027, 1, 1, tzinfo=UTC)
     schedule = Schedule(every=timedelta(seconds=2), start_date=start, end_date=start + timedelta(days=1))
     assert (schedule.every, schedule.start_date) == (2_000, round(start.timestamp() * 1000))
@@ -82,12 +80,12 @@ def test_values_are_kept_in_milliseconds_and_numbers() -> None:
         ({"pattern": "* * * * *", "end_date": NOW - 1}, None),
     ],
 )
-def test_the_first_instant(options: dict[str, Any], first: int | None) -> None:
+def test_the_first_instant(options: Any, first: int | None):
     assert NOW % 60_000 == 0
     assert Schedule(**options).first(NOW) == first
 
 
-def test_missed_instants_of_an_interval_leave_its_grid_as_it_is() -> None:
+def test_missed_instants_of_an_interval_leave_its_grid_as_it_is():
     schedule = Schedule(every=1_000)
     assert schedule.following(NOW, NOW) == NOW + 1_000
     assert schedule.following(NOW, NOW + 999) == NOW + 1_000
@@ -95,13 +93,7 @@ def test_missed_instants_of_an_interval_leave_its_grid_as_it_is() -> None:
     assert schedule.following(NOW, NOW + 12_345) == NOW + 13_000
 
 
-def test_pattern_without_a_match_in_ten_years_is_rejected() -> None:
-    schedule = Schedule(pattern="0 0 29 2 1")
-    with pytest.raises(GlideMQValidationError):
-        schedule.first(NOW)
-
-
-def test_a_preview_ends_where_the_schedule_does() -> None:
+def test_a_preview_ends_where_the_schedule_does():
     schedule = Schedule(every=1_000, limit=3, start_date=NOW)
     assert [round(at.timestamp() * 1000) - NOW for at in schedule.preview(9, after=NOW)] == [0, 1_000, 2_000]
     ends = Schedule(every=1_000, start_date=NOW, end_date=NOW + 1_500)
@@ -111,12 +103,12 @@ def test_a_preview_ends_where_the_schedule_does() -> None:
         schedule.preview(0)
 
 
-def test_preview_uses_the_time_zone_of_the_pattern() -> None:
+def test_preview_uses_the_time_zone_of_the_pattern():
     (instant,) = Schedule(pattern="0 12 * * *", tz="Asia/Tokyo").preview(1, after=NOW)
     assert (instant.hour, str(instant.tzinfo)) == (12, "Asia/Tokyo")
 
 
-def test_same_times() -> None:
+def test_same_times():
     schedule = Schedule(pattern="0 0 * * 1-5", tz="Europe/Berlin")
     assert schedule.same_times(Schedule(pattern="0 0 * * MON-FRI", tz="Europe/Berlin", limit=5, misfire="skip"))
     assert not schedule.same_times(Schedule(pattern="0 0 * * MON-FRI"))

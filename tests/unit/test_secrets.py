@@ -1,7 +1,5 @@
 """A password is in no repr, error, help text or span of the package, however the connection was given."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import traceback
@@ -27,13 +25,13 @@ from glidemq_py import (
     Worker,
     library,
 )
-from glidemq_py._client.glide_config import config_of
 from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
 from glidemq_py.proxy import ProxyOptions
 from glidemq_py.proxy.__main__ import main as proxy_main
 from glidemq_py.sync import FlowProducer as BlockingFlowProducer
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.telemetry.prometheus import QueueCollector
+from tests.inside import config_of
 
 SECRET = "hunter2Secret"
 URL = f"valkey://user:{SECRET}@h:6379?tls_insecure=true".replace("valkey", "valkeys")
@@ -58,12 +56,12 @@ HOLDERS: list[Callable[[Any], object]] = [
 
 @pytest.mark.parametrize("connection", [URL, OPTIONS], ids=["url", "options"])
 @pytest.mark.parametrize("make", HOLDERS)
-def test_repr_of_what_holds_a_connection(make: Callable[[Any], object], connection: Any) -> None:
+def test_repr_of_what_holds_a_connection(make: Callable[[Any], object], connection: Any):
     holder = make(connection)
     assert SECRET not in f"{holder!r} {holder}"
 
 
-def test_repr_of_options() -> None:
+def test_repr_of_options():
     for value in (OPTIONS, ConnectionOptions.from_url(URL), WorkerArguments(url=URL), ConnectionOptions.parse(URL)):
         assert SECRET not in f"{value!r} {value}"
     assert SECRET not in repr(ConnectionOptions("h", tls=True, tls_cert=pem(), tls_key=pem()))
@@ -73,7 +71,7 @@ def pem() -> bytes:
     return f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n".encode()
 
 
-def test_repr_of_spark_options() -> None:
+def test_repr_of_spark_options():
     pytest.importorskip("pyspark")
     from glidemq_py.spark.options import WriteOptions
     from glidemq_py.spark.read_options import ReadOptions
@@ -93,7 +91,7 @@ class Application:
     connection: object
 
 
-def test_repr_of_an_application_that_holds_our_objects() -> None:
+def test_repr_of_an_application_that_holds_our_objects():
     assert SECRET not in repr(Application(Queue("q", URL), OPTIONS))
 
 
@@ -102,7 +100,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, 60), st.text(min_size=0, max_size=
 
 @given(st.sampled_from([f"valkey://user:{SECRET}@h:6379/0?client_name=a", f"valkeys+cluster://:{SECRET}@a:1,b:2",
                         f"redis://{SECRET}@h", f"user:{SECRET}@h:1"]), MUTATIONS)  # fmt: skip
-def test_errors_about_a_damaged_url(url: str, mutations: list[tuple[int, str]]) -> None:
+def test_errors_about_a_damaged_url(url: str, mutations: list[tuple[int, str]]):
     head, _, tail = url.partition(SECRET)
     for at, text in mutations:
         place = at % (len(head) + len(tail) + 1)
@@ -135,7 +133,7 @@ def outcome(attempt: Callable[[], object]) -> str:
     ],
     ids=["worker", "library", "library check", "proxy"],
 )
-def test_help_shows_no_environment(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_no_environment(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GLIDEMQ_URL", URL)
     monkeypatch.setenv("GLIDEMQ_PROXY_TOKENS", TOKEN)
     out = io.StringIO()
@@ -145,6 +143,6 @@ def test_help_shows_no_environment(run: Callable[[], object], monkeypatch: pytes
     assert SECRET not in out.getvalue()
 
 
-def test_configuration_of_the_client_is_not_shown() -> None:
+def test_configuration_of_the_client_is_not_shown():
     """GLIDE's own objects have no repr with values; ours must not add one."""
     assert SECRET not in repr(config_of(OPTIONS))

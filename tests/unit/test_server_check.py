@@ -1,7 +1,5 @@
 """Reading a server's configuration from INFO."""
 
-from __future__ import annotations
-
 import pytest
 
 from glidemq_py._client.server_check import findings_of

@@ -1,7 +1,5 @@
 """The slots of a worker of several queues: which queue may fetch, and how many jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections import Counter
@@ -13,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glidemq_py._worker.fetch_calls import Exchange, Failure
 from glidemq_py._worker.pooled_slots import PooledSlots
-from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, SlotPool
+from tests.inside import PRIORITIES_S, TURN_S, TURNS, Exchange, Failure, PooledEngine, SlotPool
 
 
 def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[PooledEngine]]:
@@ -33,7 +30,7 @@ class FakeResult:
     refusals = 0
     sent = False
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any):
         self.run = run
 
 
@@ -55,7 +52,7 @@ def reply(engine: PooledEngine, exchange: Exchange, jobs: int, flags: int = 0, n
     return runs
 
 
-def test_later_queue_waits_while_an_earlier_one_may_have_jobs() -> None:
+def test_later_queue_waits_while_an_earlier_one_may_have_jobs():
     pool, (first, second) = engines(4, [1, 1], weighted=False)
     assert second.next_call(0.0) is None
     asked = call(first)
@@ -65,13 +62,13 @@ def test_later_queue_waits_while_an_earlier_one_may_have_jobs() -> None:
     assert call(second).want == 3
 
 
-def test_queue_that_cannot_fetch_does_not_hold_later_ones() -> None:
+def test_queue_that_cannot_fetch_does_not_hold_later_ones():
     _, (first, second) = engines(2, [1, 1], weighted=False)
     first.throttle.hold(1_000, 0.0)
     assert call(second).want == 2
 
 
-def test_free_slots_are_counted_once_for_all_queues() -> None:
+def test_free_slots_are_counted_once_for_all_queues():
     pool, made = engines(4, [1, 1, 1], weighted=True)
     calls = [call(engine) for engine in made]
     assert sum(each.want for each in calls) <= 4
@@ -82,7 +79,7 @@ def test_free_slots_are_counted_once_for_all_queues() -> None:
     assert pool.free == 4
 
 
-def test_weights_decide_over_a_single_slot() -> None:
+def test_weights_decide_over_a_single_slot():
     _, made = engines(1, [6, 3, 1], weighted=True)
     fetched = [0, 0, 0]
     for _ in range(100):
@@ -94,25 +91,38 @@ def test_weights_decide_over_a_single_slot() -> None:
     assert fetched == [60, 30, 10]
 
 
-def test_time_without_jobs_gives_no_precedence() -> None:
-    _, made = engines(1, [1, 1], weighted=True)
+def served(made: list[PooledEngine], calls: int, now: float = 0.0) -> list[int]:
+    """Return the positions of the queues that the next calls fetch from, whose jobs end at once."""
+    order: list[int] = []
+    for _ in range(calls):
+        at, asked = next((at, found) for at, engine in enumerate(made) if (found := engine.next_call(now)) is not None)
+        assert isinstance(asked, Exchange)
+        order.append(at)
+        for run in reply(made[at], asked, asked.want, now=now):
+            made[at].free_slot(run)
+    return order
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_time_without_jobs_or_below_a_limit_gives_no_precedence(limited: bool):
+    pool, made = engines(1, [1, 1], weighted=True)
     idle, busy = made
-    reply(idle, call(idle), 0, flags=2)
+    if limited:
+        idle.throttle.hold(1_000, 0.0)
+    else:
+        reply(idle, call(idle), 0, flags=2)
     for _ in range(50):
         (run,) = reply(busy, call(busy), 1)
         busy.free_slot(run)
-    idle.wake()
-    order: list[int] = []
-    for _ in range(10):
-        at, asked = next((at, found) for at, engine in enumerate(made) if (found := engine.next_call(0.0)) is not None)
-        assert isinstance(asked, Exchange)
-        (run,) = reply(made[at], asked, 1)
-        order.append(at)
-        made[at].free_slot(run)
-    assert 4 <= order.count(0) <= 6
+    if limited:
+        idle.tick(2.0)
+    else:
+        idle.wake()
+    assert pool.free == 1
+    assert 4 <= served(made, 10).count(0) <= 6
 
 
-def test_queues_without_jobs_are_not_pumped() -> None:
+def test_queues_without_jobs_are_not_pumped():
     pool, (first, second) = engines(2, [1, 1], weighted=False)
     reply(first, call(first), 0, flags=2)
     pumped: list[int] = []
@@ -136,7 +146,7 @@ class Simulation:
 
     def __init__(
         self, slots: int, weights: list[int], *, job: float, call: float = 1.0, ready: list[int] | None = None
-    ) -> None:
+    ):
         self._random = Random(1)
         self._job, self._call = job, call
         self._left = None if ready is None else list(ready)
@@ -149,7 +159,7 @@ class Simulation:
         self._weights = weights
         self._events: list[tuple[float, int, Any]] = []
         self._count = 0
-        self._now = 0.0
+        self.now = 0.0
         self.fetched: Counter[int] = Counter()
         self.pool = SlotPool(slots, weighted=True)
         self.engines = [PooledEngine(self.pool, at, weight, 0.0, lambda: 0.5) for at, weight in enumerate(weights)]
@@ -162,27 +172,27 @@ class Simulation:
         for engine in self.engines:
             self._pump(engine)
         while self.fetched.total() < jobs and self._events:
-            self._now, _, action = heapq.heappop(self._events)
+            self.now, _, action = heapq.heappop(self._events)
             action()
         return [self.fetched[at] / max(1, self.fetched.total()) for at in range(len(self.engines))]
 
-    def _after(self, mean: float, action: Any) -> None:
+    def _after(self, mean: float, action: Any):
         self._count += 1
-        heapq.heappush(self._events, (self._now + mean * self._random.uniform(0.5, 1.5), self._count, action))
+        heapq.heappush(self._events, (self.now + mean * self._random.uniform(0.5, 1.5), self._count, action))
 
-    def _pump(self, engine: PooledEngine) -> None:
-        while (found := engine.next_call(self._now)) is not None:
+    def _pump(self, engine: PooledEngine):
+        while (found := engine.next_call(self.now)) is not None:
             assert isinstance(found, Exchange)
             assert 0 <= found.want <= engine.max_want
             assert self.pool.free >= 0
             self.calls += 1
             at = engine.position
             if found.want:
-                self.longest_wait[at] = max(self.longest_wait[at], self._now - self._waits_since[at])
-                self._waits_since[at] = self._now
+                self.longest_wait[at] = max(self.longest_wait[at], self.now - self._waits_since[at])
+                self._waits_since[at] = self.now
             self._after(self._call, partial(self._replied, engine, found))
 
-    def _replied(self, engine: PooledEngine, found: Exchange) -> None:
+    def _replied(self, engine: PooledEngine, found: Exchange):
         at, count = engine.position, found.want
         if self._left is not None:
             count = min(count, self._left[at])
@@ -192,40 +202,40 @@ class Simulation:
             total, weights = self.fetched.total(), self._weights
             off = (abs(self.fetched[i] - total * weight / sum(weights)) for i, weight in enumerate(weights))
             self.furthest = max(self.furthest, *off)
-        for run in reply(engine, found, count, 2 if count < found.want else 0, self._now):
+        for run in reply(engine, found, count, 2 if count < found.want else 0, self.now):
             self._after(self._job, partial(self._ended, engine, run))
         self._after(0.0, partial(self._pump_all, engine))
         self.pool.pump(engine)
 
-    def _ended(self, engine: PooledEngine, run: Any) -> None:
+    def _ended(self, engine: PooledEngine, run: Any):
         engine.job_ended(cast("Any", FakeResult(run)))
         self._pump_all(engine)
 
-    def _pump_all(self, engine: PooledEngine) -> None:
+    def _pump_all(self, engine: PooledEngine):
         self._pump(engine)
         self.pool.pump(engine)
 
 
 @pytest.mark.parametrize("job", [0.01, 1.0, 20.0], ids=["short", "medium", "long"])
 @pytest.mark.parametrize("slots", [1, 2, 4, 10, 50])
-def test_weights_share_any_number_of_slots(slots: int, job: float) -> None:
+def test_weights_share_any_number_of_slots(slots: int, job: float):
     shares = Simulation(slots, [6, 3, 1], job=job).run(3_000)
     assert shares == pytest.approx([0.6, 0.3, 0.1], abs=0.02)
 
 
-def test_many_queues_share_few_slots() -> None:
+def test_many_queues_share_few_slots():
     shares = Simulation(4, [1] * 40, job=1.0).run(4_000)
     assert shares == pytest.approx([1 / 40] * 40, abs=0.005)
 
 
 @pytest.mark.parametrize("slots", [6, 50, 200])
-def test_calls_for_short_jobs_are_as_large_as_those_of_one_queue(slots: int) -> None:
+def test_calls_for_short_jobs_are_as_large_as_those_of_one_queue(slots: int):
     weighted = Simulation(slots, [6, 3, 1], job=0.00001, call=0.001)
     single = Simulation(slots, [1], job=0.00001, call=0.001)
     for each in (weighted, single):
         each.run(20_000)
     assert weighted.calls <= 1.4 * single.calls
-    assert weighted._now <= 1.2 * single._now
+    assert weighted.now <= 1.2 * single.now
 
 
 CALL_S = 0.001
@@ -238,11 +248,11 @@ CALL_S = 0.001
     weights=st.lists(st.integers(1, 20), min_size=2, max_size=6),
     job=st.sampled_from([0.000_01, 0.000_5, 0.002, 0.02, 0.2]),
 )
-def test_shares_hold_within_a_round_and_no_queue_starves(slots: int, weights: list[int], job: float) -> None:
+def test_shares_hold_within_a_round_and_no_queue_starves(slots: int, weights: list[int], job: float):
     simulation = Simulation(slots, weights, job=job, call=CALL_S)
     jobs = 1_500
     shares = simulation.run(jobs)
-    rate = jobs / simulation._now
+    rate = jobs / simulation.now
     # What the worker completes in a round, and two calls per queue: those may go beyond a turn.
     total, two_calls = sum(weights), 2 * simulation.engines[0].max_want
     in_round = TURN_S * min(TURNS, len(weights)) * rate
@@ -257,13 +267,13 @@ def test_shares_hold_within_a_round_and_no_queue_starves(slots: int, weights: li
 
 @pytest.mark.parametrize("call", [0.001, 0.01, 0.03])
 @pytest.mark.parametrize("job", [0.000_01, 0.005])
-def test_calls_stay_large_with_many_queues_and_slow_calls(job: float, call: float) -> None:
+def test_calls_stay_large_with_many_queues_and_slow_calls(job: float, call: float):
     several = Simulation(50, [1] * 8, job=job, call=call)
     single = Simulation(50, [1], job=job, call=call)
     for each in (several, single):
         each.run(20_000)
     assert several.calls <= 2.1 * single.calls
-    assert several._now <= 1.2 * single._now
+    assert several.now <= 1.2 * single.now
 
 
 def in_turns(slots: int, queues: int) -> tuple[SlotPool, list[PooledEngine]]:
@@ -274,7 +284,7 @@ def in_turns(slots: int, queues: int) -> tuple[SlotPool, list[PooledEngine]]:
     return pool, made
 
 
-def test_queue_whose_turn_it_is_gets_all_slots() -> None:
+def test_queue_whose_turn_it_is_gets_all_slots():
     _, (first, *others) = in_turns(50, 8)
     for each in (first, *others):
         reply(each, call(each), 0)
@@ -283,40 +293,21 @@ def test_queue_whose_turn_it_is_gets_all_slots() -> None:
     assert all(each.next_call(0.0) is None for each in others)
 
 
-def test_next_turn_begins_after_as_many_jobs_as_the_worker_completes_in_a_turn() -> None:
+@pytest.mark.parametrize(("found_at", "calls"), [(None, 10), (1.0, 1), (1.0 - PRIORITIES_S, 10)])
+def test_next_turn_begins_after_as_many_jobs_as_the_worker_completes_in_a_turn(found_at: float | None, calls: int):
+    """Turns are single calls while jobs have priorities."""
     pool, made = in_turns(10, 3)
     for each in made:
         reply(each, call(each), 0)
     pool.jobs_ended(3_900, 1.0)
-    order: list[int] = []
-    while len(order) < 60:
-        at, asked = next((at, found) for at, engine in enumerate(made) if (found := engine.next_call(1.0)) is not None)
-        assert isinstance(asked, Exchange)
-        order.append(at)
-        for run in reply(made[at], asked, asked.want, now=1.0):
-            made[at].free_slot(run)
+    if found_at is not None:
+        pool.found_priority(found_at)
+    order = served(made, 60, 1.0)
     # 3,900 jobs per second are 49 jobs per turn, 5 per call.
-    assert order == ([0] * 10 + [1] * 10 + [2] * 10) * 2
+    assert order == ([0] * calls + [1] * calls + [2] * calls) * (20 // calls)
 
 
-@pytest.mark.parametrize(("found_at", "calls"), [(1.0, 1), (1.0 - PRIORITIES_S, 10)])
-def test_turns_are_single_calls_while_jobs_have_priorities(found_at: float, calls: int) -> None:
-    pool, made = in_turns(10, 3)
-    for each in made:
-        reply(each, call(each), 0)
-    pool.jobs_ended(3_900, 1.0)
-    pool.found_priority(found_at)
-    order: list[int] = []
-    while len(order) < 30:
-        at, asked = next((at, found) for at, engine in enumerate(made) if (found := engine.next_call(1.0)) is not None)
-        assert isinstance(asked, Exchange)
-        order.append(at)
-        for run in reply(made[at], asked, asked.want, now=1.0):
-            made[at].free_slot(run)
-    assert order == ([0] * calls + [1] * calls + [2] * calls) * (10 // calls)
-
-
-def test_queue_that_was_empty_gets_its_share_during_the_turn_of_another() -> None:
+def test_queue_that_was_empty_gets_its_share_during_the_turn_of_another():
     pool, (busy, idle) = in_turns(10, 2)
     reply(idle, call(idle), 0, flags=2)
     reply(busy, call(busy), 0)
@@ -326,7 +317,7 @@ def test_queue_that_was_empty_gets_its_share_during_the_turn_of_another() -> Non
     assert pool.free == 0
 
 
-def test_report_of_many_results_fetches_for_its_own_queue() -> None:
+def test_report_of_many_results_fetches_for_its_own_queue():
     _, (first, second) = in_turns(50, 2)
     for each in (first, second):
         reply(each, call(each), 0)
@@ -342,7 +333,7 @@ def test_report_of_many_results_fetches_for_its_own_queue() -> None:
 
 
 @pytest.mark.parametrize("short_jobs", [True, False])
-def test_slots_are_not_kept_for_a_queue_whose_reply_is_late(short_jobs: bool) -> None:
+def test_slots_are_not_kept_for_a_queue_whose_reply_is_late(short_jobs: bool):
     pool, (hung, other) = in_turns(4, 2) if short_jobs else engines(4, [1, 1], weighted=True)
     for each in (hung, other):
         reply(each, call(each), 0)
@@ -366,7 +357,7 @@ def test_slots_are_not_kept_for_a_queue_whose_reply_is_late(short_jobs: bool) ->
     job=st.sampled_from([0.000_01, 0.002, 0.2]),
     data=st.data(),
 )
-def test_slots_of_idle_queues_go_to_the_others(slots: int, weights: list[int], job: float, data: Any) -> None:
+def test_slots_of_idle_queues_go_to_the_others(slots: int, weights: list[int], job: float, data: Any):
     ready = [data.draw(st.sampled_from([0, 1, 30, 500])) for _ in weights]
     simulation = Simulation(slots, weights, job=job, call=CALL_S, ready=ready)
     simulation.run(sum(ready) + 1)
@@ -375,30 +366,10 @@ def test_slots_of_idle_queues_go_to_the_others(slots: int, weights: list[int], j
     alone = Simulation(slots, [1], job=job, call=CALL_S, ready=[sum(ready)])
     alone.run(sum(ready) + 1)
     # Each queue costs a call that finds it empty, and a report of its last results.
-    assert simulation._now <= 1.5 * alone._now + len(weights) * 4 * CALL_S + 4 * job
+    assert simulation.now <= 1.5 * alone.now + len(weights) * 4 * CALL_S + 4 * job
 
 
-def test_queue_that_was_rate_limited_does_not_catch_up() -> None:
-    pool, (limited, busy) = engines(1, [1, 1], weighted=True)
-    limited.throttle.hold(1_000, 0.0)
-    for _ in range(50):
-        (run,) = reply(busy, call(busy), 1)
-        busy.free_slot(run)
-    limited.tick(2.0)
-    assert pool.free == 1
-    order: list[int] = []
-    for _ in range(10):
-        at, asked = next(
-            (at, found) for at, engine in enumerate((limited, busy)) if (found := engine.next_call(0.0)) is not None
-        )
-        assert isinstance(asked, Exchange)
-        (run,) = reply((limited, busy)[at], asked, 1)
-        order.append(at)
-        (limited, busy)[at].free_slot(run)
-    assert 4 <= order.count(0) <= 6
-
-
-def test_jobs_that_were_not_found_are_not_charged() -> None:
+def test_jobs_that_were_not_found_are_not_charged():
     _, (few, many) = engines(4, [1, 1], weighted=True)
     before = few.virtual_time
     reply(few, call(few), 1)
@@ -413,7 +384,7 @@ def test_jobs_that_were_not_found_are_not_charged() -> None:
 # -- batches ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs() -> None:
+async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs():
     pool, (first, second) = engines(4, [1, 1], weighted=True)
     now = asyncio.get_running_loop().time()
     pool.replied(60.0, now)  # replies are slow, so none is late
@@ -437,7 +408,7 @@ async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs() -> None:
     assert pool.changed is None
 
 
-async def test_a_batch_does_not_wait_for_a_late_reply() -> None:
+async def test_a_batch_does_not_wait_for_a_late_reply():
     pool, (first, second) = engines(4, [1, 1], weighted=True)
     second.jobs_may_be_ready = False
     assert first.next_call(asyncio.get_running_loop().time()) is not None

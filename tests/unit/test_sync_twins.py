@@ -35,7 +35,6 @@ GENERATED = (glidemq_py.Queue, glidemq_py.Producer, glidemq_py.FlowProducer, gli
 MISSING: dict[type[Any], dict[str, str]] = {
     glidemq_py.Job: {
         "blocking": "its methods already block",
-        "from_record": "blocking jobs are created from jobs",
     },
     glidemq_py.Broadcast: {
         "queue": "use `glidemq_py.sync.Queue` with the same name",
@@ -74,13 +73,13 @@ def in_words(annotation: Any) -> str:
 
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_names_are_equal(cls: type[Any], twin: type[Any]) -> None:
+def test_names_are_equal(cls: type[Any], twin: type[Any]):
     attributes = {"name", "options"} & set(members(twin))  # here properties, there set by __init__
     assert set(members(cls)) - set(MISSING.get(cls, {})) | attributes == set(members(twin)), AFTER_A_CHANGE
 
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_signatures_are_equal(cls: type[Any], twin: type[Any]) -> None:
+def test_signatures_are_equal(cls: type[Any], twin: type[Any]):
     if cls not in (glidemq_py.Job, glidemq_py.Lease):  # they are created internally
         assert signature(cls.__init__) == signature(twin.__init__)
     theirs = members(twin)
@@ -98,21 +97,21 @@ def test_signatures_are_equal(cls: type[Any], twin: type[Any]) -> None:
 
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_protocols_are_equal(cls: type[Any], twin: type[Any]) -> None:
+def test_protocols_are_equal(cls: type[Any], twin: type[Any]):
     for asynchronous, blocking in (("__aenter__", "__enter__"), ("__aexit__", "__exit__"), ("__aiter__", "__iter__")):
         assert hasattr(cls, asynchronous) == hasattr(twin, blocking)
     assert hasattr(cls, "__len__") == hasattr(twin, "__len__")
 
 
 @pytest.mark.parametrize(("cls", "twin"), [pair for pair in PAIRS if pair[0] in GENERATED])
-def test_docstrings_are_current(cls: type[Any], twin: type[Any]) -> None:
+def test_docstrings_are_current(cls: type[Any], twin: type[Any]):
     for name, member in members(cls).items():
         if name not in MISSING.get(cls, {}) and inspect.isfunction(member):
             expected = blocking_doc(inspect.getdoc(member) or "")
             assert inspect.getdoc(members(twin)[name]) == expected, f"{name}: {AFTER_A_CHANGE}"
 
 
-def test_every_public_member_has_a_docstring() -> None:
+def test_every_public_member_has_a_docstring():
     for _, twin in PAIRS:
         assert inspect.getdoc(twin)
         for name, member in inspect.getmembers(twin):
@@ -120,7 +119,7 @@ def test_every_public_member_has_a_docstring() -> None:
                 assert inspect.getdoc(member), f"{twin.__name__}.{name}"
 
 
-def test_exported_names() -> None:
+def test_exported_names():
     assert set(sync.__all__) == {
         "BackupSchedule", "Broadcast", "FlowProducer", "Job", "JobBatch", "Lease", "Maintenance", "Producer", "Queue",
         "QueueEvents", "Scheduler", "ServerlessPool", "list_queues", "serverless_pool",

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py import GlideMQError, GlideMQValidationError, Worker, WorkerTargetError
+from glidemq_py import GlideMQError, GlideMQValidationError, Worker
 from glidemq_py._core.command_line import parse_duration
-from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.command.arguments import WorkerArguments, parse_size, read_arguments
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
 from glidemq_py._worker.command.target import load_workers
+from tests.inside import base_worker_BaseWorker as BaseWorker
+from tests.inside import keys_of
 
 Module = Callable[[str], str]
 
@@ -40,7 +41,7 @@ def load(target: str, **options: object) -> list[BaseWorker]:
 
 
 def refusal(target: str, **options: object) -> str:
-    with pytest.raises(WorkerTargetError) as caught:
+    with pytest.raises(TargetError) as caught:
         load(target, **options)
     return str(caught.value)
 
@@ -66,28 +67,28 @@ SOURCE = """
 """
 
 
-def test_a_worker_a_list_a_tuple_and_something_deeper(module: Module) -> None:
+def test_a_worker_a_list_a_tuple_and_something_deeper(module: Module):
     name = module(SOURCE)
     assert [worker.queue_name for worker in load(f"{name}:worker")] == ["q"]
     assert len(load(f"{name}:both")) == len(load(f"{name}:pair")) == 2
     assert load(f"{name}:Things.worker")[0].queue_name == "inner"
 
 
-def test_a_function_becomes_the_worker_of_a_queue(module: Module) -> None:
+def test_a_function_becomes_the_worker_of_a_queue(module: Module):
     name = module(SOURCE)
     for attribute in ("handle", "callable_thing"):
         (worker,) = load(f"{name}:{attribute}", queue="mails", concurrency=7, prefix="mine", url="valkey://h:1")
         assert worker.queue_name == "mails"
         assert worker.options.concurrency == 7
-        assert worker._keys.meta == "mine:{mails}:meta"
+        assert keys_of(worker).meta == "mine:{mails}:meta"
         assert worker._connection == "valkey://h:1"
 
 
-def test_options_override_a_workers_own(module: Module) -> None:
+def test_options_override_a_workers_own(module: Module):
     name = module(SOURCE)
     workers = load(f"{name}:both", concurrency=9)
     assert [worker.options.concurrency for worker in workers] == [9, 9]
-    assert load(f"{name}:worker")[0]._keys.meta == "glide:{q}:meta"
+    assert keys_of(load(f"{name}:worker")[0]).meta == "glide:{q}:meta"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +102,11 @@ def test_options_override_a_workers_own(module: Module) -> None:
         ("a:b:c", "'a:b:c' is not MODULE:NAME"),
     ],
 )
-def test_invalid_target_is_rejected(target: str, message: str) -> None:
+def test_invalid_target_is_rejected(target: str, message: str):
     assert message in refusal(target)
 
 
-def test_module_without_a_name_is_rejected_with_the_names_of_its_workers(module: Module) -> None:
+def test_module_without_a_name_is_rejected_with_the_names_of_its_workers(module: Module):
     name = module("from glidemq_py import Worker\nshop = Worker('q')\n")
     for target in (name, f"{name}:", f"./{name}.py"):
         assert refusal(target) == f"{target!r} is not MODULE:NAME; did you mean {name}:shop?"
@@ -116,7 +117,7 @@ def test_module_without_a_name_is_rejected_with_the_names_of_its_workers(module:
         assert refusal(name) == f"{name!r} is not MODULE:NAME, such as {name}:worker"
 
 
-def test_missing_module_is_rejected(module: Module) -> None:
+def test_missing_module_is_rejected(module: Module):
     name = module(SOURCE)
     message = refusal(f"{name}x:worker")
     assert f"no module '{name}x'; did you mean '{name}'?" in message
@@ -125,7 +126,7 @@ def test_missing_module_is_rejected(module: Module) -> None:
     assert f"no module '{name}.inner'" in refusal(f"{name}.inner:worker")
 
 
-def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Module) -> None:
+def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Module):
     missing = module("def deep():\n    import surely_not_there\n\ndeep()\n")
     message = refusal(f"{missing}:worker")
     assert "cannot be imported:" in message
@@ -138,7 +139,7 @@ def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Modu
     assert "SyntaxError" in refusal(f"{broken}:worker")
 
 
-def test_errors_in_the_module_are_shown_without_our_own_lines(module: Module) -> None:
+def test_errors_in_the_module_are_shown_without_our_own_lines(module: Module):
     name = module("from glidemq_py import Worker\n\nworker = Worker('q', print, lifespan=lambda: None)\n")
     message = refusal(f"{name}:worker")
     assert f'{name}.py", line 3' in message
@@ -147,14 +148,14 @@ def test_errors_in_the_module_are_shown_without_our_own_lines(module: Module) ->
     assert "glidemq_py/worker" not in message
 
 
-def test_a_script_that_ends_while_it_is_imported(module: Module) -> None:
+def test_a_script_that_ends_while_it_is_imported(module: Module):
     name = module("import sys\nsys.exit(4)\n")
     message = refusal(f"{name}:worker")
     assert "SystemExit(4)" in message
     assert "__main__" in message
 
 
-def test_missing_attribute_is_rejected(module: Module) -> None:
+def test_missing_attribute_is_rejected(module: Module):
     name = module(SOURCE)
     message = refusal(f"{name}:wroker")
     assert f"{name} has no attribute 'wroker'; did you mean 'worker'?" in message
@@ -173,11 +174,11 @@ def test_missing_attribute_is_rejected(module: Module) -> None:
         ("handle", "give its queue with --queue NAME"),
     ],
 )
-def test_object_of_another_type_is_rejected(module: Module, attribute: str, message: str) -> None:
+def test_object_of_another_type_is_rejected(module: Module, attribute: str, message: str):
     assert message in refusal(f"{module(SOURCE)}:{attribute}")
 
 
-def test_a_task_is_not_a_worker(module: Module) -> None:
+def test_a_task_is_not_a_worker(module: Module):
     name = module("""
         from glidemq_py import Worker
         worker = Worker("q")
@@ -187,24 +188,24 @@ def test_a_task_is_not_a_worker(module: Module) -> None:
     assert "name the Worker itself" in refusal(f"{name}:welcome", queue="q")
 
 
-def test_queue_instead_of_a_worker_is_rejected(module: Module) -> None:
+def test_queue_instead_of_a_worker_is_rejected(module: Module):
     assert "already has a queue: 'q'" in refusal(f"{module(SOURCE)}:worker", queue="other")
 
 
 # -- Worker.override ----------------------------------------------------------------------------------------
 
 
-async def test_override_checks_before_it_changes() -> None:
-    async def handle(job: object) -> None: ...
+async def test_override_checks_before_it_changes():
+    async def handle(job: object): ...
 
     worker = Worker("q", handle, concurrency=3)
     with pytest.raises(GlideMQValidationError, match="concurrency"):
         worker.override(concurrency=0, prefix="mine")
     with pytest.raises(GlideMQValidationError, match="prefix"):
         worker.override(concurrency=5, prefix="a{b")
-    assert (worker.options.concurrency, worker._keys.meta) == (3, "glide:{q}:meta")
+    assert (worker.options.concurrency, keys_of(worker).meta) == (3, "glide:{q}:meta")
     worker.override(concurrency=5, prefix="mine")
-    assert (worker.options.concurrency, worker._keys.meta) == (5, "mine:{q}:meta")
+    assert (worker.options.concurrency, keys_of(worker).meta) == (5, "mine:{q}:meta")
     await worker.close()
     with pytest.raises(GlideMQError, match="in use"):
         worker.override(concurrency=4)
@@ -214,14 +215,14 @@ async def test_override_checks_before_it_changes() -> None:
 
 
 @pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("1.5m", 90_000), ("2h", 7_200_000)])
-def test_durations(text: str, ms: int) -> None:
+def test_durations(text: str, ms: int):
     assert parse_duration(text) == ms
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("1000", 1000), ("1K", 1024), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("2GB", 2 << 30)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes(text: str, size: int):
     assert parse_size(text) == size
 
 
@@ -244,20 +245,20 @@ def test_sizes(text: str, size: int) -> None:
         [],
     ],
 )
-def test_invalid_command_line_is_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_line_is_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
         read_arguments(arguments)
     assert caught.value.code == 2
     assert "error:" in capsys.readouterr().err
 
 
-def test_password_in_a_rejected_url_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_password_in_a_rejected_url_is_not_repeated(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         read_arguments(["a:b", "--url", "valkey://user:geheim@host:notaport"])
     assert "geheim" not in capsys.readouterr().err
 
 
-def test_who_is_supervised() -> None:
+def test_who_is_supervised():
     assert not read_arguments(["a:b"]).supervised
     for option in (["--processes", "1"], ["--max-jobs", "5"], ["--max-memory", "1G"]):
         assert read_arguments(["a:b", *option]).supervised

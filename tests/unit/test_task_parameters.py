@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobDataError, JobSpec, Queue, UnknownOptionError, Worker
-from glidemq_py._core.job_options import JobOptions
-from glidemq_py._job.link import QueueLink
+from glidemq_py import GlideMQValidationError, Job, JobDataError, JobOptions, JobSpec, Queue, UnknownOptionError, Worker
+from tests.inside import QueueLink
 
 if TYPE_CHECKING:
     from collections import OrderedDict as Unseen
@@ -129,7 +128,9 @@ async def test_names_that_only_the_type_checker_sees(worker: Worker) -> None:
     @worker.task
     def unseen(values: Unseen[str, int]) -> None: ...
 
-    with pytest.raises(GlideMQValidationError, match=r"'unseen': its annotations cannot be resolved.*'Unseen'"):
+    with pytest.raises(
+        GlideMQValidationError, match=r"'unseen': its annotations cannot be used: name 'Unseen'.*type checker"
+    ):
         await worker.start()
 
 
@@ -229,10 +230,16 @@ def test_local_classes_are_found(worker: Worker) -> None:
         inner: Inner
 
     @worker.task
-    def local(outer: Outer) -> Any:
-        return outer
+    def local(inner: Inner) -> Any:
+        return inner
 
-    assert local.route().handler(taken({"outer": {"inner": {"number": 1}}})) == Outer(Inner(1))
+    assert local.route().handler(taken({"inner": {"number": 1}})) == Inner(1)
+
+    @worker.task
+    def unseen(outer: Outer) -> Any: ...
+
+    with pytest.raises(GlideMQValidationError, match="'unseen': its annotations cannot be used: name 'Inner'"):
+        unseen.route()
 
 
 def test_no_data_is_no_arguments(worker: Worker) -> None:
@@ -246,8 +253,11 @@ def test_no_data_is_no_arguments(worker: Worker) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"to": 5}, "task 'sync': to = 5: must be str"),
-        ({"to": "a", "image": {"path": "b", "width": "wide"}}, "task 'sync': image.width = 'wide': must be int"),
+        ({"to": 5}, "task 'sync': to = 5: Expected `str`, got `int`"),
+        (
+            {"to": "a", "image": {"path": "b", "width": "wide"}},
+            "task 'sync': image = {'path': 'b', 'width': 'wide'}: Expected `int`, got `str` - at `$.width`",
+        ),
         ({"times": 1}, "task 'sync': missing arguments in the job data: 'to'"),
         (None, "task 'sync': missing arguments in the job data: 'to'"),
         ({"to": "a", "cc": "b"}, "task 'sync': cc = 'b': unknown parameter"),

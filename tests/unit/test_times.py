@@ -1,7 +1,5 @@
 """Durations and instants: whole milliseconds, and nothing that could be seconds by mistake."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum
 
@@ -9,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
 from glidemq_py.errors import GlideMQValidationError
+from tests.inside import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
 
 
 class Wait(IntEnum):

@@ -18,9 +18,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from glidemq_py._core.job_states import JobState
-from glidemq_py._features.failures.attempts import FailureReason
-from glidemq_py._features.failures.queue_api import Failure
+from glidemq_py import Failure, FailureReason, JobState
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import JobPage, JobSummary, QueueSnapshot, ScheduleSnapshot
 
@@ -64,7 +62,7 @@ class Shop:
                 progress=cast("Any", progress),
             )  # fmt: skip
 
-        return JobPage(jobs=(job(17, "welcome", None), job(95, "invoice [b]", 40)), cursor="")
+        return JobPage(jobs=(job(17, "welcome", None), job(95, "invoice [b]", 40)), cursor="", examined=2)
 
     async def get_newest_failures(self, name: str, count: int) -> tuple[list[Failure], bool]:
         failure = Failure(

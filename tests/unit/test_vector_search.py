@@ -14,65 +14,62 @@ from glidemq_py import (  # fmt: skip
     LibraryError,
     Queue,
     SearchIndexError,
-    SearchUnavailableError,
     VectorField,
 )
-from glidemq_py._core import record
-from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.vectors import options as vectors
-from glidemq_py._features.vectors.options import (
-    check_field,
-    create_arguments,
-    encode_vector,
-    hits_of,
-    search_arguments,
-    vector_fields_of,
-)
-from glidemq_py._job.link import QueueLink
+from tests.inside import link_over, record
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"
 SCHEMA = ["SCHEMA", "name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "priority", "NUMERIC"]
 HEAD = ["FT.CREATE", "i", "ON", "HASH", "PREFIX", "1", "p"]
 
 
-def test_the_words_of_an_index() -> None:
+def test_the_words_of_an_index():
     plain = ["VECTOR", "FLAT", "6", "TYPE", "FLOAT32", "DIM", "2", "DISTANCE_METRIC", "COSINE"]
-    assert create_arguments("i", "p", None, None) == [*HEAD, *SCHEMA, "_vec", *plain]
+    assert vectors.create_arguments("i", "p", None, None) == [*HEAD, *SCHEMA, "_vec", *plain]
     vector = {"name": "v", "dimensions": 3, "metric": "l2", "m": 8, "ef_runtime": 20}
-    assert create_arguments("i", "p", {"kind": "tag", "size": "numeric", "body": "text"}, vector) == [
+    assert vectors.create_arguments("i", "p", {"kind": "tag", "size": "numeric", "body": "text"}, vector) == [
         *HEAD, *SCHEMA, "kind", "TAG", "size", "NUMERIC", "body", "TEXT", "v", "VECTOR", "HNSW", "10",
         "TYPE", "FLOAT32", "DIM", "3", "DISTANCE_METRIC", "L2", "M", "8", "EF_RUNTIME", "20",
     ]  # fmt: skip
 
 
-def test_the_words_of_a_search() -> None:
+def test_the_words_of_a_search():
     tail = ["PARAMS", "2", "BLOB", b"xyz", "RETURN", "1", "s", "LIMIT", "0", "7", "DIALECT", "2"]
-    assert search_arguments("i", "v", b"xyz", 7, "*", "s") == ["FT.SEARCH", "i", "*=>[KNN 7 @v $BLOB AS s]", *tail]
-    words = search_arguments("i", "v", b"xyz", 7, "@state:{completed} @name:{a}", "s")
+    assert vectors.search_arguments("i", "v", b"xyz", 7, "*", "s") == [
+        "FT.SEARCH",
+        "i",
+        "*=>[KNN 7 @v $BLOB AS s]",
+        *tail,
+    ]
+    words = vectors.search_arguments("i", "v", b"xyz", 7, "@state:{completed} @name:{a}", "s")
     assert words[2] == "(@state:{completed} @name:{a})=>[KNN 7 @v $BLOB AS s]"
 
 
-def test_a_vector_is_little_endian_float32() -> None:
-    assert encode_vector("e", [1, -2.5, 0]) == struct.pack("<fff", 1.0, -2.5, 0.0)
-    assert encode_vector("e", (number for number in (0.1,))) == b"\xcd\xcc\xcc\x3d"
+def test_a_vector_is_little_endian_float32():
+    assert vectors.encode_vector("e", [1, -2.5, 0]) == struct.pack("<fff", 1.0, -2.5, 0.0)
+    assert vectors.encode_vector("e", (number for number in (0.1,))) == b"\xcd\xcc\xcc\x3d"
 
 
 @pytest.mark.parametrize("bad", [[], None, "ab", [1, None], [float("nan")], [float("inf")], [1e39], [0.0] * 65_537, 5])
-def test_invalid_vectors_are_rejected(bad: Any) -> None:
+def test_invalid_vectors_are_rejected(bad: Any):
     with pytest.raises(GlideMQValidationError, match="embedding"):
-        encode_vector("embedding", bad)
+        vectors.encode_vector("embedding", bad)
 
 
-def test_no_field_of_a_job_can_be_taken_for_a_vector() -> None:
-    tables: tuple[Iterable[str], ...] = (record._TEXTS, record._INTEGERS, record._FLAGS, record._LISTS)
-    fields = {name for table in tables for name in table} | {"childFailed", "notBefore", "building"}
+def test_no_field_of_a_job_can_be_taken_for_a_vector():
+    tables: tuple[Iterable[str], ...] = (record._TEXTS, record._INTEGERS, record._LISTS)
+    fields = {name for table in tables for name in table} | {
+        "childFailed", "notBefore", "building", "lifo", "revoked", "groupKey", "orderingKey", "orderingSeq",
+        "maxAttempts", "lastActive", "depsCompleted",
+    }  # fmt: skip
     documented = DATA_MODEL.read_text(encoding="utf-8").split("## Fields of a job's record")[1].split("\n## ")[0]
     ours = [name for row in re.findall(r"^\|(.*?)\|", documented, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert {"eid", "childFailed", "stalledCount"} <= set(ours)
     assert {*fields, *ours} <= vectors.RESERVED
     for name in (*vectors.RESERVED, "", "a b", "a:b", "1a", "usage:x", 5, "x" * 129):
         with pytest.raises(GlideMQValidationError):
-            check_field("field", name)
+            vectors.check_field("field", name)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +82,10 @@ def test_no_field_of_a_job_can_be_taken_for_a_vector() -> None:
         {"vector": {"name": "v", "dimensions": 3, "dims": 3}},
     ],
 )  # fmt: skip
-def test_invalid_indexes_are_rejected(options: dict[str, Any]) -> None:
+def test_invalid_indexes_are_rejected(options: Any):
     options = {"fields": None, "vector": {"name": "v", "dimensions": 3}, **options}
     with pytest.raises(GlideMQValidationError):
-        create_arguments("i", "p", options["fields"], options["vector"])
+        vectors.create_arguments("i", "p", options["fields"], options["vector"])
 
 
 FLAT = [2, b"k1", [b"__score", b"0.5", b"x", b"y"], b"k2", [b"__score", b"0.25"]]
@@ -96,12 +93,12 @@ MAPPED = [2, {b"k1": {b"__score": b"0.5"}, b"k2": {b"__score": b"0.25"}, b"k3": 
 
 
 @pytest.mark.parametrize("reply", [FLAT, MAPPED])
-def test_hits_are_sorted_by_distance(reply: Any) -> None:
-    assert hits_of(reply, "__score") == [("k2", 0.25), ("k1", 0.5)]
+def test_hits_are_sorted_by_distance(reply: Any):
+    assert vectors.hits_of(reply, "__score") == [("k2", 0.25), ("k1", 0.5)]
 
 
-def test_no_hits() -> None:
-    assert hits_of([0], "s") == hits_of([0, {}], "s") == hits_of(None, "s") == []
+def test_no_hits():
+    assert vectors.hits_of([0], "s") == vectors.hits_of([0, {}], "s") == vectors.hits_of(None, "s") == []
 
 
 TAG = [b"identifier", b"name", b"attribute", b"name", b"type", b"TAG", b"SEPARATOR", b","]
@@ -115,9 +112,9 @@ VECTOR = [b"identifier", b"v", b"attribute", b"v", b"type", b"VECTOR", b"index",
         {b"attributes": [{b"attribute": b"name", b"type": b"TAG"}, {b"attribute": b"v", b"type": b"VECTOR"}]},
     ],
 )
-def test_the_vector_field_of_an_index(reply: Any) -> None:
-    assert vector_fields_of(reply) == ["v"]
-    assert vector_fields_of(None) == []
+def test_the_vector_field_of_an_index(reply: Any):
+    assert vectors.vector_fields_of(reply) == ["v"]
+    assert vectors.vector_fields_of(None) == []
 
 
 # -- a queue over a server with given replies --------------------------------------------------------------
@@ -126,30 +123,30 @@ def test_the_vector_field_of_an_index(reply: Any) -> None:
 class Server:
     """A transport that answers FT commands by functions."""
 
-    def __init__(self, **answers: Callable[..., Any]) -> None:
+    def __init__(self, **answers: Callable[..., Any]):
         self.answers = answers
         self.requested_slots: list[tuple[Any, ...]] = []
 
-    async def command(self, *words: Any) -> Any:
+    async def command(self, *words: Any):
         self.requested_slots.append(words)
         return self.answers[words[0].replace("FT.", "").lower()](*words[1:])
 
 
-def queue_over(server: Server) -> Queue[Any, Any]:
-    queue: Queue[Any, Any] = Queue("q")
-    queue._link = QueueLink(transport=server, keys=QueueKeys("glide", "q"), waiter=None)  # type: ignore[arg-type]
+def queue_over(server: Server) -> Queue:
+    queue: Queue = Queue("q")
+    queue._link = link_over(server)
     return queue
 
 
 def failing(error: GlideMQError) -> Callable[..., Any]:
-    def answer(*_: Any) -> Any:
+    def answer(*_: Any):
         raise error
 
     return answer
 
 
-async def test_a_prefix_without_braces_where_the_module_takes_none() -> None:
-    def create(*words: Any) -> Any:
+async def test_a_prefix_without_braces_where_the_module_takes_none():
+    def create(*words: Any):
         if "}" in words[5]:
             raise GlideMQError("PREFIX argument(s) must not contain a hash tag")
         return b"OK"
@@ -159,7 +156,7 @@ async def test_a_prefix_without_braces_where_the_module_takes_none() -> None:
     assert [words[6] for words in server.requested_slots] == ["glide:{q}:job:", "glide:{q"]
 
 
-async def test_foreign_keys_are_skipped() -> None:
+async def test_foreign_keys_are_skipped():
     record = [b"n", b"{}", b"{}", b"completed"]
     server = Server(
         info=lambda *_: {b"attributes": [{b"attribute": b"v", b"type": b"VECTOR"}]},
@@ -175,9 +172,9 @@ async def test_foreign_keys_are_skipped() -> None:
     assert server.requested_slots[1][:3] == ("FT.SEARCH", "q-idx", "*=>[KNN 10 @v $BLOB AS __score]")
 
 
-async def test_errors_of_the_search_module() -> None:
+async def test_errors_of_the_search_module():
     missing = GlideMQError("ERR unknown command 'FT.CREATE', with args beginning with: 'q-idx'")
-    with pytest.raises(SearchUnavailableError, match="search module"):
+    with pytest.raises(SearchIndexError, match="search module"):
         await queue_over(Server(create=failing(missing))).create_job_index()
     with pytest.raises(SearchIndexError, match="already exists"):
         await queue_over(Server(create=failing(GlideMQError("Index already exists")))).create_job_index()

@@ -9,6 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import hiredis
@@ -20,8 +21,7 @@ from glidemq_py._client.call_retry import NotSentError
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.replies import LONGEST, PollChoice
-
-__all__ = ["DirectConnection", "Handshake", "Receiver", "handshake_of", "open_connection", "sign_in", "tls_context"]
+from glidemq_py._client.threads import to_first_address
 
 _INCOMPLETE: Final = object()
 """Result of the parser while a reply is incomplete."""
@@ -312,10 +312,11 @@ async def open_connection(
     loop = asyncio.get_running_loop()
     timeout = options.connection_timeout / 1000
     async with asyncio.timeout(timeout):
-        _, connection = await loop.create_connection(
-            lambda: DirectConnection(loop, ended, choice), address.host, address.port, ssl=context,
+        connect = partial(
+            loop.create_connection, lambda: DirectConnection(loop, ended, choice), port=address.port, ssl=context,
             server_hostname=address.host if context is not None else None,
         )  # fmt: skip
+        _, connection = await to_first_address(address.host, address.port, connect)
         try:
             replies = [await connection.send(tuple(words), timeout) for words in sign_in(options)]
             return connection, handshake_of(replies)

@@ -17,9 +17,8 @@ from glidemq_py._client.direct.connection import DirectConnection, open_connecti
 from glidemq_py._client.direct.slots import Slots
 from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.replies import PollChoice
+from glidemq_py._client.threads import in_thread
 from glidemq_py._core.logs import get_logger
-
-__all__ = ["DirectNodes"]
 
 _log = get_logger(__name__)
 _FIRST_PAUSE_S: Final = 0.1
@@ -128,7 +127,7 @@ class DirectNodes:
         # A failure is no error: GLIDE serves the calls, and reports the cause.
         try:
             if self._context is None and self._options.tls:
-                self._context = await asyncio.to_thread(tls_context, self._options)
+                self._context = await in_thread(tls_context, self._options)
             if node is not None:
                 await self._open_primary(node, (node,))
             elif self._options.cluster:

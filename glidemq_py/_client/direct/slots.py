@@ -10,8 +10,6 @@ from typing import Any
 from glidemq_py._client.connection_url import Address
 from glidemq_py._core.keys import hash_tag
 
-__all__ = ["Slots", "ranges_of"]
-
 
 class Slots:
     """The ranges of slots of a cluster and their primaries. While none are known, the only node is None."""

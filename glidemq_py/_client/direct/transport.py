@@ -15,7 +15,7 @@ from glidemq_py._client.direct.connection import DirectConnection
 from glidemq_py._client.direct.nodes import DirectNodes
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, Interruptions
 from glidemq_py._client.loop_transport import close_at_loop_end
-from glidemq_py._client.transport import BlockingTransport, Transport
+from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py.errors import ClosedError
@@ -23,8 +23,6 @@ from glidemq_py.errors import ClosedError
 if TYPE_CHECKING:
     from glidemq_py._client.async_transport import AsyncTransport
     from glidemq_py._client.library_source import Library
-
-__all__ = ["DirectTransport"]
 
 T = TypeVar("T")
 _WAIT: Final = "BLOCK"
@@ -106,7 +104,11 @@ class DirectTransport:
             raise translate(reply, self._source.library) from reply
         return _entries(reply) if args[0] in _READS else reply
 
-    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `Transport.call_all`."""
+        return await (await self._client()).call_all(calls)
+
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
         return await (await self._client()).send_reads(key, commands)
 
@@ -163,9 +165,9 @@ class DirectTransport:
         """See `Transport.dedicated`."""
         return await self._source.dedicated()
 
-    def for_thread(self) -> BlockingTransport:
-        """See `Transport.for_thread`."""
-        return self._source.own_thread()
+    async def elsewhere(self) -> Transport:
+        """See `Transport.elsewhere`."""
+        return await self._source.elsewhere()
 
     async def close(self) -> None:
         """See `Transport.close`."""

@@ -7,6 +7,8 @@ must hold the server's lock.
 from __future__ import annotations
 
 import json
+import math
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +17,7 @@ from typing import Any, Final
 import msgpack
 
 from glidemq_py._client.library_source import Library
-from glidemq_py._client.memory.native import UNUSUAL, Native, Status, UnusualError, as_argument
 from glidemq_py._client.memory.store import CommandError, Store, load_optional
-
-__all__ = ["ScriptEngine"]
 
 _MOST_ARGUMENTS: Final = 200
 """Elements of a list that are passed as arguments. Lua's limit is 8,000."""
@@ -48,14 +47,9 @@ class ScriptEngine:
         self._loaded: set[str] = set()
         codecs = (self._unpack_msgpack, self._decode_json, _pack_double)
         self._null = self._lua.execute(_CODECS.read_bytes(), *codecs)
-        self._natives = self._table({})
         self._pack = self._lua.execute(b"return function(...) return {...} end")
         """Returns a table of its arguments: faster than `table_from`."""
-        self._load, self._compile, self._run, self._list = self._lua.execute(
-            _PRELUDE.read_bytes(), self._execute, self._natives
-        )
-        for name, native in store.natives.items():
-            self.use(name, native)
+        self._load, self._compile, self._run, self._list = self._lua.execute(_PRELUDE.read_bytes(), self._execute)
 
     @property
     def functions(self) -> list[bytes]:
@@ -78,26 +72,6 @@ class ScriptEngine:
                 _compiled[code] = self._compile(b"--" + code.encode())
         except Exception as error:
             raise CommandError(f"ERR Error compiling function: {error}") from error
-
-    def use(self, name: bytes, native: Native) -> None:
-        """Run a command of functions by this function."""
-        to_lua, pack = self._to_lua, self._pack
-
-        def run(*args: Any) -> Any:
-            try:
-                reply = native(*args)
-            except UNUSUAL:
-                return None
-            kind = _type_of(reply)
-            if kind is bytes or kind is int:
-                return reply
-            if reply is None:
-                return False
-            if kind is list and len(reply) <= _MOST_ARGUMENTS:
-                return pack(*[each if type(each) is bytes else to_lua(each) for each in reply])
-            return to_lua(reply)
-
-        self._natives[name] = run
 
     def call(self, name: str, keys: list[bytes], args: list[bytes]) -> Any:
         """Run a function and return its reply in a server's types. Raises CommandError."""
@@ -164,19 +138,19 @@ class ScriptEngine:
         return self._null if value is None else value
 
     def _to_lua(self, reply: Any) -> Any:
-        if reply is None:
-            return False
-        if type(reply) is not list:
-            if type(reply) is int:
-                return reply
-            if type(reply) is Status:
-                return self._table({b"ok": bytes(reply)})
-            status = getattr(reply, "value", None)
-            return reply if status is None else self._table({b"ok": status})
-        items: list[object] = [*reply]  # pyright: ignore[reportUnknownVariableType]
-        if len(items) > _MOST_ARGUMENTS:
-            return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
-        return self._pack(*[each if type(each) is bytes else self._to_lua(each) for each in items])
+        kind = _type_of(reply)
+        if kind is bytes or kind is int:
+            return reply
+        if kind is dict:
+            reply = [part for pair in reply.items() for part in pair]
+        elif kind is float:
+            return _number(reply)
+        elif kind is str:
+            return reply.encode()
+        elif kind is not list and kind is not tuple:
+            return False if reply is None else self._table({b"ok": reply.value})
+        items = [each if type(each) is bytes else self._to_lua(each) for each in reply]
+        return self._pack(*items) if len(items) <= _MOST_ARGUMENTS else self._table(items)
 
     def _from_lua(self, value: Any) -> Any:
         kind = _type_of(value)
@@ -199,10 +173,22 @@ class ScriptEngine:
 
 
 def _argument(value: Any) -> bytes:
-    try:
-        return as_argument(value)
-    except UnusualError:
-        raise CommandError("ERR Lua redis lib command arguments must be strings or integers") from None
+    """Format a number as a server does when Lua passes one to a command."""
+    kind = _type_of(value)
+    if kind is int:
+        return b"%d" % value
+    if kind is not float:
+        raise CommandError("ERR Lua redis lib command arguments must be strings or integers")
+    return _number(value)
+
+
+def _number(number: float) -> bytes:
+    """Format a number as a server does: in the fewest digits."""
+    if abs(number) < 2**63 and number == int(number):
+        return b"%d" % int(number)
+    if math.isinf(number):
+        return b"%f" % number
+    return re.sub(r"e([+-])0", r"e\1", repr(number)).encode()
 
 
 def _bytes(text: str) -> bytes:

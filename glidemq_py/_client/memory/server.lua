@@ -1,8 +1,7 @@
 -- The server API that functions use, except for the codecs. Run once per in-memory server.
--- From Python: execute(command, ...) -> ok, reply | error text; natives, a table of functions by command, which return
--- nil if `execute` must run the command.
+-- From Python: execute(command, ...) -> ok, reply | error text.
 -- luacheck: ignore 121 122
-local execute, natives = ...
+local execute = ...
 
 -- The library is most of the memory: each collection visits it, so collections are rare.
 collectgarbage('setpause', 400)
@@ -12,21 +11,13 @@ local functions = {}
 redis = {}
 
 redis.call = function(name, ...)
-  local native = natives[name]
-  local reply = native and native(...)
-  if reply ~= nil then return reply end
-  local ok
-  ok, reply = execute(name, ...)
+  local ok, reply = execute(name, ...)
   if ok then return reply end
   error({ err = reply }, 0)
 end
 
 redis.pcall = function(name, ...)
-  local native = natives[name]
-  local reply = native and native(...)
-  if reply ~= nil then return reply end
-  local ok
-  ok, reply = execute(name, ...)
+  local ok, reply = execute(name, ...)
   if ok then return reply end
   return { err = reply }
 end

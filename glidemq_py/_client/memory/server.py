@@ -8,14 +8,11 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.memory.script import ScriptEngine
-from glidemq_py._client.memory.search import SearchModule
 from glidemq_py._client.memory.store import Clock, CommandError, Store
-from glidemq_py._client.memory.transport import MemoryBlockingTransport, MemoryTransport, Waiter
+from glidemq_py._client.memory.transport import MemoryTransport, Waiter
 from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import new_rlock
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = ["MemoryServer", "as_glide_shows"]
 
 
 def as_glide_shows(name: bytes, args: list[bytes], reply: Any) -> Any:
@@ -118,9 +115,9 @@ class _Acting:
 class MemoryServer:
     """A server inside this process; pass it as the ``connection`` of a queue, worker or listener.
 
-    It runs the real function library, so a queue behaves as on a Valkey server: the same keys, events and order. Vector
-    search of jobs is supported. Not supported: other processes, persistence, memory limits, users, cluster slots. Two
-    servers share no data. A server can be used from several threads and event loops.
+    It runs the real function library, so a queue behaves as on a Valkey server: the same keys, events and order. Not
+    supported: vector search, other processes, persistence, memory limits, users, cluster slots. Two servers share no
+    data. A server can be used from several threads and event loops.
 
     Args:
         clock: its clock; None creates one that runs in real time and can be advanced.
@@ -139,7 +136,6 @@ class MemoryServer:
         self._dirty: set[bytes] = set()
         self._store = Store(self.clock, self._touched)
         self._engine = ScriptEngine(self._store)
-        self._search = SearchModule(lambda name, args: self._store.execute(name, args, script=True))
         self.clock.on_advance(self._moved)
 
     # -- connections of queues and workers --------------------------------------------------------------------
@@ -147,10 +143,6 @@ class MemoryServer:
     def open_transport(self) -> MemoryTransport:
         """Return a connection for an event loop."""
         return MemoryTransport(self, assemble())
-
-    def open_blocking_transport(self) -> MemoryBlockingTransport:
-        """Return a connection for a thread."""
-        return MemoryBlockingTransport(self, assemble())
 
     # -- inspection of keys -------------------------------------------------------------------------------------
 
@@ -205,12 +197,8 @@ class MemoryServer:
             if name == b"FUNCTION" and rest and rest[0].upper() == b"LIST":
                 return [[b"functions", self._engine.functions]]
             with self._store.moment():
-                if name.startswith(b"FT."):
-                    return self._search.answer(name, rest)
                 reply = self._store.execute(name, rest, script=not shown)
-                if name == b"FLUSHALL":
-                    self._search.forget()
-        return as_glide_shows(name, rest, reply) if shown else reply
+        return as_glide_shows(name, rest, reply) if shown else self._store.as_resp2(reply)
 
     @contextmanager
     def waiting(self, keys: Iterable[bytes], wake: Callable[[], None]) -> Generator[Waiter]:

@@ -1,12 +1,11 @@
 """The keyspace of an in-memory server: fakeredis with our clock, advanced by the test or running in real time.
 
-fakeredis is called below its sockets and parsers: a command is a function call of a few microseconds. `execute`
+fakeredis is called below its sockets and parsers: a command is a function call of a few microseconds. `Store.execute`
 corrects replies that differ from a real server's. Callers must hold the server's lock.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 import threading
@@ -14,11 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from glidemq_py._client.memory.native import UNUSUAL, Keyspace, NativeCommands
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import EmbeddedServerError, GlideMQValidationError
-
-__all__ = ["Clock", "CommandError", "Store", "load_optional"]
 
 
 class Clock:
@@ -85,6 +81,9 @@ _READS: Final = frozenset((b"XREAD", b"XREADGROUP"))
 _EMPTY: Final = frozenset((b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"))
 """Commands that with a count return an empty array for a missing key; fakeredis returns nil."""
 
+_WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
+_VERSION: Final = (7, 2)
+
 
 class CommandError(Exception):
     """An error reply; its message is the text of the reply."""
@@ -142,6 +141,56 @@ class _Moment:
         _acting.seconds = self._before
 
 
+class _Command:
+    """A command of fakeredis, which looks at the types of all arguments in each call.
+
+    That takes longer than most commands, so it is done once. Commands with unusual arguments are left to it.
+    """
+
+    __slots__ = ("_converted", "_empties", "_fixed", "_function", "_keys", "_repeats", "_signature", "_socket")
+
+    def __init__(self, socket: Any, function: Callable[..., Any], signature: Any) -> None:
+        self._socket, self._function, self._signature = socket, function, signature
+        self._empties: bool = "v" not in signature.flags
+        """Delete a key whose last element was removed."""
+        self._fixed: int = len(signature.fixed)
+        self._repeats: int = len(signature.repeat) if set(signature.repeat) == {bytes} else 0
+        fixed: tuple[Any, ...] = signature.fixed
+        kinds = list(enumerate(fixed))
+        keys = [(at, kind) for at, kind in kinds if hasattr(kind, "missing_return")]
+        if any(kind.missing_return is not kind.UNSPECIFIED for _, kind in keys):
+            self._fixed = sys.maxsize
+        creates = "i" not in signature.flags
+        self._keys: list[tuple[int, Any, bool]] = [
+            (at, kind.type_, creates and kind.type_ not in (None, bytes)) for at, kind in keys
+        ]
+        self._converted: list[tuple[int, Callable[[bytes], Any]]] = [
+            (at, kind.decode) for at, kind in kinds if kind is not bytes and hasattr(kind, "decode")
+        ]
+
+    def run(self, args: list[bytes], database: Any, item_type: Any) -> Any:
+        """Return the reply, or fakeredis' error."""
+        more = len(args) - self._fixed
+        if more and (more < 0 or not self._repeats or more % self._repeats):
+            return self._socket._run_command(self._function, self._signature, args, False)
+        words: list[Any] = [*args]
+        for at, convert in self._converted:
+            words[at] = convert(args[at])
+        items: list[Any] = []
+        for at, kind, create in self._keys:
+            found = database.get(args[at])
+            if found is not None and kind is not None and type(found.value) is not kind:
+                raise CommandError(_WRONG_TYPE)
+            default: Any = kind() if found is None and create and kind is not None else None
+            words[at] = item = item_type(args[at], database, found, default)
+            items.append(item)
+        try:
+            return self._function(*words)
+        finally:
+            for item in items:
+                item.writeback(self._empties)
+
+
 class Store:
     """The databases of one server.
 
@@ -154,7 +203,7 @@ class Store:
         fakeredis = load_optional("fakeredis")
         _share_our_clock()
         self._clock = clock
-        fake = fakeredis.FakeServer(version=(7, 2), server_type="valkey")
+        fake = fakeredis.FakeServer(version=_VERSION, server_type="valkey")
         # Functions use RESP2, as on a real server; clients use RESP3, which has maps.
         # (The clients are stored because a deleted client closes its connections.)
         self._clients = [fakeredis.FakeStrictRedis(server=fake, protocol=protocol) for protocol in (2, 3)]
@@ -162,14 +211,12 @@ class Store:
         self._database = self._for_clients._db
         # We wake up blocked readers ourselves: fakeredis would require its own lock.
         self._database.notify_watch = touched
-        keyspace = Keyspace(self._database, fake.config, touched)
-        commands = NativeCommands(keyspace)
-        self.listeners = keyspace.listeners
-        self.natives = commands.by_name
-        """Direct implementations of commands, for functions."""
-        self._for_readers = {b"XREADGROUP": commands.read_group, b"ZRANGE": self.natives[b"ZRANGE"]}
-        """The same for the commands that idle workers send."""
-        self._found: dict[tuple[bool, bytes], tuple[Any, Any, Any]] = {}
+        self.listeners: list[Callable[[bytes], bool]] = []
+        """Subscribers of channels: called with the channel of a message; True if it is theirs."""
+        self._item_type: Any = importlib.import_module("fakeredis._core._database").CommandItem
+        self._problem: Any = importlib.import_module("fakeredis._helpers").SimpleError
+        self.as_resp2: Callable[[Any], Any] = importlib.import_module("fakeredis._socket._resp").convert_to_resp2
+        self._found: dict[tuple[bool, bytes], _Command] = {}
 
     def moment(self) -> _Moment:
         """Freeze the time within this context, as a server does while it runs a function."""
@@ -181,62 +228,60 @@ class Store:
         return self._clock.micros() / 1_000_000 if _acting.seconds is None else _acting.seconds
 
     def execute(self, name: bytes, args: list[bytes], *, script: bool) -> Any:
-        """Run a command and return its reply. Raises CommandError.
+        """Run a command and return its reply, RESP2 for a function and RESP3 for clients. Raises CommandError.
 
         Args:
             name: the command, in capitals.
             args: its arguments.
-            script: the caller is a function: the reply is RESP2.
+            script: the caller is a function.
         """
         if name == b"TIME":
             micros = round(self.seconds * 1_000_000)
             return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
-        if not script and name in self._for_readers:
-            with contextlib.suppress(*UNUSUAL):
-                return self._for_readers[name](*args)
+        if name == b"PUBLISH":
+            return sum([listen(args[0]) for listen in tuple(self.listeners)])
         if name in _WITH_SUBCOMMANDS and args:
             name, args = name + b" " + args[0].upper(), args[1:]
-        found = self._found.get((script, name))
-        if found is None:
-            found = self._found[script, name] = self._find(script, name)
-        socket, function, signature = found
         if name == b"XPENDING" and len(args) > 3 and args[2].upper() == b"IDLE":
             # fakeredis omits entries that have been idle for exactly this time.
             args = [*args[:3], b"%d" % (int(args[3]) - 1), *args[4:]]
         try:
-            reply = socket._run_command(function, signature, args, script)
+            command = self._found.get((script, name))
+            if command is None:
+                command = self._found[script, name] = self._find(script, name)
+            reply = command.run(args, self._database, self._item_type)
+            if isinstance(reply, self._problem):
+                raise reply
+        except self._problem as error:
+            raise CommandError(_corrected(name, args, error.value)) from None
         except AttributeError:
             if name not in _READS:
                 raise
-            raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value") from None
-        if isinstance(reply, Exception):
-            raise CommandError(_corrected(name, args, _text(reply)))
+            raise CommandError(_WRONG_TYPE) from None
         if name == b"XPENDING" and len(args) == 2 and not reply[0]:
             return [*reply[:3], None]
         if reply is None and name in _EMPTY and len(args) > 1:
             return []
         return reply
 
-    def _find(self, script: bool, name: bytes) -> tuple[Any, Any, Any]:
+    def _find(self, script: bool, name: bytes) -> _Command:
         socket = self._for_scripts if script else self._for_clients
-        try:
-            function, signature = socket._name_to_func(name.decode("utf-8", "replace").lower())
-        except Exception as error:  # fakeredis has no public name for the type
-            raise CommandError(_text(error)) from None
+        function, signature = socket._name_to_func(name.decode("utf-8", "replace").lower())
         if function is None:
             raise CommandError(f"ERR unknown command '{name.decode()}'")
-        return socket, function, signature
+        return _Command(socket, function, signature)
 
 
 def _socket(client: Any) -> Any:
-    return client.connection_pool.get_connection()._sock
+    socket = client.connection_pool.get_connection()._sock
+    socket.add_subkey_event = _ignore  # collected for notifications, which nobody wants
+    return socket
+
+
+def _ignore(*_: object) -> None: ...
 
 
 def _corrected(name: bytes, args: list[bytes], text: str) -> str:
     if name == b"XREADGROUP" and text.startswith("ERR The XGROUP subcommand requires"):
         return f"NOGROUP No such key or consumer group '{args[1].decode('utf-8', 'replace')}' in XREADGROUP"
     return text.removeprefix("ERR ") if text.startswith("ERR BUSYGROUP") else text
-
-
-def _text(error: Exception) -> str:
-    return str(getattr(error, "value", None) or error)

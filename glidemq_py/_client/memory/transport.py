@@ -1,25 +1,21 @@
-"""Connections to an in-memory server, for event loops and for threads."""
+"""Connections to an in-memory server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._client.failures import Interruptions, meaning_of
 from glidemq_py._client.library_source import Library
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._core.calls import Call
-from glidemq_py._core.forks import new_event
 from glidemq_py.errors import ClosedError, GlideMQError
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory.server import MemoryServer
-
-__all__ = ["MemoryBlockingTransport", "MemoryTransport", "Waiter"]
 
 T = TypeVar("T")
 
@@ -118,7 +114,11 @@ class MemoryTransport(_Connection):
         await asyncio.sleep(0)  # let other tasks run, as they do during a real call
         return self._run(call)
 
-    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `Transport.call_all`."""
+        return [await self.call(call) for call in calls]
+
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
         await asyncio.sleep(0)
         return self._run_reads(commands)
@@ -184,9 +184,9 @@ class MemoryTransport(_Connection):
         """See `Transport.dedicated`."""
         return MemoryTransport(self._server, self.library)
 
-    def for_thread(self) -> MemoryBlockingTransport:
-        """See `Transport.for_thread`."""
-        return MemoryBlockingTransport(self._server, self.library)
+    async def elsewhere(self) -> MemoryTransport:
+        """See `Transport.elsewhere`."""
+        return await self.dedicated()
 
     async def close(self) -> None:
         """See `Transport.close`."""
@@ -194,66 +194,6 @@ class MemoryTransport(_Connection):
 
     def abandon(self) -> None:
         """See `Transport.abandon`."""
-        self._close()
-
-
-class MemoryBlockingTransport(_Connection):
-    """A `BlockingTransport` to an in-memory server."""
-
-    def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
-        return self._run_before(call, waits)
-
-    def call(self, call: Call[T]) -> T:
-        """See `BlockingTransport.call`."""
-        return self._run(call)
-
-    def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        """See `BlockingTransport.send_reads`."""
-        return self._run_reads(commands)
-
-    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
-        """See `BlockingTransport.call_all`."""
-        return [self._run(call) for call in calls]
-
-    def command(self, *args: str | bytes) -> Any:
-        """See `BlockingTransport.command`."""
-        read = _Read(args)
-        reply = self._command(read.command)
-        if reply or read.block is None:
-            return reply
-        changed = new_event()
-        until = time.monotonic() + read.block
-        self._wakers.add(changed.set)
-        try:
-            with self._server.waiting(read.keys, changed.set) as waiter:
-                while True:
-                    reply = self._command(read.command)
-                    left = until - time.monotonic()
-                    if reply or waiter.over or left <= 0:
-                        return reply
-                    changed.wait(None if read.block == float("inf") else left)
-                    changed.clear()
-        finally:
-            self._wakers.discard(changed.set)
-
-    def scan(self, pattern: str) -> Iterator[list[bytes]]:
-        """See `BlockingTransport.scan`."""
-        cursor = b"0"
-        while True:
-            cursor, keys = self.command("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
-            yield keys
-            if int(cursor) == 0:
-                return
-
-    def dedicated(self) -> MemoryBlockingTransport:
-        """See `BlockingTransport.dedicated`."""
-        return MemoryBlockingTransport(self._server, self.library)
-
-    def close(self) -> None:
-        """See `BlockingTransport.close`."""
         self._close()
 
 

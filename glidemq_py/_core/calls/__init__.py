@@ -6,13 +6,13 @@ Arguments are old-style MessagePack without the ``bin`` type and without nil in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import msgpack
 
-from glidemq_py._core.rows import FIELDS
+from glidemq_py._core.rows import FIELDS, REPEATABLE
 from glidemq_py.errors import GlideMQError, ScriptError
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 RowT = TypeVar("RowT", bound=tuple[Any, ...])
 
@@ -59,7 +60,7 @@ class Call(Generic[T_co]):
         keys: all declared keys, see `declared_keys`.
         args: arguments, as text or packed bytes.
         decode: converts the raw reply to the result.
-        repeatable: True if the call is idempotent: it is sent again if its reply was lost.
+        repeatable: True if a second execution is harmless: the call is sent again if its reply was lost.
         unclaimed: gets the raw reply if the caller was cancelled while the call was under way; None discards it.
     """
 
@@ -71,15 +72,19 @@ class Call(Generic[T_co]):
         key: str,
         args: tuple[bytes | str, ...],
         decode: Callable[[Any], T_co],
-        repeatable: bool = False,
     ) -> None:
         self.function = function
         self.key = key
         self.keys = declared_keys(key)
         self.args = args
         self.decode = decode
-        self.repeatable = repeatable
+        self.repeatable = function in REPEATABLE
         self.unclaimed: Callable[[Any], None] | None = None
+
+    def once(self) -> Self:
+        """Return this call, not repeatable: its arguments let it have a second effect."""
+        self.repeatable = False
+        return self
 
     def read(self, reply: Any) -> T_co:
         """Return the result of a reply.
@@ -138,6 +143,12 @@ def reader(kind: type[RowT]) -> Callable[[bytes], RowT]:
         return kind(*unpack(reply))
 
     return read
+
+
+def pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield items in pieces of at most ``size``, one for each call."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def array_head(length: int) -> bytes:

@@ -11,25 +11,6 @@ from glidemq_py._core.payload import Compression, Serializer, encode_data
 from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "DATA",
-    "AddCall",
-    "AddReply",
-    "AddRequest",
-    "Added",
-    "AddedOther",
-    "Adder",
-    "Row",
-    "add",
-    "add_packed",
-    "add_to_layout",
-    "encode_row",
-    "packed_request",
-    "request",
-    "row",
-    "stored_row",
-]
-
 DATA: Final = FIELDS["new_job"].index("data")
 """Position of the encoded data in a row."""
 
@@ -46,8 +27,6 @@ class AddRequest(NamedTuple):
     quiet: bool
     layout: int
     """Number of the layout of the queue's partitions that the client knows; 0 = it has none."""
-    known: bool
-    """Add only the jobs whose keys have jobs in this partition."""
 
 
 @declared("add_reply")
@@ -65,7 +44,7 @@ class AddedOther(NamedTuple):
     """Result of a row that did not simply add a job."""
 
     outcome: str
-    """duplicate, skipped, replaced, cost, parent, dependency, backlog or moved (``lua/core/functions/add.lua``)."""
+    """duplicate, skipped, replaced, cost, parent, dependency or backlog (``lua/core/functions/add.lua``)."""
     id: str
     """Of the existing job, or of the new one if it replaced another; for a backlog, its maximum."""
 
@@ -148,7 +127,7 @@ def row(
     rank: int | None = None,
     dependencies: list[object] | None = None,
     fair_key: str | None = None,
-    batch: str | None = None,
+    batch: Sequence[str] | None = None,
 ) -> Row:
     """Return the row of one job of an `add`, truncated after its last option."""
     head: Row
@@ -185,19 +164,19 @@ _read_added: Final = reader(AddReply)
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice.
 
-    If the queue is partitioned, they are added to this partition, whatever their keys are.
+    If the queue is partitioned, they are added to this partition, for any keys.
     """
     return Call("add", meta, (pack((rows, quiet)),), _read_added)
 
 
-def add_to_layout(number: int, known: bool = False) -> AddCall:
+def add_to_layout(number: int) -> AddCall:
     """Return a function like `add` for clients that know a layout of partitions; see `AddRequest`.
 
     Its calls raise `LayoutChangedError` if the queue has another layout.
     """
 
     def add_if_current(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-        return Call("add", meta, (pack(AddRequest(rows, quiet, number, known)),), _read_added)
+        return Call("add", meta, (pack(AddRequest(rows, quiet, number)),), _read_added)
 
     return add_if_current
 
@@ -230,7 +209,7 @@ class Adder(Protocol):
 
     @property
     def loop(self) -> object:
-        """The event loop; None for blocking code."""
+        """The event loop; for blocking code that of the portal."""
         ...
 
     async def add(self, row: Row, /) -> Added:

@@ -3,51 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py.errors import JobStateError
-
-__all__ = [
-    "Cleaned",
-    "Drained",
-    "KeyedJob",
-    "Obliterated",
-    "Promoted",
-    "Retried",
-    "append_job_log",
-    "change_delay",
-    "change_priority",
-    "change_rank",
-    "clean",
-    "clean_jobs",
-    "discard",
-    "drain",
-    "lock",
-    "obliterate",
-    "pause",
-    "promote",
-    "promote_jobs",
-    "record_tokens",
-    "registry_add",
-    "registry_set",
-    "registry_touch",
-    "remove",
-    "renew",
-    "requeue_job",
-    "requeue_jobs",
-    "requeue_keyed",
-    "resume",
-    "revoke",
-    "revoke_jobs",
-    "set_event_retention",
-    "unlock",
-    "update_job_cursor",
-    "update_job_data",
-    "update_job_progress",
-]
 
 NO_TOKEN = (0, 0)
 """Used instead of (fence, processed_on) if the caller is not the worker that runs the job."""
@@ -55,39 +16,34 @@ NO_TOKEN = (0, 0)
 
 def pause(meta: str) -> Call[bool]:
     """Pause the queue; return True if it was not paused before."""
-    return Call("pause", meta, (), bool, repeatable=True)
+    return Call("pause", meta, (), bool)
 
 
 def resume(meta: str) -> Call[bool]:
     """Resume the queue; return True if it was paused before."""
-    return Call("resume", meta, (), bool, repeatable=True)
+    return Call("resume", meta, (), bool)
 
 
-def set_event_retention(meta: str, count: int) -> Call[int]:
-    """Set how many events the queue keeps; 0 is the default, about a thousand."""
-    return Call("set_event_retention", meta, requests.set_event_retention(count=count), int, repeatable=True)
+def set_settings(meta: str, /, **settings: str | None) -> Call[int]:
+    """Set options of the queue, by the names of their fields in its meta; None deletes one."""
+    flat = [part for name, text in settings.items() for part in (name, text if text is not None else False)]
+    return Call("set_settings", meta, requests.set_settings(settings=flat), int)
 
 
 def registry_add(key: str, members: Sequence[str]) -> Call[int]:
     """Add members to a set that belongs to no queue; return how many are new."""
-    return Call("registry_add", key, requests.registry_add(members=members), int, repeatable=True)
+    return Call("registry_add", key, requests.registry_add(members=members), int)
 
 
 def registry_set(key: str, fields: Mapping[str, str]) -> Call[int]:
     """Set fields of a hash that belongs to no queue; return how many are new."""
     flat = [text for pair in fields.items() for text in pair]
-    return Call("registry_set", key, requests.registry_set(fields=flat), int, repeatable=True)
+    return Call("registry_set", key, requests.registry_set(fields=flat), int)
 
 
 def registry_touch(key: str, member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> Call[int]:
     """Write a time to a sorted set that belongs to no queue, and set its TTL to ``ttl`` ms (0: unchanged)."""
-    return Call(
-        "registry_touch",
-        key,
-        requests.registry_touch(member=member, score=score, mode=mode, ttl=ttl),
-        int,
-        repeatable=True,
-    )
+    return Call("registry_touch", key, requests.registry_touch(member=member, score=score, mode=mode, ttl=ttl), int)
 
 
 def remove(meta: str, job_id: str, states: str = "") -> Call[bool]:
@@ -101,51 +57,22 @@ def remove(meta: str, job_id: str, states: str = "") -> Call[bool]:
             raise JobStateError(job_id, reply.decode(), "remove")
         return bool(reply)
 
-    return Call("remove", meta, requests.remove(id=job_id, states=states), read, repeatable=True)
+    return Call("remove", meta, requests.remove(id=job_id, states=states), read)
 
 
-@declared("keyed_job")
-class KeyedJob(NamedTuple):
-    """A finished job of a partitioned queue whose key has jobs in one partition only."""
-
-    id: str
-    state: str
-    ordering: str | bool
-    """Ordering key; False = none."""
-    deduplication: str | bool
-    """Deduplication id; False = none."""
-    ttl: int
-    """Of the deduplication id, ms."""
-    retries: int | bool
-    """Number of the automatic requeue; False = not automatic."""
-
-
-def _requeue_reply(reply: bytes) -> str | KeyedJob:
-    text, _, row = reply.partition(b" ")
-    return KeyedJob(*unpack(row)) if text == b"keyed" else reply.decode()
-
-
-def requeue_keyed(meta: str, number: int, rows: Sequence[object], completed: bool) -> Call[list[str]]:
-    """Requeue jobs of a partition with the layout ``number``. Returns the outcome of each: 'ok', or why not."""
-    request = requests.requeue_keyed(epoch=number, rows=rows, completed=completed)
-    return Call("requeue_keyed", meta, request, unpack)
-
-
-def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str | KeyedJob]:
+def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str]:
     """Requeue a failed job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call(
-        "requeue_job", meta, requests.requeue_job(id=job_id, completed="1" if completed else ""), _requeue_reply
-    )
+    return Call("requeue_job", meta, requests.requeue_job(id=job_id, completed="1" if completed else ""), bytes.decode)
 
 
 def obliterate(
-    meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False, epoch: int = 0
+    meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False, layout: int = 0
 ) -> Call[Obliterated]:
     """Delete up to ``batch`` jobs of the queue.
 
-    The status is "more" (call again), "done", "partitioned" (the queue has a layout, or the partition has a later one
-    than ``epoch``), or "active": jobs are active and ``force`` is False; their number is returned instead of that of
-    the deleted jobs.
+    The status is "more" (call again), "done", "partitioned" (partition 0 has another layout, or another
+    partition a later one), or "active": jobs are active and ``force`` is False; their number is returned instead of
+    that of the deleted jobs.
 
     Args:
         meta: Key of the queue.
@@ -153,14 +80,13 @@ def obliterate(
         batch: Number of jobs.
         cursor: Of the reply before.
         has_usage: Whether the queue may have usage that a Node peer reported.
-        epoch: Number of the deletion of a partitioned queue, for its further partitions: layouts up to it are refused.
+        layout: Number of the layout of a partitioned queue, which is deleted with it; 0 = another queue.
     """
     return Call(
         "obliterate",
         meta,
-        requests.obliterate(force=force, batch=batch, cursor=cursor, has_usage=int(has_usage), epoch=epoch),
+        requests.obliterate(force=force, batch=batch, cursor=cursor, has_usage=int(has_usage), layout=layout),
         _obliterated,
-        repeatable=True,
     )
 
 
@@ -170,12 +96,13 @@ def _obliterated(reply: bytes) -> Obliterated:
 
 
 def _update(
-    meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int, message: str | None = None
-) -> Call[AttemptStatus]:
+    meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int = 0,
+    message: str | bool | None = None, number: str = "",
+) -> Call[AttemptStatus]:  # fmt: skip
     fence, processed_on = token
     arguments = requests.update_job(
         kind=kind, id=job_id, text=text, fence=fence, processed_on=processed_on, keep=keep,
-        message=False if message is None else message,
+        message=False if message is None else message, number=number,
     )  # fmt: skip
     return Call("update_job", meta, arguments, AttemptStatus)
 
@@ -184,29 +111,31 @@ def update_job_progress(
     meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN, message: str | None = None
 ) -> Call[AttemptStatus]:
     """Set a job's progress (number text or JSON) and its message, and emit its event."""
-    return _update(meta, 1, job_id, text, token, 0, message)
+    return _update(meta, 1, job_id, text, token, message=message)
 
 
 def append_job_log(
-    meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN
+    meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN, number: str = ""
 ) -> Call[AttemptStatus]:
-    """Append a line to a job's log and keep the newest ``keep`` lines (0 = all)."""
-    return _update(meta, 2, job_id, line, token, keep)
+    """Append a line to a job's log and keep the newest ``keep`` lines (0 = all). number: see `JobContents._append`."""
+    return _update(meta, 2, job_id, line, token, keep, number=number)
 
 
-def update_job_data(meta: str, job_id: str, data: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
-    """Replace a job's data (encoded text)."""
-    return _update(meta, 3, job_id, data, token, 0)
+def update_job_data(
+    meta: str, job_id: str, data: str, token: tuple[int, int] = NO_TOKEN, own_keys: str | bool = False
+) -> Call[AttemptStatus]:
+    """Replace a job's data (encoded text); for ``own_keys`` see `EarlierRun`."""
+    return _update(meta, 3, job_id, data, token, message=own_keys)
 
 
 def record_tokens(meta: str, job_id: str, tokens: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Record how many tokens a job has used."""
-    return _update(meta, 4, job_id, str(tokens), token, 0)
+    return _update(meta, 4, job_id, str(tokens), token)
 
 
 def update_job_cursor(meta: str, job_id: str, text: str, token: tuple[int, int]) -> Call[AttemptStatus]:
     """Store how far a job's handler is (`Job.iterate`)."""
-    return _update(meta, 5, job_id, text, token, 0)
+    return _update(meta, 5, job_id, text, token)
 
 
 def lock(key: str, token: str, ttl: int) -> Call[bool]:
@@ -216,12 +145,12 @@ def lock(key: str, token: str, ttl: int) -> Call[bool]:
 
 def unlock(key: str, token: str) -> Call[bool]:
     """Release a lock; return False if this client no longer holds it."""
-    return Call("unlock", key, requests.unlock(token=token), bool, repeatable=True)
+    return Call("unlock", key, requests.unlock(token=token), bool)
 
 
 def renew(key: str, token: str, ttl: int) -> Call[bool]:
     """Renew a lock for ``ttl`` ms; return False if this client no longer holds it."""
-    return Call("renew", key, requests.renew(token=token, ttl=str(ttl)), bool, repeatable=True)
+    return Call("renew", key, requests.renew(token=token, ttl=str(ttl)), bool)
 
 
 @declared("obliterate_reply")
@@ -273,9 +202,7 @@ class Retried(NamedTuple):
     left: int
     """Number of ids not yet processed; 0 = the end."""
     kept: int
-    """Number of jobs that are not requeued: another job has their deduplication id, or they are in ``keyed``."""
-    keyed: list[list[Any]]
-    """Rows of `KeyedJob`: the client decides whether they are requeued."""
+    """Number of jobs that are not requeued: another job has their deduplication id."""
 
 
 def drain(meta: str, delayed: bool, cursor: str, batch: int, total: int) -> Call[Drained]:
@@ -325,18 +252,18 @@ def requeue_jobs(
 
 def revoke(meta: str, job_id: str, states: str = "") -> Call[str]:
     """Revoke a job; return 'revoked', 'flagged', 'not_found', or the state if it is none of ``states`` ('' = all)."""
-    return Call("revoke", meta, requests.revoke(id=job_id, states=states), bytes.decode, repeatable=True)
+    return Call("revoke", meta, requests.revoke(id=job_id, states=states), bytes.decode)
 
 
 def revoke_jobs(meta: str, ids: Sequence[str], states: str = "") -> Call[list[str]]:
     """Revoke at most a hundred jobs; return the outcomes of the first ones, as `revoke` does, or 'error'."""
     arguments = requests.revoke_jobs(ids=ids, states=states)
-    return Call("revoke_jobs", meta, arguments, unpack, repeatable=True)
+    return Call("revoke_jobs", meta, arguments, unpack)
 
 
 def discard(meta: str, job_id: str) -> Call[str]:
     """Give up the remaining attempts of an active job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("discard", meta, requests.discard(id=job_id), bytes.decode, repeatable=True)
+    return Call("discard", meta, requests.discard(id=job_id), bytes.decode)
 
 
 def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
@@ -344,13 +271,7 @@ def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
 
     Returns 'ok', 'no_op', 'gone', 'held', 'lost', or the state that does not allow it.
     """
-    return Call(
-        "change_priority",
-        meta,
-        requests.change_priority(id=job_id, priority=str(priority)),
-        bytes.decode,
-        repeatable=True,
-    )
+    return Call("change_priority", meta, requests.change_priority(id=job_id, priority=str(priority)), bytes.decode)
 
 
 def change_rank(meta: str, job_id: str, rank: int, *, lifo: bool = False) -> Call[str]:
@@ -359,12 +280,12 @@ def change_rank(meta: str, job_id: str, rank: int, *, lifo: bool = False) -> Cal
     Returns the same results as `change_priority`, 'keyed' or 'ordered'.
     """
     arguments = requests.change_rank(id=job_id, rank=str(rank), lifo="1" if lifo else "")
-    return Call("change_rank", meta, arguments, bytes.decode, repeatable=True)
+    return Call("change_rank", meta, arguments, bytes.decode)
 
 
 def change_delay(meta: str, job_id: str, delay: int) -> Call[str]:
     """Make a job due ``delay`` ms from now, 0 = immediately. Returns the same results as `change_priority`."""
-    return Call("change_delay", meta, requests.change_delay(id=job_id, delay=str(delay)), bytes.decode, repeatable=True)
+    return Call("change_delay", meta, requests.change_delay(id=job_id, delay=str(delay)), bytes.decode)
 
 
 def promote(meta: str, job_id: str) -> Call[str]:

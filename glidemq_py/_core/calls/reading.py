@@ -8,11 +8,6 @@ from typing import Literal, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 
-__all__ = [
-    "Condition", "EventSlice", "Gauges", "Page", "Parked", "count_delayed", "count_parked", "counts", "event_slice",
-    "gauges", "page", "records", "version", "workers",
-]  # fmt: skip
-
 
 @declared("page_reply")
 class Page(NamedTuple):
@@ -32,21 +27,21 @@ def counts(meta: str) -> Call[list[int]]:
     waiting (-1: too many groups for one call, use `count_parked`), 0 or the priority at which `count_delayed`
     continues, and how many of the prioritized jobs have a rank below 0.
     """
-    return Call("counts", meta, (), list, repeatable=True)
+    return Call("counts", meta, (), list)
 
 
 class Parked(NamedTuple):
     """Waiting jobs in one page of the ordering groups."""
 
     cursor: str
-    """'0' = the end."""
+    """'' = the end."""
     groups: dict[str, int]
     """Number of waiting jobs by group key; groups without waiting jobs are omitted."""
 
 
 def count_parked(meta: str, cursor: str) -> Call[Parked]:
-    """Count the waiting jobs in one page of the ordering groups; ``cursor``: '0', then that of the previous reply."""
-    return Call("count_parked", meta, requests.count_parked(cursor=cursor), _parked, repeatable=True)
+    """Count the waiting jobs in one page of the ordering groups; ``cursor``: '', then that of the previous reply."""
+    return Call("count_parked", meta, requests.count_parked(cursor=cursor), _parked)
 
 
 def _parked(reply: bytes) -> Parked:
@@ -56,7 +51,7 @@ def _parked(reply: bytes) -> Parked:
 
 def count_delayed(meta: str, band: int) -> Call[tuple[int, int]]:
     """Count delayed jobs from priority ``band``; return the count and the priority at which to continue (0 = end)."""
-    return Call("count_delayed", meta, requests.count_delayed(band=str(band)), _late, repeatable=True)
+    return Call("count_delayed", meta, requests.count_delayed(band=str(band)), _late)
 
 
 def _late(reply: list[int]) -> tuple[int, int]:
@@ -87,21 +82,25 @@ def page(
     fields: Sequence[str],
     name: str = "",
     where: Sequence[Condition] = (),
+    newest: bool = False,
 ) -> Call[Page]:
     """Return one page of jobs, optionally only those with this ``name``, or those that may meet all conditions.
+
+    With ``newest``, jobs of the stream, finished, suspended and parent jobs are in reverse order.
 
     A number in an unusual form, such as a fraction, meets every condition on numbers.
     ``lua/core/functions/page.lua`` describes the guarantees of a cursor.
     """
     arguments = requests.page(
-        state=state, cursor=cursor, count=count, fields=fields, name=name or False, where=list(where) or False
-    )
-    return Call("page", meta, arguments, reader(Page), repeatable=True)
+        state=state, cursor=cursor, count=count, fields=fields, name=name or False, where=list(where) or False,
+        newest=newest,
+    )  # fmt: skip
+    return Call("page", meta, arguments, reader(Page))
 
 
 def records(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[str, list[str | bool]]]]:
     """Return id and values of the requested fields (False = absent) of the existing jobs among these ids."""
-    return Call("records", meta, requests.records(ids=ids, fields=fields), unpack, repeatable=True)
+    return Call("records", meta, requests.records(ids=ids, fields=fields), unpack)
 
 
 @declared("event_slice_reply")
@@ -121,17 +120,13 @@ class EventSlice(NamedTuple):
 def event_slice(meta: str, after: str, count: int, ids_only: bool = False) -> Call[EventSlice]:
     """Return up to ``count`` events after the id ``after``."""
     return Call(
-        "event_slice",
-        meta,
-        requests.event_slice(after=after, count=count, ids_only=int(ids_only)),
-        reader(EventSlice),
-        repeatable=True,
+        "event_slice", meta, requests.event_slice(after=after, count=count, ids_only=int(ids_only)), reader(EventSlice)
     )
 
 
 def workers(meta: str) -> Call[list[tuple[str, str]]]:
     """Return consumer name and registration JSON of each live worker."""
-    return Call("workers", meta, (), _workers, repeatable=True)
+    return Call("workers", meta, (), _workers)
 
 
 def _workers(reply: list[bytes]) -> list[tuple[str, str]]:
@@ -141,7 +136,7 @@ def _workers(reply: list[bytes]) -> list[tuple[str, str]]:
 
 def version(key: str) -> Call[str]:
     """Return the name of the loaded library; ``key`` only selects the node."""
-    return Call("version", key, (), bytes.decode, repeatable=True)
+    return Call("version", key, (), bytes.decode)
 
 
 @declared("gauges_reply")
@@ -163,4 +158,4 @@ class Gauges(NamedTuple):
 
 def gauges(meta: str) -> Call[Gauges]:
     """Return the metrics of one queue."""
-    return Call("gauges", meta, (), reader(Gauges), repeatable=True)
+    return Call("gauges", meta, (), reader(Gauges))

@@ -8,57 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, pack, reader, unpack
+from glidemq_py._core.keys import CONSUMER_GROUP
 from glidemq_py._core.rows import REPORT_KINDS
-
-__all__ = [
-    "COMPLETED",
-    "COMPLETED_PLAIN",
-    "FOREIGN_CONSUMER_PREFIX",
-    "SCHEDULER_REVISION",
-    "AttemptStatus",
-    "BudgetCharge",
-    "BudgetVerdicts",
-    "Completed",
-    "Delayed",
-    "EarlierRun",
-    "ExchangeFlags",
-    "ExchangeReply",
-    "ExchangeRequest",
-    "Expiry",
-    "Failed",
-    "FetchedJob",
-    "Finished",
-    "GroupLimited",
-    "HeartbeatReply",
-    "Held",
-    "Leasing",
-    "Preferred",
-    "ReattachReply",
-    "RecoverStalledReply",
-    "Released",
-    "Suspended",
-    "WaitingChildren",
-    "WakeChannel",
-    "completed",
-    "delayed",
-    "delete_side_keys",
-    "exchange",
-    "failed",
-    "group_limited",
-    "heartbeat",
-    "idle_exchange",
-    "invalidate",
-    "leave",
-    "pass_wake_up",
-    "reattach",
-    "recover_stalled",
-    "released",
-    "status_after_lost_reply",
-    "waiting_children",
-]
-
-FOREIGN_CONSUMER_PREFIX = "worker-"
-"""Prefix of the consumer names of Node peers."""
 
 FetchedJob = list[Any]
 """The row ``fetched_job``; absent fields are False (``lua/core/fetch.lua``). The row of a plain job that has never run
@@ -76,10 +27,12 @@ class EarlierRun(NamedTuple):
     failed_type: str | bool
     suspect_limit: str | bool = False
     """Absent for messages."""
+    own_keys: str | bool = False
+    """JSON array of the names in the data that are no arguments of the job's task."""
 
 
 class Expiry(IntEnum):
-    """What the end of the lock of a lease is."""
+    """Meaning of the end of a lease's lock."""
 
     STALL = 0
     """The job has stalled."""
@@ -158,8 +111,6 @@ class ExchangeFlags(IntFlag):
     """The outbox has entries, of this or another call."""
     BY_NAME = 16
     """The worker should send figures per job name."""
-    LACKS_SHARE = 32
-    """The share of a partition in the queue's concurrency allowed fewer jobs than are ready."""
     HAS_RATE = 64
     """The queue limits the number of jobs leased per time; workers do not get this flag."""
 
@@ -319,7 +270,7 @@ class Failed(NamedTuple):
     next_fallback: int = 0
     """1 = a retry uses the job's next fallback."""
     permanent: int = 0
-    """1 = not retried, whatever its attempts."""
+    """1 = not retried, even if attempts are left."""
 
 
 @declared("released")
@@ -348,6 +299,8 @@ class Delayed(NamedTuple):
     """Epoch ms; 0 = not given."""
     data: str | bool = False
     """New data; False = unchanged."""
+    own_keys: str | bool = False
+    """As in `EarlierRun`, of the new data."""
 
 
 @declared("group_limited")
@@ -380,6 +333,8 @@ class WaitingChildren(NamedTuple):
     """Applies if the job fails."""
     data: str | bool = False
     """New data; False = unchanged."""
+    own_keys: str | bool = False
+    """As in `EarlierRun`, of the new data."""
 
 
 @declared("suspended")
@@ -438,11 +393,14 @@ def returned(job_id: str, entry: str, fence: int, processed_on: int) -> Released
     return Released(REPORT_KINDS["returned"], job_id, entry, fence, processed_on)
 
 
-def delayed(job_id: str, entry: str, fence: int, processed_on: int, delay: int, due: int, data: str | None) -> Delayed:
+def delayed(
+    job_id: str, entry: str, fence: int, processed_on: int, delay: int, due: int, data: str | None,
+    own_keys: str | bool = False,
+) -> Delayed:  # fmt: skip
     """Return the report of a job delayed by ``delay`` ms or until ``due`` (epoch ms, 0 = not given), with new data."""
     return Delayed(
         kind=REPORT_KINDS["delayed"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, delay=delay,
-        due=due, data=False if data is None else data,
+        due=due, data=False if data is None else data, own_keys=own_keys,
     )  # fmt: skip
 
 
@@ -457,12 +415,13 @@ def group_limited(
 
 
 def waiting_children(
-    job_id: str, entry: str, fence: int, processed_on: int, keep: Keep = 0, data: str | None = None
-) -> WaitingChildren:
+    job_id: str, entry: str, fence: int, processed_on: int, keep: Keep = 0, data: str | None = None,
+    own_keys: str | bool = False,
+) -> WaitingChildren:  # fmt: skip
     """Return the report of a job that waits for its children, with new data; ``keep`` applies if the job fails."""
     return WaitingChildren(
         kind=REPORT_KINDS["waiting_children"], id=job_id, entry=entry, fence=fence, processed_on=processed_on,
-        keep=keep, data=False if data is None else data,
+        keep=keep, data=False if data is None else data, own_keys=own_keys,
     )  # fmt: skip
 
 
@@ -550,12 +509,12 @@ def idle_exchange(
 
 def invalidate(meta: str, token: str) -> Call[bool]:
     """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
-    return Call("invalidate", meta, requests.invalidate(token=token), bool, repeatable=True)
+    return Call("invalidate", meta, requests.invalidate(token=token), bool)
 
 
 def pass_wake_up(meta: str) -> Call[int]:
     """Wake up another worker."""
-    return Call("pass_wake_up", meta, (), int, repeatable=True)
+    return Call("pass_wake_up", meta, (), int)
 
 
 def heartbeat(
@@ -567,11 +526,7 @@ def heartbeat(
     of its active jobs.
     """
     return Call(
-        "heartbeat",
-        meta,
-        requests.heartbeat(consumer=consumer, info=info, ttl=ttl, jobs=jobs),
-        reader(HeartbeatReply),
-        repeatable=True,
+        "heartbeat", meta, requests.heartbeat(consumer=consumer, info=info, ttl=ttl, jobs=jobs), reader(HeartbeatReply)
     )
 
 
@@ -584,9 +539,9 @@ def recover_stalled(
     """
     arguments = requests.recover_stalled(
         holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
-        foreign_prefix=FOREIGN_CONSUMER_PREFIX, grace=grace,
+        grace=grace,
     )  # fmt: skip
-    return Call("recover_stalled", meta, arguments, reader(RecoverStalledReply), repeatable=True)
+    return Call("recover_stalled", meta, arguments, reader(RecoverStalledReply))
 
 
 def reattach(
@@ -606,9 +561,9 @@ def reattach(
 
 def delete_side_keys(meta: str, ids: Sequence[str]) -> Call[list[str]]:
     """Delete the logs, chunks, signals and relatives of jobs that no longer exist; return the ids of the others."""
-    return Call("delete_side_keys", meta, requests.delete_side_keys(ids=ids), unpack, repeatable=True)
+    return Call("delete_side_keys", meta, requests.delete_side_keys(ids=ids), unpack)
 
 
-def leave(meta: str, consumer: str) -> Call[bool]:
-    """Delete a worker's registration and consumer; return False if it still has pending jobs."""
-    return Call("leave", meta, requests.leave(consumer=consumer), bool, repeatable=True)
+def leave(meta: str, consumer: str, group: str = CONSUMER_GROUP) -> Call[bool]:
+    """Delete a worker's registration and its consumer in a group; return False if it still has pending entries."""
+    return Call("leave", meta, requests.leave(consumer=consumer, group=group), bool)

@@ -13,27 +13,6 @@ import msgpack
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 
-__all__ = [
-    "BackedUpJob",
-    "BackedUpKey",
-    "BackupFacts",
-    "JobsRead",
-    "KeysRead",
-    "PlacedJob",
-    "RestoreBegun",
-    "RestoredKey",
-    "backup_facts",
-    "backup_jobs",
-    "backup_keys",
-    "restore_begin",
-    "restore_end",
-    "restore_groups",
-    "restore_jobs",
-    "restore_keys",
-    "restore_place",
-    "unpack_bytes",
-]
-
 _msgpack: Any = msgpack  # it has no type annotations
 
 RowT = TypeVar("RowT", bound=tuple[Any, ...])
@@ -152,25 +131,25 @@ def _reader(kind: type[RowT]) -> Callable[[bytes], RowT]:
 
 def backup_facts(meta: str) -> Call[BackupFacts]:
     """Return the time of the server, the kind of the queue and its features."""
-    return Call("backup_facts", meta, (), reader(BackupFacts), repeatable=True)
+    return Call("backup_facts", meta, (), reader(BackupFacts))
 
 
 def backup_jobs(meta: str, ids: Sequence[str], *, parents: bool) -> Call[JobsRead]:
     """Read records; those of jobs with children only if ``parents`` is True."""
     arguments = requests.backup_jobs(ids=ids, parents=int(parents))
-    return Call("backup_jobs", meta, arguments, _reader(JobsRead), repeatable=True)
+    return Call("backup_jobs", meta, arguments, _reader(JobsRead))
 
 
 def backup_keys(meta: str, suffixes: Sequence[str], cursor: bytes) -> Call[KeysRead]:
     """Read other keys, the first from the cursor on."""
     arguments = requests.backup_keys(suffixes=suffixes, cursor=cursor)
-    return Call("backup_keys", meta, arguments, _reader(KeysRead), repeatable=True)
+    return Call("backup_keys", meta, arguments, _reader(KeysRead))
 
 
 def restore_begin(meta: str, backup: str, features: str, last: int) -> Call[RestoreBegun]:
     """Begin to restore a backup, or continue an interrupted restore of it."""
     arguments = requests.restore_begin(backup=backup, features=features, last=last)
-    return Call("restore_begin", meta, arguments, reader(RestoreBegun), repeatable=True)
+    return Call("restore_begin", meta, arguments, reader(RestoreBegun))
 
 
 def restore_keys(meta: str, backup: str, rows: Sequence[RestoredKey]) -> Call[int]:
@@ -180,19 +159,19 @@ def restore_keys(meta: str, backup: str, rows: Sequence[RestoredKey]) -> Call[in
 
 def restore_jobs(meta: str, backup: str, rows: Sequence[BackedUpJob]) -> Call[int]:
     """Write records that do not exist, and place the finished jobs. Return how many were written."""
-    return Call("restore_jobs", meta, requests.restore_jobs(backup=backup, rows=rows), int, repeatable=True)
+    return Call("restore_jobs", meta, requests.restore_jobs(backup=backup, rows=rows), int)
 
 
 def restore_place(meta: str, backup: str, rows: Sequence[PlacedJob]) -> Call[int]:
     """Place unfinished jobs in this order. Return how many were placed; a placed job is not placed again."""
-    return Call("restore_place", meta, requests.restore_place(backup=backup, rows=rows), int, repeatable=True)
+    return Call("restore_place", meta, requests.restore_place(backup=backup, rows=rows), int)
 
 
 def restore_groups(meta: str, backup: str, names: Sequence[str]) -> Call[int]:
     """Start parked jobs of ordering groups. Return how many were started."""
-    return Call("restore_groups", meta, requests.restore_groups(backup=backup, names=names), int, repeatable=True)
+    return Call("restore_groups", meta, requests.restore_groups(backup=backup, names=names), int)
 
 
 def restore_end(meta: str, backup: str) -> Call[int]:
     """End a restore."""
-    return Call("restore_end", meta, requests.restore_end(backup=backup), int, repeatable=True)
+    return Call("restore_end", meta, requests.restore_end(backup=backup), int)

@@ -27,8 +27,6 @@ from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError
 
-__all__ = ["apply_retention", "create_backup"]
-
 _log = get_logger(__name__)
 
 JOBS_AT_ONCE: Final = 200
@@ -178,7 +176,7 @@ class _Reading:
         cursor, found = b"", set[str]()
         while suffixes:
             batch = suffixes[:KEYS_PER_CALL]
-            reply = await self._link.transport.call(calls.backup_keys(self._link.keys.meta, batch, cursor))
+            reply = await self._link.call(calls.backup_keys, batch, cursor)
             await self._parts.add("keys", reply.rows)
             found.update(text_of(key) for key, *_ in reply.rows)
             self._missing.update(each for each in batch[: reply.taken] if each not in found)
@@ -191,14 +189,12 @@ class _Reading:
 
 
 async def create_backup(
-    link: QueueLink, store: BackupStore, *, max_server_cpu: float, counts: Sequence[int] = (),
-    others: Sequence[QueueLink] = (),
-) -> BackupInfo:  # fmt: skip
+    link: QueueLink, store: BackupStore, *, max_server_cpu: float, others: Sequence[QueueLink] = ()
+) -> BackupInfo:
     """Create a backup of the queue.
 
     Args:
         link: the queue; of a partitioned one, its partition 0.
-        counts: see `BackupInfo`.
         others: the other partitions, which are read one after the other.
         store: where the backup is kept.
         max_server_cpu: share of one core of the server that reading may use, above 0 to 1.
@@ -208,7 +204,7 @@ async def create_backup(
         GlideMQError: If the server cannot be reached or rejects a call.
     """
     keys = link.keys
-    facts = await link.transport.call(calls.backup_facts(keys.meta))
+    facts = await link.call(calls.backup_facts)
     if facts.broadcast:
         raise BackupError(f"queue {keys.name!r} is a broadcast; only queues can be backed up")
     backup = new_backup_id(facts.now)
@@ -218,7 +214,7 @@ async def create_backup(
         beginning = f"partition-{number:03}-" if others else ""
         parts = _Parts(store, keys.name, backup, beginning)
         sections.append(await _read(each, parts, throttle, backup, facts.now))
-    info = sections[0] if not others else _joined(sections, counts)
+    info = sections[0] if not others else _joined(sections)
     await store.put(store.manifest_path(keys.name, backup), info.to_json())
     return info
 
@@ -229,8 +225,8 @@ async def _read(link: QueueLink, parts: _Parts, throttle: _Throttle, backup: str
     reading = _Reading(link, parts, throttle)
     await reading.run()
     await parts.flush()
-    ended = await link.transport.call(calls.backup_facts(keys.meta))
-    counter = text_of(await link.transport.command("GET", keys.id) or b"")
+    ended = await link.call(calls.backup_facts)
+    counter = text_of(await link.command("GET", keys.id) or b"")
     last_id = max(reading.last_id, int(counter) if counter.isascii() and counter.isdigit() else 0)
     return BackupInfo(
         id=backup, queue=keys.name, prefix=keys.prefix, started=started, ended=ended.now, jobs=reading.jobs,
@@ -239,7 +235,7 @@ async def _read(link: QueueLink, parts: _Parts, throttle: _Throttle, backup: str
     )  # fmt: skip
 
 
-def _joined(sections: Sequence[BackupInfo], counts: Sequence[int]) -> BackupInfo:
+def _joined(sections: Sequence[BackupInfo]) -> BackupInfo:
     """Return the backup of a partitioned queue."""
     partitions = tuple(
         BackedUpPartition(
@@ -256,7 +252,7 @@ def _joined(sections: Sequence[BackupInfo], counts: Sequence[int]) -> BackupInfo
         sections[0], ended=sections[-1].ended, jobs=sum(each.jobs for each in sections),
         keys=sum(each.keys for each in sections), size=sum(each.size for each in sections),
         last_id=max(each.last_id for each in sections), parts=tuple(part for each in sections for part in each.parts),
-        partitions=partitions, counts=tuple(counts),
+        partitions=partitions, counts=(len(partitions),),
     )  # fmt: skip
 
 

@@ -9,8 +9,6 @@ from typing import Final
 from glidemq_py._features.backup.calls import BackedUpKey, RestoredKey
 from glidemq_py._features.backup.names import BATCH, BATCH_JOBS, text_of
 
-__all__ = ["FEATURE", "RestoredBatches", "unfinished_jobs"]
-
 FEATURE: Final = "job-batches"
 """Feature of a queue that has, or had, batches."""
 _UNFINISHED: Final = b"batches"

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from glidemq_py.errors import BackupError
 
-__all__ = ["BackedUpPartition", "BackupInfo", "BackupPart", "new_backup_id", "parse_manifest", "time_of"]
-
 FORMAT: Final = 1
 PARTITIONED: Final = 2
 """Format of the backup of a partitioned queue, which earlier releases would take for that of a plain one."""
@@ -74,8 +72,8 @@ class BackupInfo:
         features: features of the queue that older builds reject, separated by commas.
         parts: the files.
         partitions: the partitions of the queue, by their numbers; empty if it has none.
-        counts: of a partitioned queue, the numbers of partitions from which keys may have been routed; the last one is
-            that of new jobs.
+        counts: of a partitioned queue, the number of partitions; more numbers if it was being changed by a version that
+            could do that.
     """
 
     id: str

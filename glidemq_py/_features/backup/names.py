@@ -9,18 +9,6 @@ from typing import Any, Final
 
 from glidemq_py._core.keys import QueueKeys
 
-__all__ = [
-    "BATCH",
-    "BATCH_JOBS",
-    "DROPPED_FIELDS",
-    "DROPPED_META",
-    "READ_LAST",
-    "Renaming",
-    "is_backed_up",
-    "job_id_of",
-    "text_of",
-]
-
 _KEYS: Final = frozenset({
     "meta", "ordering", "dedup", "dedup-expiry", "schedulers", "schedulers-own", "schedulers-due", "schedulers-ended",
     "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts", "fair-limits", "batches",
@@ -37,12 +25,12 @@ READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-le
 BATCH: Final = b"batch:"
 BATCH_JOBS: Final = b"batch-jobs:"
 """Beginnings of the keys of a job batch, and of its jobs."""
-_MEMBER_FIELDS: Final = (b"depdone:", b"dependency:")
+_MEMBER_FIELDS: Final = (b"depdone:", b"dependency:", b"parentGeneration:")
 """Beginnings of the fields of a record that name another job."""
 DROPPED_META: Final = frozenset((
-    b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
+    b"resultsId", b"resultsKept", b"resultsLeft", b"resultsSettled", b"peersSeen", b"groupSweep", b"schedulersCursor",
     b"wakeChannels", b"failureScan", b"partitions", b"layoutNumber",
-    b"knownLayout", b"settingsNumber", b"shareRound",
+    b"knownLayout", b"layoutIssued",
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((

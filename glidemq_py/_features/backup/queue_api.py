@@ -19,13 +19,12 @@ from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import BackupError, GlideMQValidationError
 
-__all__ = ["MAX_SERVER_CPU", "backup", "check_share", "get_backups", "list_backups", "restore", "verify_backup"]
-
 _log = get_logger(__name__)
 
 MAX_SERVER_CPU: Final = 0.1
 _LEAST_CPU: Final = 0.001
 _KEEP_MOST: Final = 100_000
+_MOST_PARTITIONS: Final = 256
 
 
 class QueueWithBackups(ConnectedQueue, Protocol):
@@ -41,12 +40,12 @@ class QueueWithBackups(ConnectedQueue, Protocol):
         """Return the queue's link; None if it is partitioned."""
         ...
 
-    async def _backup_layout(self) -> tuple[Sequence[QueueLink], Sequence[int]]:
-        """Return the partitions, and `BackupInfo.counts`; of a queue without partitions, its link and ()."""
+    async def _backup_layout(self) -> Sequence[QueueLink]:
+        """Return the partitions; of a queue without partitions, its link."""
         ...
 
-    async def _restore_partitions(self, store: BackupStore, info: BackupInfo) -> RestoreReport:
-        """Restore a backup that is, or a queue that has been, partitioned."""
+    async def _restore_partitions(self, store: BackupStore, info: BackupInfo, wanted: int | None) -> RestoreReport:
+        """Restore a backup of a partitioned queue, or one into it."""
         ...
 
 
@@ -78,15 +77,15 @@ async def backup(
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
-        UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
+        GlideMQValidationError: If obstore, the extra ``backup``, is not installed.
         BackupError: If the store fails, or the queue is a broadcast. An incomplete backup is never restored.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
     most = None if keep is None else check_int("keep", keep, 1, _KEEP_MOST)
     share = check_share(max_server_cpu)
     store = BackupStore(destination, storage_options, self._runtime, writes=True)
-    (first, *others), counts = await self._backup_layout()
-    info = await create_backup(first, store, max_server_cpu=share, counts=counts, others=others)
+    first, *others = await self._backup_layout()
+    info = await create_backup(first, store, max_server_cpu=share, others=others)
     if most is not None:
         await apply_retention(store, self.name, most, info.ended)
     return info
@@ -177,13 +176,12 @@ async def restore(
     *,
     backup_id: str | None = None,
     source: str | None = None,
+    partitions: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> RestoreReport:
     """Restore a backup into this queue, which must be empty.
 
-    The restored queue has the partitions of the backup. Jobs of a queue without partitions that are restored into
-    a partitioned one are in partition 0; new jobs go to all partitions, which get its settings and their shares of
-    its limits.
+    The restored queue has as many partitions as the backup, or ``partitions``.
 
     The backup is read and verified before anything is written. Jobs that were active return to waiting, with a new
     attempt. Workers get no job before all are written. If the restore is interrupted, repeat it: it continues.
@@ -193,6 +191,9 @@ async def restore(
         backup_id: Id of the backup; None is the newest complete one.
         source: Name of the queue that was backed up; None is this queue's name. A copy under another name keeps
             the flows within the queue, and neither reports to parents in other queues nor waits for children there.
+        partitions: Number of partitions of this queue, 1 to 256; 1 = a queue without. None is that of the backup.
+            With another one, which needs another name, the jobs are divided by their keys: those without a custom
+            id get new ids, and links, schedulers and settings are not kept.
         storage_options: See `backup`.
 
     Returns:
@@ -200,18 +201,25 @@ async def restore(
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
-        BackupError: If the backup is missing, incomplete or damaged, or the store fails; nothing was written.
+        BackupError: If the backup is missing, incomplete or damaged, or the store fails; or if unfinished jobs have
+            links, and ``partitions`` is another number. Nothing was written.
         QueueNotEmptyError: If the queue has jobs or schedulers; nothing was written.
+        QueuePartitionsError: If the queue has another number of partitions; nothing was written.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
     name = self.name if source is None else validate_queue_name(source, "source")
     wanted = _checked_id(backup_id)
+    count = None if partitions is None else check_int("partitions", partitions, 1, _MOST_PARTITIONS)
     store = BackupStore(destination, storage_options, self._runtime)
     info = await find_backup(store, name, wanted)
+    present = len(info.sections)
+    if count not in (None, present) and info.queue == self.name:
+        problem = f"must be that of the backup, {present}, under the same name; restore it under another name"
+        raise GlideMQValidationError("partitions", count, problem)
     await self._check_layout(always=True)
     link = await self._plain_link()
-    if link is None or info.partitions:
-        return await self._restore_partitions(store, info)
+    if link is None or (count or present, present) != (1, 1):
+        return await self._restore_partitions(store, info, count)
     report = await restore_backup([link], store, info)
     await register(link)
     return report

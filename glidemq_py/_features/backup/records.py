@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.names import text_of
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
-
-__all__ = ["RecordReader"]
 
 MOST_FIELDS: Final = 2000
 """Records with more fields are read as other keys, page by page, as in ``backup.lua``."""
@@ -65,8 +64,8 @@ class RecordReader:
 
     async def read(self, ids: Sequence[str]) -> None:
         """Read records; jobs with children and large records are only noted."""
-        for i in range(0, len(ids), SIZES):
-            small = await self._small(ids[i : i + SIZES])
+        for piece in pieces(ids, SIZES):
+            small = await self._small(piece)
             while small:
                 batch, small = small[: self._most], small[self._most :]
                 await self._read(batch)
@@ -147,7 +146,7 @@ class RecordReader:
     async def _call(self, ids: Sequence[str], *, parents: bool) -> None:
         while ids:
             batch = ids[:IDS_PER_CALL]
-            reply = await self._link.transport.call(calls.backup_jobs(self._link.keys.meta, batch, parents=parents))
+            reply = await self._link.call(calls.backup_jobs, batch, parents=parents)
             self.parents += (text_of(each) for each in reply.deferred)
             self.large += (text_of(each) for each in reply.large)
             read = {text_of(each) for each in (*reply.deferred, *reply.large, *(name for name, *_ in reply.rows))}

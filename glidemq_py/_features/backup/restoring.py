@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import tempfile
-import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-import msgpack
-
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
 from glidemq_py._features.backup.job_batches import FEATURE, RestoredBatches, unfinished_jobs
 from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, parse_manifest
 from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
+from glidemq_py._features.backup.parts import LARGE, chunks, number_of
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._features.job_batches.calls import batch_change
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError, QueueNotEmptyError
 
-__all__ = ["BackedUpSettings", "RestoreReport", "RestoreSteps", "fetch_parts", "find_backup", "restore_backup"]
-
 T = TypeVar("T")
 
 PER_CALL: Final = 100
 BYTES_PER_CALL: Final = 1_048_576
-PART_BYTES_MOST: Final = 512 * 1024 * 1024
-"""Size of a part after decompression that no backup reaches."""
-_GZIP: Final = 31
-_msgpack: Any = msgpack  # it has no type annotations
-_ROWS: Final[dict[bytes, Any]] = {b"jobs": BackedUpJob, b"keys": BackedUpKey}
-_SETTINGS: Final = frozenset((b"meta", b"fair-limits", b"schedulers", b"schedulers-own"))
-BackedUpSettings = dict[str, dict[bytes, bytes]]
-"""The hashes `meta`, `fair-limits`, `schedulers` and `schedulers-own` of a queue, as a backup contains them."""
 _TERMINAL: Final = frozenset((b"completed", b"failed"))
 _JOB: Final = "job:"
-_LARGE: Final = b"job:"
 SCAN_PAUSE_S: Final = 0.003
 """Pause between the steps of a search for jobs, which may read the keys of all queues of the server."""
 
@@ -60,6 +47,8 @@ class RestoreReport:
         placed: number of unfinished jobs placed.
         keys: number of other keys written.
         resumed: True if an earlier restore of the same backup was interrupted.
+        not_kept: counts of the entries that another number of partitions has no place for: "job links" (of finished
+            jobs), "schedulers", "limits of fair keys and names", "deduplication ids"; those without any are not listed.
     """
 
     queue: str
@@ -69,6 +58,7 @@ class RestoreReport:
     placed: int
     keys: int
     resumed: bool
+    not_kept: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 async def find_backup(store: BackupStore, queue: str, backup: str | None) -> BackupInfo:
@@ -122,27 +112,12 @@ def _verified(part: BackupPart, content: bytes, backup: str, path: Path) -> tupl
         raise BackupError(f"part {part.name} of backup {backup!r} is damaged: its checksum differs")
     path.write_bytes(content)
     count, large = 0, set[bytes]()
-    for kind, rows in _chunks(path, backup):
+    for kind, rows in chunks(path, backup):
         if kind == b"jobs":
             count += len(rows)
         else:
-            large.update(row.suffix for row in rows if row.suffix.startswith(_LARGE))
+            large.update(row.suffix for row in rows if row.suffix.startswith(LARGE))
     return count, large
-
-
-def _chunks(path: Path, backup: str) -> Iterator[tuple[bytes, list[Any]]]:
-    try:
-        inflating = zlib.decompressobj(wbits=_GZIP)
-        content = inflating.decompress(path.read_bytes(), PART_BYTES_MOST)
-        if not inflating.eof:
-            raise ValueError(f"it is truncated, or larger than {PART_BYTES_MOST:,} bytes")
-        unpacker = _msgpack.Unpacker(
-            io.BytesIO(content), raw=True, strict_map_key=False, max_buffer_size=PART_BYTES_MOST
-        )
-        for kind, rows in unpacker:
-            yield kind, [_ROWS[kind](*row) for row in rows if kind in _ROWS]
-    except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
-        raise BackupError(f"part {path.name} of backup {backup!r} is damaged: {error}") from error
 
 
 class _Unplaced(NamedTuple):
@@ -162,43 +137,13 @@ def _order(job: BackedUpJob) -> _Unplaced | None:
         return None
     placed = PlacedJob(job.id, job.due)
     if state == b"active":
-        return _Unplaced(0, _number(record.get(b"processedOn")), _number(job.id), placed)
+        return _Unplaced(0, number_of(record.get(b"processedOn")), number_of(job.id), placed)
     if state == b"prioritized":
-        return _Unplaced(1, _number(job.due), _number(job.id), placed)
+        return _Unplaced(1, number_of(job.due), number_of(job.id), placed)
     ms, _, number = record.get(b"eid", b"").partition(b"-")
     if state == b"waiting" and ms:
-        return _Unplaced(2, _number(ms), _number(number), placed)
-    return _Unplaced(2, _number(record.get(b"timestamp")), _number(job.id), placed)
-
-
-def _number(text: bytes | None) -> float:
-    try:
-        return float(text or 0)
-    except ValueError:
-        return 0.0
-
-
-class RestoreSteps:
-    """Steps of the restore of a partitioned queue, between those of `restore_backup`."""
-
-    async def check(self, settings: BackedUpSettings) -> None:
-        """Reject settings, before anything is written. Raises BackupError."""
-
-    async def before_writing(self) -> None:
-        """Continue after the queue was found to be empty."""
-
-    async def after_writing(self, settings: BackedUpSettings) -> None:
-        """Continue after all records and keys were written, before jobs are placed. May be called again."""
-
-
-def _settings_in(folder: Path, info: BackupInfo) -> BackedUpSettings:
-    found: BackedUpSettings = {text_of(suffix): {} for suffix in _SETTINGS}
-    for part in info.parts:
-        for kind, rows in _chunks(folder / part.name, info.id):
-            for row in rows if kind == b"keys" else ():
-                if row.suffix in _SETTINGS:
-                    found[text_of(row.suffix)] |= dict(zip(row.content[::2], row.content[1::2], strict=True))
-    return found
+        return _Unplaced(2, number_of(ms), number_of(number), placed)
+    return _Unplaced(2, number_of(record.get(b"timestamp")), number_of(job.id), placed)
 
 
 class _Restore:
@@ -206,7 +151,6 @@ class _Restore:
 
     def __init__(self, link: QueueLink, info: BackupInfo, folder: Path, names: Renaming) -> None:
         self._link, self._info, self._folder = link, info, folder
-        self._meta = link.keys.meta
         self._stem = QueueKeys(info.prefix, info.queue).stem.encode()
         self._names = names
         self.resumed = self._writes = self.is_done = False
@@ -219,11 +163,6 @@ class _Restore:
         self._to_close: list[str] = []
         self.jobs = self.keys = self.placed = 0
 
-    @property
-    def is_writing(self) -> bool:
-        """False if an interrupted restore had begun to place the jobs: all was written."""
-        return self._writes
-
     async def begin(self) -> None:
         """Check that the queue is empty, or that an earlier restore of this backup was interrupted.
 
@@ -231,7 +170,7 @@ class _Restore:
             QueueNotEmptyError: If it has jobs or schedulers, or another backup was being restored.
         """
         link, info = self._link, self._info
-        begun = await link.transport.call(calls.restore_begin(self._meta, info.id, info.features, info.last_id))
+        begun = await link.call(calls.restore_begin, info.id, info.features, info.last_id)
         name = link.queue_name
         if begun.status == "other":
             raise QueueNotEmptyError(name, f"the restore of backup {begun.detail!r} into it was interrupted")
@@ -244,7 +183,7 @@ class _Restore:
 
     async def has_begun(self) -> bool:
         """Return True if a restore of this backup into the queue was interrupted."""
-        stored = await self._link.transport.command("HGET", f"{self._link.keys.stem}restore", "backup")
+        stored = await self._link.command("HGET", f"{self._link.keys.stem}restore", "backup")
         return bool(stored == self._info.id.encode())
 
     async def find_shared_batches(self) -> None:
@@ -267,9 +206,8 @@ class _Restore:
                     self._collect_large(rows)
         for job_id, fields in self._large.items():
             await self._write_jobs([BackedUpJob(job_id, b"", fields)], writes)
-        if writes or FEATURE in self._info.features:
-            async for keys in self._keys():
-                await self._write_keys(keys, writes)
+        async for keys in self._keys():
+            await self._write_keys(keys, writes)
         batches, self._to_close = self._job_batches.rows(self._ids)
         if writes:
             await self._send_keys(batches)
@@ -280,11 +218,11 @@ class _Restore:
         if self._groups:
             await self._start_groups()
         for batch in self._to_close:
-            await self._link.transport.call(batch_change(self._meta, batch, "close"))
+            await self._link.call(batch_change, batch, "close")
 
     async def end(self) -> None:
         """End the restore: workers may fetch the jobs."""
-        await self._link.transport.call(calls.restore_end(self._meta, self._info.id))
+        await self._link.call(calls.restore_end, self._info.id)
 
     async def _has_jobs(self) -> bool:
         stem = f"{self._link.keys.stem}{_JOB}"
@@ -302,13 +240,13 @@ class _Restore:
 
     async def _read(self, part: BackupPart) -> list[tuple[bytes, list[Any]]]:
         path = self._folder / part.name
-        return await in_thread(self._link.runtime, lambda: list(_chunks(path, self._info.id)))
+        return await in_thread(self._link.runtime, lambda: list(chunks(path, self._info.id)))
 
     def _collect_large(self, keys: Sequence[BackedUpKey]) -> None:
         """Join the pages of records that were read as other keys."""
         for key in keys:
-            if key.suffix.startswith(_LARGE):
-                self._large.setdefault(key.suffix[len(_LARGE) :], []).extend(key.content)
+            if key.suffix.startswith(LARGE):
+                self._large.setdefault(key.suffix[len(LARGE) :], []).extend(key.content)
 
     async def _write_jobs(self, jobs: Sequence[BackedUpJob], writes: bool) -> None:
         rows: list[BackedUpJob] = []
@@ -319,12 +257,12 @@ class _Restore:
             if writes:
                 rows.append(job._replace(fields=self._names.record(job.fields)))
         for batch in _batches(rows, lambda row: sum(map(len, row.fields))):
-            self.jobs += await self._link.transport.call(calls.restore_jobs(self._meta, self._info.id, batch))
+            self.jobs += await self._link.call(calls.restore_jobs, self._info.id, batch)
 
     async def _write_keys(self, keys: Sequence[BackedUpKey], writes: bool) -> None:
         rows: list[RestoredKey] = []
         for key in keys:
-            if key.suffix.startswith(_LARGE):
+            if key.suffix.startswith(LARGE):
                 continue
             job_id = job_id_of(key.suffix)
             if job_id is not None and job_id not in self._ids:
@@ -332,31 +270,29 @@ class _Restore:
             content = self._names.key(self._stem, key.suffix, key.content)
             if content and self._job_batches.take(key):
                 continue
+            first = key.suffix not in self._keys_seen
+            self._keys_seen.add(key.suffix)
+            if first and key.suffix.startswith(b"group:"):
+                self._groups.append(text_of(key.suffix[6:]))
             if content and writes:
-                first = key.suffix not in self._keys_seen
-                self._keys_seen.add(key.suffix)
                 rows.append(RestoredKey(key.suffix, key.kind, key.ttl, content, int(first)))
-                if first and key.suffix.startswith(b"group:"):
-                    self._groups.append(text_of(key.suffix[6:]))
         await self._send_keys(rows)
 
     async def _send_keys(self, rows: Sequence[RestoredKey]) -> None:
         for batch in _batches(rows, lambda row: sum(map(len, row.content)) + 50 * len(row.content)):
             self.keys += sum(row.first for row in batch)
-            await self._link.transport.call(calls.restore_keys(self._meta, self._info.id, batch))
+            await self._link.call(calls.restore_keys, self._info.id, batch)
 
     async def _place(self) -> None:
         self._unplaced.sort()
         jobs = [each.job for each in self._unplaced]
-        for i in range(0, len(jobs), PER_CALL):
-            batch = jobs[i : i + PER_CALL]
-            self.placed += await self._link.transport.call(calls.restore_place(self._meta, self._info.id, batch))
+        for batch in pieces(jobs, PER_CALL):
+            self.placed += await self._link.call(calls.restore_place, self._info.id, batch)
 
     async def _start_groups(self) -> None:
         await repair_all_groups(self._link)
-        for i in range(0, len(self._groups), PER_CALL):
-            names = self._groups[i : i + PER_CALL]
-            while await self._link.transport.call(calls.restore_groups(self._meta, self._info.id, names)):
+        for names in pieces(self._groups, PER_CALL):
+            while await self._link.call(calls.restore_groups, self._info.id, names):
                 pass
 
 
@@ -375,7 +311,8 @@ def _batches(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[list[T]
 
 async def restore_backup(
     links: Sequence[QueueLink], store: BackupStore, info: BackupInfo,
-    steps: RestoreSteps | None = None,
+    create: Callable[[], Awaitable[None]] | None = None,
+    divide: Callable[[BackupInfo, Path], tuple[list[BackupInfo], dict[str, int]]] | None = None,
 ) -> RestoreReport:  # fmt: skip
     """Restore a backup into an empty queue.
 
@@ -383,37 +320,36 @@ async def restore_backup(
     An interrupted restore is continued by repeating it.
 
     Args:
-        links: The queue, or its partitions in the order of the backup.
+        links: The queue, or its partitions in the order of the backup. If it has another number of them, the jobs are
+            divided among these by their keys.
         store: The store.
         info: The backup.
-        steps: Of a partitioned queue.
+        create: Creates the partitions, before anything is written.
+        divide: Divides the parts in a folder among the links; needed if the backup has another number of partitions.
 
     Raises:
-        BackupError: If the backup is damaged.
+        BackupError: If the backup is damaged, or cannot be divided.
         QueueNotEmptyError: If the queue has jobs or schedulers.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
-    sections = info.sections
-    renamed = {QueueKeys(each.prefix, each.queue): link.keys for each, link in zip(sections, links, strict=True)}
-    names = Renaming(renamed)
+    sections, not_kept = info.sections, dict[str, int]()
     with tempfile.TemporaryDirectory(prefix="glidemq-restore-") as name:
         folder = Path(name)
         await fetch_parts(store, info, folder)
-        settings = BackedUpSettings()
-        if steps is not None:
-            settings = await in_thread(store.runtime, lambda: _settings_in(folder, info))
-            await steps.check(settings)
+        if divide is not None:
+            sections, not_kept = await in_thread(links[0].runtime, lambda: divide(info, folder))
+        if create is not None:
+            await create()
+        names = Renaming({
+            QueueKeys(each.prefix, each.queue): link.keys for each, link in zip(sections, links, strict=True)
+        })  # fmt: skip
         restores = [_Restore(link, each, folder, names) for each, link in zip(sections, links, strict=True)]
         await _begin(restores)
-        if steps is not None:
-            await steps.before_writing()
         pending = [each for each in restores if not each.is_done]
         for each in restores if names.is_copy else ():
             await each.find_shared_batches()
         for each in pending:
             await each.write()
-        if steps is not None and any(each.is_writing for each in pending):
-            await steps.after_writing(settings)
         for each in pending:
             await each.place()
         for each in reversed(pending):
@@ -422,7 +358,7 @@ async def restore_backup(
     return RestoreReport(
         queue=links[0].queue_name, backup=info, jobs=jobs, existing=info.jobs - jobs,
         placed=sum(each.placed for each in restores), keys=sum(each.keys for each in restores),
-        resumed=any(each.resumed for each in restores),
+        resumed=any(each.resumed for each in restores), not_kept=not_kept,
     )  # fmt: skip
 
 

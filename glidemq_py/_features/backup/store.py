@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
-from glidemq_py.errors import BackupError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py._client.runtime import Runtime
+from glidemq_py.errors import BackupError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-
-__all__ = ["BackupStore", "Destination", "check_endpoint", "in_thread"]
 
 Destination: TypeAlias = str | Path | object
 """A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore."""
@@ -47,7 +45,7 @@ _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
 
 async def in_thread(runtime: Runtime, work: Callable[[], T]) -> T:
     """Return the result of blocking work; it runs in a thread unless the caller's API is blocking."""
-    return work() if runtime is BLOCKING_RUNTIME else await asyncio.to_thread(work)
+    return work() if runtime.is_blocking else await asyncio.to_thread(work)
 
 
 def _obstore() -> Any:
@@ -69,19 +67,27 @@ class BackupStore:
 
     Raises:
         GlideMQValidationError: If the destination or an option is invalid.
-        UnsupportedOptionError: If obstore is not installed.
+        GlideMQValidationError: If obstore is not installed.
     """
 
     def __init__(
         self, destination: Destination, options: Mapping[str, str] | None, runtime: Runtime, *, writes: bool = False
     ) -> None:
         self._store, self.name = _open(destination, _checked(options), writes)
+        root = getattr(self._store, "prefix", None) if type(self._store).__name__ == "LocalStore" else None
+        self._root = None if root is None else Path(root)
         self._most_bytes = _most_bytes(self._store)
         self.runtime = runtime
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write an object. Raises BackupError."""
-        await self._run("write", path, lambda: _obstore().put(self._store, path, content))
+        """Write an object; in a directory, only this user can read it. Raises BackupError."""
+
+        def put() -> None:
+            if self._root is not None:
+                (self._root / path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _obstore().put(self._store, path, content)
+
+        await self._run("write", path, put)
 
     async def get(self, path: str) -> bytes:
         """Read an object. Raises BackupError."""
@@ -181,7 +187,7 @@ def _open(destination: Destination, options: dict[str, str], writes: bool) -> tu
     try:
         import obstore.store as stores
     except ImportError as error:
-        raise UnsupportedOptionError(
+        raise GlideMQValidationError(
             "destination", str(destination), "needs obstore; install the extra: pip install 'glidemq-py[backup]'"
         ) from error
     if not isinstance(destination, str | Path):
@@ -206,7 +212,8 @@ def _directory(stores: Any, path: Path, writes: bool) -> Any:
     if not writes and not path.exists():
         raise GlideMQValidationError("destination", str(path), "does not exist")
     try:
-        return stores.LocalStore(path, mkdir=True, automatic_cleanup=True)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)  # backups contain the data of jobs
+        return stores.LocalStore(path, automatic_cleanup=True)
     except Exception as error:
         raise GlideMQValidationError("destination", str(path), f"cannot be used ({_first_line(error)})") from error
 

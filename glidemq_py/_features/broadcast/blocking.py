@@ -103,7 +103,8 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
             keep: number of newest chunks to keep; 0 = all.
 
         Returns:
-            The id of the stream entry.
+            The id of the stream entry. If a reply was lost: that of the newest entry with these fields, or "" if none
+            of the newest 64 has them.
 
         Raises:
             GlideMQValidationError: an argument is invalid.
@@ -197,7 +198,7 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
     def reload(self) -> None:
         """Read the job's complete record from the server, like `Queue.get_job`.
 
-        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+        Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
         `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
         reported.
 

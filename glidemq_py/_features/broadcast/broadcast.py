@@ -36,15 +36,6 @@ from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import JobStateError
 
-__all__ = [
-    "Broadcast",
-    "Delivery",
-    "DeliveryState",
-    "Subscription",
-    "get_delivery",
-    "get_subscriptions",
-]
-
 DeliveryState = Literal["waiting", "active", "delayed", "completed", "failed"]
 _RECORDED = ("delayed", "completed", "failed")
 
@@ -105,7 +96,7 @@ async def get_subscriptions(link: QueueLink) -> list[Subscription]:
     rows: dict[str, broadcasting.SubscriptionRow] = {}
     cursor = None
     while cursor != "":
-        page = await link.transport.call(broadcasting.subscriptions(link.keys.meta, cursor or ""))
+        page = await link.call(broadcasting.subscriptions, cursor or "")
         cursor = page.cursor
         rows.update((row.name, row) for row in page.rows)
     return [
@@ -120,7 +111,7 @@ async def get_subscriptions(link: QueueLink) -> list[Subscription]:
 
 async def get_delivery(link: QueueLink, message_id: str, subscription: str) -> Delivery | None:
     """Return the state of a message in a subscription, or None if the message does not exist."""
-    reply = await link.transport.call(broadcasting.delivery(link.keys.meta, message_id, subscription))
+    reply = await link.call(broadcasting.delivery, message_id, subscription)
     if not reply.exists:
         return None
     record = dict(zip(reply.record[::2], reply.record[1::2], strict=True))
@@ -219,7 +210,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
             ``deduplication`` throttles it.
 
         Raises:
-            UnsupportedOptionError: a broadcast does not support the option, such as ``priority``.
+            GlideMQValidationError: a broadcast does not support the option, such as ``priority``.
         """
         if misplaced:
             reject_positional_options(misplaced)
@@ -279,9 +270,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
             start_from: as for `BroadcastWorker`.
         """
         link = await self._queue._connected()
-        await link.transport.call(
-            broadcasting.subscribe(link.keys.meta, validate_subscription(name, "name"), validate_start(start_from))
-        )
+        await link.call(broadcasting.subscribe, validate_subscription(name, "name"), validate_start(start_from))
 
     async def remove_subscription(self, name: str, *, force: bool = False) -> bool:
         """Delete a subscription and its position; return False if it does not exist.
@@ -295,7 +284,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         """
         link = await self._queue._connected()
         wanted, forced = validate_subscription(name, "name"), check_bool("force", force)
-        answer = await link.transport.call(broadcasting.unsubscribe(link.keys.meta, wanted, forced))
+        answer = await link.call(broadcasting.unsubscribe, wanted, forced)
         if answer == "active":
             message = f"cannot remove subscription {wanted!r}: one of its workers is running; stop it or use force=True"
             raise JobStateError("*", "active", "remove", message)

@@ -10,7 +10,6 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.calls.working import (
-    FOREIGN_CONSUMER_PREFIX,
     ExchangeReply,
     Finished,
     HeartbeatReply,
@@ -18,24 +17,6 @@ from glidemq_py._core.calls.working import (
     RecoverStalledReply,
     Tokens,
 )
-
-__all__ = [
-    "DeliveryReply",
-    "Marks",
-    "SubscriptionPage",
-    "SubscriptionRow",
-    "delivery",
-    "exchange",
-    "heartbeat",
-    "leave",
-    "publish",
-    "reattach",
-    "recover_stalled",
-    "redeliver",
-    "subscribe",
-    "subscriptions",
-    "unsubscribe",
-]
 
 Marks = tuple[str, str]
 """Ids of the last entry of the message stream and of the wake stream."""
@@ -122,7 +103,6 @@ def heartbeat(
         meta,
         requests.broadcast_heartbeat(consumer=consumer, info=info, ttl=ttl, jobs=jobs, group=group),
         reader(HeartbeatReply),
-        repeatable=True,
     )
 
 
@@ -143,23 +123,14 @@ def recover_stalled(
     """Recover stalled messages; for ``hold`` ms only ``holder`` may do it."""
     arguments = requests.broadcast_recover_stalled(
         holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
-        group=group, foreign_prefix=FOREIGN_CONSUMER_PREFIX, grace=grace,
+        group=group, grace=grace,
     )  # fmt: skip
-    return Call("broadcast_recover_stalled", meta, arguments, reader(RecoverStalledReply), repeatable=True)
-
-
-def leave(meta: str, group: str, consumer: str) -> Call[bool]:
-    """Unregister a worker and delete its consumer; returns False if messages are pending for it."""
-    return Call(
-        "broadcast_leave", meta, requests.broadcast_leave(group=group, consumer=consumer), bool, repeatable=True
-    )
+    return Call("broadcast_recover_stalled", meta, arguments, reader(RecoverStalledReply))
 
 
 def subscribe(meta: str, group: str, start: str) -> Call[str]:
     """Create a subscription that starts after entry ``start`` ('$' = now), unless it exists; returns its start."""
-    return Call(
-        "broadcast_subscribe", meta, requests.broadcast_subscribe(group=group, start=start), _text, repeatable=True
-    )
+    return Call("broadcast_subscribe", meta, requests.broadcast_subscribe(group=group, start=start), _text)
 
 
 def _text(reply: Any) -> str:
@@ -168,9 +139,7 @@ def _text(reply: Any) -> str:
 
 def subscriptions(meta: str, cursor: str = "") -> Call[SubscriptionPage]:
     """Return the progress of a page of subscriptions, from ``cursor`` on ('' = from the first)."""
-    return Call(
-        "broadcast_subscriptions", meta, requests.broadcast_subscriptions(cursor=cursor), _page, repeatable=True
-    )
+    return Call("broadcast_subscriptions", meta, requests.broadcast_subscriptions(cursor=cursor), _page)
 
 
 def _page(reply: bytes) -> SubscriptionPage:
@@ -180,28 +149,18 @@ def _page(reply: bytes) -> SubscriptionPage:
 
 def unsubscribe(meta: str, group: str, force: bool) -> Call[str]:
     """Delete a subscription; returns 'ok', 'gone', or 'active' if one of its workers runs and ``force`` is False."""
-    return Call(
-        "broadcast_unsubscribe", meta, requests.broadcast_unsubscribe(group=group, force=force), _text, repeatable=True
-    )
+    return Call("broadcast_unsubscribe", meta, requests.broadcast_unsubscribe(group=group, force=force), _text)
 
 
 def delivery(meta: str, message_id: str, group: str) -> Call[DeliveryReply]:
     """Return the state of a message in a subscription."""
     return Call(
-        "broadcast_delivery",
-        meta,
-        requests.broadcast_delivery(id=message_id, group=group),
-        reader(DeliveryReply),
-        repeatable=True,
+        "broadcast_delivery", meta, requests.broadcast_delivery(id=message_id, group=group), reader(DeliveryReply)
     )
 
 
 def redeliver(meta: str, message_id: str, group: str, once: str) -> Call[str]:
     """Redeliver a message to a subscription that finished it; ``once`` is an idempotency key or ''."""
-    return Call(
-        "broadcast_redeliver",
-        meta,
-        requests.broadcast_redeliver(id=message_id, group=group, once=once),
-        _text,
-        repeatable=bool(once),
-    )
+    arguments = requests.broadcast_redeliver(id=message_id, group=group, once=once)
+    call = Call("broadcast_redeliver", meta, arguments, _text)
+    return call if once else call.once()

@@ -16,8 +16,6 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
-__all__ = ["get_dead_letter_jobs", "redeliver", "remove_dead_letter_job", "replay_dead_letter_job", "replay_entry"]
-
 _PAGE: Final = 500
 
 
@@ -112,8 +110,7 @@ async def remove_dead_letter_job(self: BroadcastWithDeadLetters, job_id: str, su
 
 async def _redeliver(self: BroadcastWithDeadLetters, message_id: str, subscription: str, once: str) -> None:
     link = await self._queue._connected()
-    call = broadcasting.redeliver(link.keys.meta, message_id, subscription, once)
-    answer = await link.transport.call(call)
+    answer = await link.call(broadcasting.redeliver, message_id, subscription, once)
     if answer == "gone":
         raise JobNotFoundError(message_id)
     if answer == "no-subscription":

@@ -19,8 +19,6 @@ from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import JobContents, resolve_in_hints
 from glidemq_py._job.run import Run
 
-__all__ = ["Message", "MessageRun"]
-
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 ContextT = TypeVar("ContextT", default=Any)

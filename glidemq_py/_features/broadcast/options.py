@@ -16,18 +16,7 @@ from glidemq_py._core.job_options import BackoffInput, JobOptions
 from glidemq_py._core.names import JOB_NAME_LENGTH, NAME_LENGTH
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.deduplication.options import DeduplicationInput
-from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
-
-__all__ = [
-    "PublishOptionsDict",
-    "check_message_options",
-    "compile_subject_matcher",
-    "lua_patterns",
-    "match_subject",
-    "parse_subjects",
-    "validate_start",
-    "validate_subscription",
-]
+from glidemq_py.errors import GlideMQValidationError
 
 MAX_PATTERNS: Final = 100
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -158,14 +147,14 @@ def check_message_options(options: JobOptions, where: str = "") -> JobOptions:
     """Return the options if a broadcast supports all of them.
 
     Raises:
-        UnsupportedOptionError: an option is not supported.
+        GlideMQValidationError: an option is not supported.
     """
     for option, why in _REFUSED.items():
         value = getattr(options, option)
         if value is not None and not (value in (0, False) and option in ("priority", "rank", "lifo")):
-            raise UnsupportedOptionError(where + option, value, f"is not supported by broadcasts: {why}")
+            raise GlideMQValidationError(where + option, value, f"is not supported by broadcasts: {why}")
     if options.deduplication is not None and options.deduplication.mode != "throttle":
-        raise UnsupportedOptionError(
+        raise GlideMQValidationError(
             where + "deduplication.mode", options.deduplication.mode,
             "is not supported by broadcasts, whose messages never finish as a whole; use 'throttle'",
         )  # fmt: skip

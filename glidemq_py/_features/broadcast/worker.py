@@ -53,8 +53,6 @@ from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
 
-__all__ = ["BroadcastWorker", "SubscriptionSource"]
-
 
 class _Outcomes(Outcomes):
     """Outcomes of attempts at messages."""
@@ -160,8 +158,8 @@ class SubscriptionSource(QueueSource):
         )  # fmt: skip
 
     def leave(self) -> Call[Any]:
-        """Return the call that unregisters the worker; see `broadcasting.leave`."""
-        return broadcasting.leave(self._meta, self._group, self._consumer)
+        """Return the call that unregisters the worker; see `working.leave`."""
+        return working.leave(self._meta, self._consumer, self._group)
 
     def wake_command(self) -> tuple[str, ...]:
         """Return a blocking read that starts after the entries covered by the last reply, so that none is missed."""
@@ -268,7 +266,7 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
         await super().drain()
 
     async def _is_drained(self, link: QueueLink) -> bool:
-        if await link.transport.command("ZCARD", link.keys.scheduled):
+        if await link.command("ZCARD", link.keys.scheduled):
             return False
         mine = [each for each in await get_subscriptions(link) if each.name == self.subscription]
         return all(each.waiting == 0 and not each.active and not each.released for each in mine)

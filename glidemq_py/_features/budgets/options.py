@@ -12,9 +12,6 @@ from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_text
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Budget", "BudgetAction", "BudgetDict", "BudgetInput", "amounts_text", "check_amount", "check_amounts",
-           "number_text", "parse_budget"]  # fmt: skip
-
 BudgetAction = Literal["fail", "pause"]
 
 MAX_CATEGORIES: Final = 64
@@ -131,10 +128,6 @@ class Budget(OptionValue, kw_only=True):
         if self.cost_unit is not None:
             fields += ["costUnit", self.cost_unit]
         return fields
-
-
-BudgetInput = Budget | BudgetDict
-"""Accepted values of the option `budget`."""
 
 
 def parse_budget(value: object, option: str = _OPTION) -> Budget:

@@ -20,8 +20,6 @@ from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py.errors import BudgetExceededError, DelayedError, GlideMQError
 
-__all__ = ["BudgetGate"]
-
 _log = get_logger(__name__)
 
 PAUSE_MS: Final = 86_400_000

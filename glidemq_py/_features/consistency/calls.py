@@ -11,24 +11,6 @@ from typing import Any, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 
-__all__ = [
-    "GroupFacts",
-    "GroupRow",
-    "GroupVerdict",
-    "JobsChecked",
-    "PlacesChecked",
-    "apply_repair",
-    "check_counters",
-    "check_group",
-    "check_groups",
-    "check_jobs",
-    "check_keys",
-    "check_places",
-    "check_scope",
-    "repair_counters",
-    "repair_group",
-]
-
 
 @declared("check_places_reply")
 class PlacesChecked(NamedTuple):
@@ -95,34 +77,28 @@ class GroupVerdict(NamedTuple):
 def check_places(meta: str, source: str, cursor: str, count: int) -> Call[PlacesChecked]:
     """Check one page of the stream, list or set ``source``."""
     return Call(
-        "check_places",
-        meta,
-        requests.check_places(source=source, cursor=cursor, count=count),
-        reader(PlacesChecked),
-        repeatable=True,
+        "check_places", meta, requests.check_places(source=source, cursor=cursor, count=count), reader(PlacesChecked)
     )
 
 
 def check_jobs(meta: str, ids: Sequence[str]) -> Call[JobsChecked]:
     """Check that these jobs are in the stream, list or set that their state implies."""
-    return Call("check_jobs", meta, requests.check_jobs(ids=ids), reader(JobsChecked), repeatable=True)
+    return Call("check_jobs", meta, requests.check_jobs(ids=ids), reader(JobsChecked))
 
 
 def check_keys(meta: str, suffixes: Sequence[str]) -> Call[list[str]]:
     """Return those of these key suffixes (``log:7``) whose job does not exist."""
-    return Call("check_keys", meta, requests.check_keys(suffixes=suffixes), _unpacked, repeatable=True)
+    return Call("check_keys", meta, requests.check_keys(suffixes=suffixes), _unpacked)
 
 
 def check_scope(meta: str) -> Call[tuple[int, int]]:
     """Return 1 if subscriptions read the stream, and 1 if workers of other libraries are registered."""
-    return Call("check_scope", meta, (), _unpacked, repeatable=True)
+    return Call("check_scope", meta, (), _unpacked)
 
 
 def check_groups(meta: str, cursor: str, count: int, names: Sequence[str] = ()) -> Call[tuple[list[GroupRow], str]]:
     """Return one page of groups and the cursor of the next page, or the groups with these names."""
-    return Call(
-        "check_groups", meta, requests.check_groups(cursor=cursor, count=count, names=names), _groups, repeatable=True
-    )
+    return Call("check_groups", meta, requests.check_groups(cursor=cursor, count=count, names=names), _groups)
 
 
 def _groups(reply: bytes) -> tuple[list[GroupRow], str]:
@@ -131,9 +107,9 @@ def _groups(reply: bytes) -> tuple[list[GroupRow], str]:
 
 
 def blocked_groups(
-    meta: str, holder: str, hold: int, blocked: int, full: int, cursor: str
+    meta: str, holder: str, hold: int, blocked: int, full: int, cursor: str, peers: bool
 ) -> Call[tuple[list[str], str]]:
-    """Return one page of ordering groups that a Node worker may have blocked.
+    """Return one page of ordering groups that a Node client may have blocked.
 
     Args:
         meta: meta key of the queue.
@@ -142,6 +118,8 @@ def blocked_groups(
         blocked: how long a group must have made no progress, ms.
         full: the same for a group whose slots are all taken, ms.
         cursor: '' for the first page, else the cursor of the reply before.
+        peers: the library of Node clients is loaded; without it, groups are only checked if a Node worker is or was
+            registered.
 
     Returns:
         Names of groups, and the cursor of the next page ('' = the last page).
@@ -149,47 +127,34 @@ def blocked_groups(
     return Call(
         "blocked_groups",
         meta,
-        requests.blocked_groups(holder=holder, hold=hold, blocked=blocked, full=full, cursor=cursor),
+        requests.blocked_groups(holder=holder, hold=hold, blocked=blocked, full=full, cursor=cursor, peers=int(peers)),
         unpack,
-        repeatable=True,
     )
 
 
 def check_group(meta: str, group: GroupFacts) -> Call[GroupVerdict]:
     """Check one group atomically."""
-    return Call("check_group", meta, requests.check_group(**group._asdict()), reader(GroupVerdict), repeatable=True)
+    return Call("check_group", meta, requests.check_group(**group._asdict()), reader(GroupVerdict))
 
 
 def check_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[tuple[str, int, int]]]:
     """Return wrong counters: name, stored value, correct value."""
-    return Call(
-        "check_counters",
-        meta,
-        requests.check_counters(top=top, others=others, peers=int(peers)),
-        _unpacked,
-        repeatable=True,
-    )
+    return Call("check_counters", meta, requests.check_counters(top=top, others=others, peers=int(peers)), _unpacked)
 
 
 def apply_repair(meta: str, rows: Sequence[Sequence[str]]) -> Call[list[int]]:
     """Repair the given rows; per row, return 1 if it was repaired."""
-    return Call("repair", meta, requests.repair(rows=rows), _unpacked, repeatable=True)
+    return Call("repair", meta, requests.repair(rows=rows), _unpacked)
 
 
 def repair_group(meta: str, group: GroupFacts) -> Call[list[str]]:
     """Repair a group and return the kinds of problems repaired."""
-    return Call("repair_group", meta, requests.repair_group(**group._asdict()), _unpacked, repeatable=True)
+    return Call("repair_group", meta, requests.repair_group(**group._asdict()), _unpacked)
 
 
 def repair_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[str]]:
     """Repair the counters and return the names of those that changed."""
-    return Call(
-        "repair_counters",
-        meta,
-        requests.repair_counters(top=top, others=others, peers=int(peers)),
-        _unpacked,
-        repeatable=True,
-    )
+    return Call("repair_counters", meta, requests.repair_counters(top=top, others=others, peers=int(peers)), _unpacked)
 
 
 def _unpacked(reply: bytes) -> Any:

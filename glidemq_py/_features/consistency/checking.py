@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from glidemq_py._core.calls import Call
+from glidemq_py._core.calls import Call, pieces
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.calls import GroupFacts, GroupRow
@@ -237,8 +237,8 @@ class GroupScan:
     def _read_without_record(self) -> Generator[Call[Any], Any, None]:
         # These records are read after the jobs, so a gap in the sequences is no proof: issued=0 disables that check.
         names = sorted(self._without_record)
-        for i in range(0, len(names), GROUPS_PER_CALL):
-            rows, _ = yield checking.check_groups(self._meta, "", GROUPS_PER_CALL, names[i : i + GROUPS_PER_CALL])
+        for piece in pieces(names, GROUPS_PER_CALL):
+            rows, _ = yield checking.check_groups(self._meta, "", GROUPS_PER_CALL, piece)
             self._rows.update((row.name, row._replace(issued=0)) for row in rows if row.next_seq)
 
     def _is_suspect(self, row: GroupRow) -> bool:
@@ -302,8 +302,8 @@ PAGE: Final = 100
 JOBS_PER_CALL: Final = 60
 """Jobs per call; about 1 ms of server time."""
 
-_SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",
-         "dedup-expiry", "waiting-children", "suspects", "leases", "ranked-above", "ranked-below",
+_SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-heartbeats", "list-popped",
+         "stall-watch", "dedup-expiry", "waiting-children", "suspects", "leases", "ranked-above", "ranked-below",
          "delayed-own", "fair-delayed")  # fmt: skip
 _READY = ("stream", "pending", "lifo", "priority")
 _JOB_SATELLITE = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Container, Generator, Mapping
 from typing import Any, Final
 
-from glidemq_py._core.calls import Call
+from glidemq_py._core.calls import Call, pieces
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
@@ -25,8 +25,6 @@ from glidemq_py._features.consistency.checking import (
     Suspect,
 )
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-
-__all__ = ["MAX_SCANS", "check", "repair_all_groups", "repair_groups", "repairs", "report"]
 
 MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000
@@ -158,8 +156,8 @@ def repairs(scan: ConsistencyScan, suspects: Mapping[Key, Suspect]) -> Generator
     """Yield the calls that repair the suspects: jobs and references first, then groups and counters."""
     meta = scan.keys.meta
     rows = [suspect.repair_row for suspect in suspects.values() if suspect.repair_row]
-    for i in range(0, len(rows), JOBS_PER_CALL):
-        yield checking.apply_repair(meta, rows[i : i + JOBS_PER_CALL])
+    for piece in pieces(rows, JOBS_PER_CALL):
+        yield checking.apply_repair(meta, piece)
     for name in dict.fromkeys(suspect.subject for suspect in suspects.values() if suspect.of_group):
         yield from scan.groups.apply_repair(name)
     yield checking.repair_counters(meta, scan.top_id, scan.others, scan.peers)

@@ -10,8 +10,6 @@ from glidemq_py._core.checks import check_choice
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["DeadLetterInput", "DeadLetterOptions", "DeadLetterOptionsDict", "EndKind", "parse_dead_letter_queue"]
-
 EndKind = Literal["failed", "stalled", "expired", "cost", "revoked", "malformed"]
 _KINDS: Final = ("failed", "stalled", "expired", "cost", "revoked", "malformed")
 _DEFAULT: Final = ("failed", "stalled", "expired", "cost")

@@ -15,7 +15,7 @@ from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.adding import AddedOther, add, stored_row
 from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_options import JobOptions, read_stored_options
+from glidemq_py._core.job_options import JobOptions, cost_error, read_stored_options
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -31,25 +31,9 @@ from glidemq_py.errors import (
     FairKeyFullError,
     GlideMQError,
     GlideMQValidationError,
-    JobCostError,
     JobDataError,
     SerializationError,
 )
-
-__all__ = [
-    "DeadLetterQueue",
-    "declare_dead_letters",
-    "envelope_of",
-    "get_dead_letter_job",
-    "get_dead_letter_jobs",
-    "get_newest_dead_letter_jobs",
-    "iter_dead_letter_jobs",
-    "remove_dead_letter",
-    "remove_dead_letter_job",
-    "replay_dead_letter_job",
-    "replay_entry",
-    "with_readable_data",
-]
 
 _log = get_logger(__name__)
 
@@ -72,7 +56,7 @@ async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscript
     """
     given = options.dead_letter_queue
     name, on = (None, "") if given is None else ("", "") if given is False else (given.name, given.kinds_text)
-    return await link.transport.call(dead_letter_queue(link.keys.meta, name, on, subscription))
+    return await link.call(dead_letter_queue, name, on, subscription)
 
 
 class DeadLetterQueue:
@@ -91,14 +75,14 @@ class DeadLetterQueue:
             link: the queue.
             subscription: a subscription of a broadcast; '' = the queue itself.
         """
-        name = await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription))
+        name = await link.call(dead_letter_queue, subscription=subscription)
         if not name:
             return None
         loop, held = link.runtime.current_loop(), self._outbox
         outbox = held[1] if held is not None and held[0] is loop else Outbox(link)
         self._outbox = loop, outbox
         try:
-            await outbox.deliver(_PATIENCE_S)
+            await link.runtime.there(outbox.deliver(_PATIENCE_S))
         except GlideMQError as error:
             _log.warning("queue %s: delivering dead letters failed, will be retried: %s", link.label, error)
         if self._link is None or self._link.keys.name != name:
@@ -220,7 +204,7 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
         The new job, or None if the entry does not exist.
 
     Raises:
-        JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+        GlideMQValidationError: the job costs more than its group's token bucket holds; the entry is kept.
         FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
         GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
     """
@@ -255,15 +239,15 @@ async def replay_entry(
         data = encode_data(edit(), link.serializer, link.compression)
     new_id = f"replay-{hashlib.sha256(json.dumps([dead_queue.keys.name, entry.id]).encode()).hexdigest()[:32]}"
     row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
-    reply = await link.transport.call(add(link.keys.meta, (row,), not self.options.events))
+    reply = await link.call(add, (row,), not self.options.events)
     (result,) = reply.results
     other = None if isinstance(result, str) else AddedOther(*result)
     if other is not None and other.outcome == "cost":
-        raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+        raise cost_error(options.cost, options.ordering)
     if other is not None and other.outcome == "backlog":
         raise FairKeyFullError(options.fair_key, int(other.id))
     record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
-    job: Job[Any, Any] = Job.from_record(link, record)
+    job: Job[Any, Any] = Job._from_record(link, record)
     if other is not None:
         job.outcome = JobOutcome(other.outcome)
     await remove_dead_letter(dead_queue, entry)

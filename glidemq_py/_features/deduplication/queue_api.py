@@ -13,14 +13,12 @@ from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import ConnectedQueue
 
-__all__ = ["get_deduplication_job", "remove_deduplication", "remove_entry"]
-
 _check_id: Final = partial(check_text, "deduplication_id", maximum=ID_LENGTH)
 
 
 def remove_entry(meta: str, deduplication_id: str) -> Call[bool]:
     """Remove a deduplication id; returns True if it existed."""
-    return Call("remove_deduplication", meta, requests.remove_deduplication(id=deduplication_id), bool, repeatable=True)
+    return Call("remove_deduplication", meta, requests.remove_deduplication(id=deduplication_id), bool)
 
 
 async def get_deduplication_job(self: ConnectedQueue, deduplication_id: str) -> Job[Any, Any] | None:
@@ -37,7 +35,7 @@ async def get_deduplication_job(self: ConnectedQueue, deduplication_id: str) -> 
     """
     checked = _check_id(deduplication_id)
     link = await self._connected()
-    found = await link.transport.command("HGET", link.keys.dedup, checked)
+    found = await link.command("HGET", link.keys.dedup, checked)
     job_id = found.decode("utf-8", "replace").rpartition(":")[0] if found else ""
     return await reading.get_job(link, job_id, False) if job_id else None
 
@@ -56,4 +54,4 @@ async def remove_deduplication(self: ConnectedQueue, deduplication_id: str) -> b
     """
     checked = _check_id(deduplication_id)
     link = await self._connected()
-    return await link.transport.call(remove_entry(link.keys.meta, checked))
+    return await link.call(remove_entry, checked)

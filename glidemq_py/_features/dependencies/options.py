@@ -9,15 +9,6 @@ from glidemq_py._core.names import validate_reference_id
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput, parse_parent
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "DEPENDENCY_POLICIES",
-    "MAX_DEPENDENCIES",
-    "DependenciesInput",
-    "DependencyPolicy",
-    "dependencies_to_wire",
-    "parse_dependencies",
-]
-
 MAX_DEPENDENCIES: Final = 1_000
 DependencyPolicy = Literal["wait", "fail", "ignore", "remove"]
 DEPENDENCY_POLICIES: Final = {"wait": "wait", "fail": "fail_parent", "ignore": "ignore", "remove": "remove"}

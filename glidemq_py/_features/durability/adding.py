@@ -5,71 +5,68 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from glidemq_py._client.runtime import Runtime
 from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, unpack
+from glidemq_py._core.calls import Call, reader
 from glidemq_py._core.calls.adding import AddCall, Added, Adder, AddReply, Row
 from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
-from glidemq_py.errors import BulkAddError, DurabilityError
-
-__all__ = ["RENEW_S", "ConfirmingTransport", "DurableAdds", "FlowWait", "MarkedChunks", "add_marked"]
-
+from glidemq_py._features.durability.options import Durability
+from glidemq_py.errors import DurabilityError
 
 RENEW_S = MARK_S * 0.4
 """Marks are renewed so early that they outlive the longest timeout, seconds."""
+_read_reply: Final = reader(AddReply)
 
 
-def _new_mark() -> str:
+def new_mark() -> str:
+    """Return the text of a new mark."""
     return os.urandom(9).hex()
 
 
-def add_marked(layout: int = 0, known: bool = False) -> AddCall:
-    """Return a function that adds jobs with a mark. Each result becomes (`Mark`, result). See `add_to_layout`."""
+def marked_call(layout: int, mark: str) -> AddCall:
+    """Return a function that adds jobs with this mark. See `add_to_layout`."""
 
     def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-        mark = _new_mark()
-
-        def decode(reply: bytes) -> AddReply:
-            now, results = unpack(reply)
-            return AddReply(now, [(Mark(mark), result) for result in results])  # type: ignore[misc]
-
-        request = requests.add(rows=rows, quiet=quiet, layout=layout, known=known, mark=mark)
-        return Call("add", meta, request, decode)
+        return Call("add", meta, requests.add(rows=rows, quiet=quiet, layout=layout, mark=mark), _read_reply)
 
     return add
 
 
-class ConfirmingTransport:
-    """The part of a transport that an adder uses, with `Confirmer.add`.
+def add_marked(layout: int = 0) -> AddCall:
+    """Return a function that adds jobs with a new mark per call. Each result becomes (`Mark`, result)."""
 
-    Args:
-        confirmer: runs the adds.
-    """
+    def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
+        mark = new_mark()
+        call = marked_call(layout, mark)(meta, rows, quiet)
 
-    def __init__(self, confirmer: Confirmer) -> None:
-        self._confirmer = confirmer
+        def decode(reply: bytes) -> AddReply:
+            now, results = _read_reply(reply)
+            return AddReply(now, [(Mark(mark), result) for result in results])  # type: ignore[misc]
 
-    async def call(self, call: Call[AddReply], /) -> AddReply:
-        """Run an add; see `Confirmer.add`."""
-        return await self._confirmer.add(call)
+        return Call("add", meta, call.args, decode)
+
+    return add
 
 
 class DurableAdds:
     """An adder that waits until the jobs are durable.
 
     Args:
-        adder: sends the rows by `add_marked` through `ConfirmingTransport`.
+        adder: sends the rows by `add_marked` through the confirmer.
         confirmer: waits for the confirmation.
+        runtime: runtime of the code that adds.
     """
 
-    def __init__(self, adder: Adder, confirmer: Confirmer) -> None:
+    def __init__(self, adder: Adder, confirmer: Confirmer, runtime: Runtime) -> None:
         self._adder = adder
         self.confirmer = confirmer
+        self._runtime = runtime
 
     @property
     def loop(self) -> object:
-        """The event loop; None for blocking code."""
+        """The event loop."""
         return self._adder.loop
 
     async def add(self, row: Row, added: Callable[[], None] | None = None) -> Added:
@@ -80,9 +77,12 @@ class DurableAdds:
             added: Called when it was added, before the wait.
 
         Raises:
-            UnsupportedOptionError: if the server cannot confirm adds. Nothing was added.
+            GlideMQValidationError: if the server cannot confirm adds. Nothing was added.
             DurabilityError: if the add was not confirmed.
         """
+        return await self._runtime.there(self._add(row, added))
+
+    async def _add(self, row: Row, added: Callable[[], None] | None) -> Added:
         await self.confirmer.ready()
         now, (mark, result) = await self._adder.add(row)
         if added is not None:
@@ -101,123 +101,47 @@ class DurableAdds:
         await self.confirmer.close()
 
 
-class FlowWait:
-    """The marks of flows, and the wait until all of them are durable.
+class Marks:
+    """The marks of the calls of one add, and the wait until all of them are durable.
 
     Args:
-        confirmers: confirmer of each queue of the flows, by its declared key; none if the flows are not durable.
-        of_plans: returns the confirmers of other plans.
+        durability: What to wait for; None = nothing, without marks.
     """
 
-    def __init__(
-        self, confirmers: dict[str, Confirmer],
-        of_plans: Callable[[Any], Awaitable[dict[str, Confirmer]]] | None = None,
-    ) -> None:  # fmt: skip
-        self._confirmers = confirmers
-        self._of_plans = of_plans
-        self._text = _new_mark()
-        self._marks: dict[str, list[Mark]] = {}
-        self.marker = self._next_mark if confirmers else None
-        """Returns the mark of the next call for a queue; None if the flows are not durable."""
-
-    async def cover(self, plans: Any) -> None:
-        """Use the queues of these plans, after the flow was refused because its queues have other partitions."""
-        if self._of_plans is not None:
-            self._confirmers.update(await self._of_plans(plans))
-            self._marks.clear()
-
-    def _next_mark(self, meta: str) -> str:
-        marks = self._marks.setdefault(meta, [])
-        marks.append(Mark(f"{self._text}-{len(marks)}"))
-        return marks[-1].text
-
-    async def confirm(self, job_id: str | None = None) -> None:
-        """Wait until all calls are durable.
-
-        Raises:
-            DurabilityError: if one is not within the timeout of its queue, or the server has lost it.
-        """
-        (failure,) = await self.confirm_all([self])
-        if failure:
-            raise DurabilityError(failure, job_id)
-
-    @staticmethod
-    async def renew_all(waits: Sequence[FlowWait]) -> None:
-        """Keep the marks of flows for another `MARK_S`, while later flows are added."""
-        of_queue: dict[str, list[Mark]] = {}
-        for wait in waits:
-            for meta, marks in wait._marks.items():
-                of_queue.setdefault(meta, []).extend(marks)
-        for meta, marks in of_queue.items():
-            confirmer = next(wait._confirmers[meta] for wait in waits if meta in wait._confirmers)
-            await confirmer.renew(marks)
-
-    @staticmethod
-    async def confirm_all(waits: Sequence[FlowWait]) -> list[str]:
-        """Wait until all calls of several flows are durable. Return per flow why it is not; "" if it is."""
-        failures = [""] * len(waits)
-        of_queue: dict[str, list[tuple[int, Mark]]] = {}
-        for i, wait in enumerate(waits):
-            for meta, marks in wait._marks.items():
-                of_queue.setdefault(meta, []).extend((i, mark) for mark in marks)
-        for meta, numbered in of_queue.items():
-            confirmer = waits[numbered[0][0]]._confirmers[meta]
-            outcomes = await confirmer.confirm_all([mark for _, mark in numbered])
-            for (i, _), failure in zip(numbered, outcomes, strict=True):
-                failures[i] = failures[i] or failure
-        return failures
-
-
-class MarkedChunks:
-    """The chunks of a bulk add that the server has added, with their marks.
-
-    Args:
-        layout: See `add_to_layout`.
-        known: See `add_to_layout`.
-    """
-
-    def __init__(self, layout: int = 0, known: bool = False) -> None:
-        self._layout = layout
-        self._known = known
-        self._sent = 0
-        self._added: list[tuple[int, int, Mark]] = []
+    def __init__(self, durability: Durability | None) -> None:
+        self.durability = durability
+        self._confirmers: dict[str, Confirmer] = {}
+        self._marks: dict[str, list[tuple[Any, Mark]]] = {}
         self._renewed = time.monotonic()
 
-    def add_call(self, meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-        """Add the next chunk."""
-        mark, start, count = _new_mark(), self._sent, len(rows)
-        self._sent += count
+    async def cover(self, meta: str, confirmer_of: Callable[[Durability], Awaitable[Confirmer]]) -> None:
+        """Prepare the wait for a queue, given its declared key. Raises the errors of `Confirmer.ready`."""
+        if self.durability is not None:
+            self._confirmers[meta] = await confirmer_of(self.durability)
+            await self._confirmers[meta].ready()
 
-        def decode(reply: bytes) -> AddReply:
-            self._added.append((start, count, Mark(mark)))
-            return AddReply(*unpack(reply))
+    def next(self, part: Any, meta: str) -> str:
+        """Return the mark of the next call to a queue, given the part of the add that it belongs to."""
+        mark = new_mark()
+        self._marks.setdefault(meta, []).append((part, Mark(mark)))
+        return mark
 
-        request = requests.add(rows=rows, quiet=quiet, layout=self._layout, known=self._known, mark=mark)
-        return Call("add", meta, request, decode)
+    def drop(self, part: Any) -> None:
+        """Forget the calls of a part, which were refused."""
+        for meta, marks in self._marks.items():
+            self._marks[meta] = [each for each in marks if each[0] != part]
 
-    async def renew(self, confirmer: Confirmer) -> None:
-        """Renew the marks of a long bulk before they expire."""
+    async def renew(self) -> None:
+        """Keep the marks of a long add for another `MARK_S`."""
         if time.monotonic() - self._renewed >= RENEW_S:
             self._renewed = time.monotonic()
-            await confirmer.renew([mark for _, _, mark in self._added])
+            for meta, marks in self._marks.items():
+                await self._confirmers[meta].renew([mark for _, mark in marks])
 
-    async def confirm(self, confirmer: Confirmer, results: Sequence[Any], order: Sequence[int] | None = None) -> None:
-        """Wait until all added chunks are durable, for the timeout all together.
-
-        Args:
-            confirmer: waits for the marks.
-            results: jobs or errors, by position in the bulk.
-            order: positions in the order of sending, if it is another one.
-
-        Raises:
-            BulkAddError: if some are not; the positions of their jobs have a `DurabilityError`.
-        """
-        outcomes = list(results)
-        failures = await confirmer.confirm_all([mark for _, _, mark in self._added])
-        for (start, count, _), failure in zip(self._added, failures, strict=True):
-            sent = range(start, start + count if failure else start)
-            for i in sent if order is None else [order[at] for at in sent]:
-                if not isinstance(outcomes[i], BaseException):
-                    outcomes[i] = DurabilityError(failure, outcomes[i].id)
-        if any(failures):
-            raise BulkAddError(outcomes)
+    async def confirm(self) -> list[tuple[Any, str]]:
+        """Wait until all calls are durable. Return the parts that are not, and why."""
+        failed: list[tuple[Any, str]] = []
+        for meta, marks in self._marks.items():
+            failures = await self._confirmers[meta].confirm_all([mark for _, mark in marks])
+            failed += [(part, why) for (part, _), why in zip(marks, failures, strict=True) if why]
+        return failed

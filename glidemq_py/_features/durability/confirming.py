@@ -8,20 +8,20 @@ restarted with older data, or a replica without the add became primary.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from glidemq_py._client.connect import is_glide_transport
-from glidemq_py._client.driven_transport import DrivenTransport
 from glidemq_py._client.reservations import Reservation, claim_read
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls import Call, declared, pieces, reader
 from glidemq_py._core.calls.adding import AddReply
 from glidemq_py._core.forks import new_lock
 from glidemq_py._features.durability.options import Durability
@@ -30,14 +30,12 @@ from glidemq_py.errors import (
     DurabilityError,
     GlideMQConnectionError,
     GlideMQError,
+    GlideMQValidationError,
     ServerNotReadyError,
-    UnsupportedOptionError,
 )
 
 if TYPE_CHECKING:
     from glidemq_py._client.async_transport import AsyncTransport
-
-__all__ = ["MARK_S", "Confirmer", "Mark", "confirm_durable"]
 
 _Kind = Literal["disk", "replicas"]
 
@@ -75,7 +73,7 @@ class ConfirmReply(NamedTuple):
 def confirm_durable(meta: str, marks: list[str], keep: int, cluster: bool) -> Call[ConfirmReply]:
     """Check which marks exist, and keep them for ``keep`` seconds. Repeatable."""
     arguments = requests.confirm_durable(marks=marks, keep=keep, cluster=cluster)
-    return Call("confirm_durable", meta, arguments, reader(ConfirmReply), repeatable=True)
+    return Call("confirm_durable", meta, arguments, reader(ConfirmReply))
 
 
 class Mark(NamedTuple):
@@ -109,12 +107,11 @@ def _is_aof_off(error: GlideMQError) -> bool:
 class _Line:
     """A connection for waits.
 
-    In an event loop, the confirmers of all queues that share a client share it; in blocking code, those of all queues
-    of a server. In a cluster, each confirmer has its own.
+    The confirmers of all queues that share a client share it. In a cluster, each confirmer has its own.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.turn = runtime.lock()
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
         self.waiting: list[_Pending] = []
         self.transport: Transport | None = None
         self.users = 0
@@ -130,50 +127,42 @@ class _Line:
 
     def join(self) -> None:
         """Count one user more."""
-        with _lock:
-            self.users += 1
+        self.users += 1
 
     async def release(self) -> None:
         """Count one user less; close the connection with the last one."""
-        with _lock:
-            self.users -= 1
-            transport = None
-            if self.users <= 0:
-                transport, self.transport = self.transport, None
-                reservation, self.reservation = self.reservation, None
-                if reservation is not None:
-                    reservation.release()
+        self.users -= 1
+        transport = None
+        if self.users <= 0:
+            transport, self.transport = self.transport, None
+            reservation, self.reservation = self.reservation, None
+            if reservation is not None:
+                reservation.release()
         if transport is not None:
             await transport.close()
 
 
 _Lines = WeakValueDictionary[Durability, _Line]
 _lines_of_clients: WeakKeyDictionary[Any, _Lines] = WeakKeyDictionary()
-_lines_of_servers: dict[Hashable, _Lines] = {}
-"""The lines of blocking code."""
 _lock = new_lock()
 
 
-def _line_of(transport: Transport, durability: Durability, runtime: Runtime) -> _Line:
-    server = transport.server if is_glide_transport(transport) or isinstance(transport, DrivenTransport) else None
-    if server is None or transport.is_cluster:
-        return _Line(runtime)
+def _line_of(transport: Transport, durability: Durability) -> _Line:
+    if not is_glide_transport(transport) or transport.server is None or transport.is_cluster:
+        return _Line()
     with _lock:
-        if runtime is BLOCKING_RUNTIME:
-            lines = _lines_of_servers.setdefault(server, WeakValueDictionary())
-        else:
-            lines = _lines_of_clients.setdefault(cast("AsyncTransport", transport).client_owner, WeakValueDictionary())
+        lines = _lines_of_clients.setdefault(transport.client_owner, WeakValueDictionary())
         line = lines.get(durability)
         if line is None:
-            line = lines[durability] = _Line(runtime)
+            line = lines[durability] = _Line()
         return line
 
 
 class Confirmer:
-    """Confirms the adds of one queue, for the tasks of an event loop or for threads.
+    """Confirms the adds of one queue, in one event loop.
 
-    Confirmers over one client, and those of all threads, share a connection, and one wait confirms the adds of all
-    their queues. In a cluster each has its own, since queues are at different nodes.
+    Confirmers over one client share a connection, and one wait confirms the adds of all their queues. In a
+    cluster each has its own, since queues are at different nodes.
 
     Args:
         transport: the queue's connection; the waits have another one to the same server.
@@ -191,7 +180,7 @@ class Confirmer:
         """What to wait for, in this order."""
         if durability.replicas:
             self._kinds.append("replicas")
-        self._line = _line_of(transport, durability, runtime)
+        self._line = _line_of(transport, durability)
         self._is_user = False
         self._closed = False
 
@@ -199,12 +188,15 @@ class Confirmer:
         """Connect on first use, and check that the server can confirm adds.
 
         Raises:
-            UnsupportedOptionError: if the server has no append-only file, or no replica for ``replicas="all"``.
+            GlideMQValidationError: if the server has no append-only file, or no replica for ``replicas="all"``.
             GlideMQConnectionError: if the server cannot be reached.
         """
         if self._line.transport is None or not self._is_user:
-            async with self._line.turn:
-                await self._connect()
+            await self._runtime.there(self._ready())
+
+    async def _ready(self) -> None:
+        async with self._line.turn:
+            await self._connect()
 
     async def _connect(self) -> None:
         line = self._line
@@ -223,13 +215,13 @@ class Confirmer:
                 for reply in (await self._send(opened, {self._meta: []}, 1, kind))[2]:
                     if isinstance(reply, GlideMQError):
                         is_off = _is_aof_off(reply)
-                        raise UnsupportedOptionError("durable", self._durability, _NO_AOF) if is_off else reply
+                        raise GlideMQValidationError("durable", self._durability, _NO_AOF) if is_off else reply
         except BaseException:
             await opened.close()
             raise
         line.transport = opened
 
-    async def add(self, call: Call[AddReply]) -> AddReply:
+    async def call(self, call: Call[AddReply], /) -> AddReply:
         """Run an `add_marked`; confirm it in the same pipeline if waits are short.
 
         The add would block the adds behind it for the time of a long wait. A call in a cluster may be redirected away
@@ -246,7 +238,7 @@ class Confirmer:
             began = time.monotonic()
             waits = await self._waits(opened, max(1, block // len(self._kinds)), self._kinds)
             reply, replies = await opened.call_before(call, waits, block)
-        except (ServerNotReadyError, UnsupportedOptionError):
+        except (ServerNotReadyError, GlideMQValidationError):
             return await self._transport.call(call)
         line.note_wait(time.monotonic() - began)
         is_confirmed, until = not self._shortfall("", replies, self._kinds), began + block / 1000
@@ -272,6 +264,9 @@ class Confirmer:
         Returns:
             Per mark why it is not confirmed; "" if it is.
         """
+        return await self._runtime.there(self._confirm_all(marks))
+
+    async def _confirm_all(self, marks: Sequence[Mark]) -> list[str]:
         deadline = time.monotonic() + self._durability.timeout / 1000
         group = [_Pending(self._meta, mark.text, mark.deadline or deadline) for mark in marks]
         line = self._line
@@ -288,9 +283,12 @@ class Confirmer:
 
     async def renew(self, marks: Sequence[Mark]) -> None:
         """Keep these marks for another `MARK_S`. One that cannot be renewed counts as lost later."""
+        await self._runtime.there(self._renew(marks))
+
+    async def _renew(self, marks: Sequence[Mark]) -> None:
         with contextlib.suppress(GlideMQError):
-            for start in range(0, len(marks), _MAX_MARKS):
-                texts = [mark.text for mark in marks[start : start + _MAX_MARKS]]
+            for piece in pieces(marks, _MAX_MARKS):
+                texts = [mark.text for mark in piece]
                 await self._transport.call(confirm_durable(self._meta, texts, MARK_S, False))
 
     async def _confirm_waiting(self) -> None:
@@ -310,7 +308,7 @@ class Confirmer:
                 reason, cause, detail = failure.partition(" (")
                 pending.end(f"{reason} within {self._durability.timeout} ms{cause}{detail}")
         if failure and not all(pending.is_done for pending in group):
-            await self._runtime.sleep(_PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _try(self, marks: dict[str, list[str]], block: int) -> tuple[str, set[str]]:
         """Return why the adds are not confirmed ("" = they are), and the marks that the server does not have.
@@ -333,7 +331,7 @@ class Confirmer:
                 if pending.meta == self._meta or not self._closed:  # those of others end by their own confirmers
                     pending.end(_CLOSED)
             return _CLOSED, set()
-        except (GlideMQConnectionError, UnsupportedOptionError) as error:
+        except (GlideMQConnectionError, GlideMQValidationError) as error:
             return f"not confirmed ({error})", set()
         return shortfall, missing
 
@@ -366,7 +364,7 @@ class Confirmer:
         cluster = transport.is_cluster
         first, *others = [confirm_durable(meta, names, keep, cluster) for meta, names in marks.items()]
         # Only connections of GLIDE are shared by several queues.
-        commands = [_command_of(cast("AsyncTransport | DrivenTransport", transport), call) for call in others]
+        commands = [_command_of(cast("AsyncTransport", transport), call) for call in others]
         reply, replies = await transport.call_before(first, [*commands, *waits], block, grace)
         missing = _missing(next(iter(marks.values())), reply)
         for of_queue, call, found in zip([*marks.values()][1:], others, replies, strict=False):
@@ -397,7 +395,7 @@ class Confirmer:
         found = _CONNECTED.search(reply)
         count = int(found[1]) if found else 0
         if not count:
-            raise UnsupportedOptionError("durable.replicas", "all", _NO_REPLICA)
+            raise GlideMQValidationError("durable.replicas", "all", _NO_REPLICA)
         return count
 
     async def close(self) -> None:
@@ -412,7 +410,7 @@ class Confirmer:
             await self._line.release()
 
 
-def _command_of(transport: AsyncTransport | DrivenTransport, call: Call[Any]) -> list[Any]:
+def _command_of(transport: AsyncTransport, call: Call[Any]) -> list[Any]:
     """Return a function call as a command."""
     name = transport.library.function(call.function)
     return ["FCALL", name, str(len(call.keys)), *call.keys, *call.args]

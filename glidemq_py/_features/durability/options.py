@@ -10,8 +10,6 @@ from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Durability", "DurabilityDict", "DurableInput", "parse_durable"]
-
 _OPTION: Final = "durable"
 _MAX_TIMEOUT: Final = 300_000
 _MAX_REPLICAS: Final = 1_000

@@ -10,15 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py.errors import JobRevokedError
 
 if TYPE_CHECKING:
     from glidemq_py._job.blocking import BlockingJob
     from glidemq_py._job.job import Job
-
-__all__ = [
-    "FIELD", "FailedAttempt", "FailureReason", "get_failed_attempts", "last_run_time", "last_start",
-    "read_failed_attempts", "requeues",
-]  # fmt: skip
 
 FIELD: Final = "failedAttempts"
 _ITEMS: Final = 8
@@ -30,7 +26,7 @@ class FailureReason(StrEnum):
     """Why an attempt or a job failed."""
 
     EXPLICIT_FAIL = "explicit_fail"
-    """The handler raised an error, or the job was revoked. Of a job: it was not retried, whatever its attempts."""
+    """The handler raised an error. Of a job: it was not retried, even if attempts are left."""
     MAX_ATTEMPTS_EXCEEDED = "max_attempts_exceeded"
     """The handler raised an error, and no attempt was left."""
     TIMEOUT = "timeout"
@@ -43,8 +39,20 @@ class FailureReason(StrEnum):
     """The worker died, or the process of a sandboxed handler did."""
     CHILD_FAILED = "child_failed"
     """A child of the job failed, and its policy fails its parents."""
+    CANCELLED = "cancelled"
+    """The job was cancelled (revoked)."""
     UNKNOWN = "unknown"
     """Another reason; the error describes it."""
+
+    @property
+    def words(self) -> str:
+        """The reason as pages and commands show it, with plain words for an error of a handler."""
+        return _WORDS.get(self, self.value)
+
+
+_WORDS: Final = {
+    FailureReason.EXPLICIT_FAIL: "error", FailureReason.MAX_ATTEMPTS_EXCEEDED: "error, last attempt",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,11 @@ class FailedAttempt:
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def is_cancelled(failed_reason: str | None, failed_type: str | None) -> bool:
+    """Return True if these fields of a failed job are those of a cancelled one, whichever library cancelled it."""
+    return failed_reason == "revoked" and failed_type in (None, "", JobRevokedError.__name__)
 
 
 def reason_named(text: Any) -> FailureReason:
@@ -136,7 +149,7 @@ async def get_failed_attempts(self: Job[Any, Any, Any]) -> list[FailedAttempt]:
     Returns:
         The attempts; an empty list if none has failed or the job does not exist.
     """
-    text = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), FIELD)
+    text = await self._link.command("HGET", self._link.keys.job(self._stored_id), FIELD)
     return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
 
 

@@ -8,19 +8,6 @@ from typing import Any, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 
-__all__ = [
-    "ChangeReply",
-    "FailureRow",
-    "PageReply",
-    "PolicyReply",
-    "StatsReply",
-    "failure_stats",
-    "failures_change",
-    "failures_page",
-    "run_failure_policy",
-    "set_failure_setting",
-]
-
 Filter = tuple[Sequence[str], str | bool, int | bool, int | bool]
 """Reasons (empty = all), name, and the first and last time of the failure, epoch ms; False = any."""
 
@@ -57,8 +44,6 @@ class ChangeReply(NamedTuple):
     cursor: str
     high: int
     """Last time of a failure to include, for the next call."""
-    keyed: list[list[Any]]
-    """Rows of `KeyedJob`: the client decides whether they are requeued."""
 
 
 @declared("failure_stats_reply")
@@ -82,15 +67,13 @@ class PolicyReply(NamedTuple):
     """1 = call again."""
     wait: int
     """Milliseconds until the next job is due; -1 = none."""
-    keyed: list[list[Any]]
-    """Rows of `KeyedJob`: the client decides whether they are requeued."""
 
 
 def failures_page(meta: str, filter: Filter, cursor: str, count: int) -> Call[PageReply]:
     """Return failed jobs after ``cursor`` ('' = the first), oldest first; ``count`` of them are read."""
     reasons, name, low, high = filter
     arguments = requests.failures_page(reasons=reasons, name=name, low=low, high=high, cursor=cursor, count=count)
-    return Call("failures_page", meta, arguments, reader(PageReply), repeatable=True)
+    return Call("failures_page", meta, arguments, reader(PageReply))
 
 
 def failures_change(meta: str, action: str, filter: Filter, cursor: str, count: int, total: int) -> Call[ChangeReply]:
@@ -104,16 +87,10 @@ def failures_change(meta: str, action: str, filter: Filter, cursor: str, count: 
 
 def failure_stats(meta: str) -> Call[StatsReply]:
     """Return the numbers of failed jobs."""
-    return Call("failure_stats", meta, (), reader(StatsReply), repeatable=True)
-
-
-def set_failure_setting(meta: str, field: str, text: str | None) -> Call[int]:
-    """Set a field of the queue's meta; None deletes it."""
-    arguments = requests.set_failure_setting(field=field, text=False if text is None else text)
-    return Call("set_failure_setting", meta, arguments, int, repeatable=True)
+    return Call("failure_stats", meta, (), reader(StatsReply))
 
 
 def run_failure_policy(meta: str, is_first: bool) -> Call[PolicyReply]:
     """Execute the failure policy for a batch of jobs; ``is_first`` for the first call of a round."""
     arguments = requests.run_failure_policy(is_first=int(is_first))
-    return Call("run_failure_policy", meta, arguments, reader(PolicyReply), repeatable=True)
+    return Call("run_failure_policy", meta, arguments, reader(PolicyReply))

@@ -6,24 +6,11 @@ import re
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import MAX_DURATION_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._features.failures.calls import set_failure_setting
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = [
-    "POLICY_FIELD",
-    "AttemptHistory",
-    "FailurePolicy",
-    "get_attempt_history",
-    "get_failure_policy",
-    "read_attempt_history",
-    "read_failure_policy",
-    "remove_failure_policy",
-    "set_attempt_history",
-    "set_failure_policy",
-]
 
 POLICY_FIELD: Final = "failurePolicy"
 _HISTORY: Final = "attemptHistory"
@@ -113,21 +100,19 @@ async def set_failure_policy(
         raise GlideMQValidationError("max_age", max_age, problem)
     entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
     link = await self._connected()
-    await link.transport.call(
-        set_failure_setting(link.keys.meta, POLICY_FIELD, f"{interval}|{retries}|{age}|{entries}")
-    )
+    await link.call(set_settings, failurePolicy=f"{interval}|{retries}|{age}|{entries}")
 
 
 async def get_failure_policy(self: ConnectedQueue) -> FailurePolicy | None:
     """Return the failure policy of the queue; None if it has none."""
     link = await self._connected()
-    return read_failure_policy(await link.transport.command("HGET", link.keys.meta, POLICY_FIELD))
+    return read_failure_policy(await link.command("HGET", link.keys.meta, POLICY_FIELD))
 
 
 async def remove_failure_policy(self: ConnectedQueue) -> None:
     """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
     link = await self._connected()
-    await link.transport.call(set_failure_setting(link.keys.meta, POLICY_FIELD, None))
+    await link.call(set_settings, failurePolicy=None)
 
 
 def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
@@ -172,13 +157,13 @@ async def set_attempt_history(
         problem = f"must be at least 'max_traceback' + {_OTHER_BYTES:,} = {traceback + _OTHER_BYTES:,} (bytes)"
         raise GlideMQValidationError("max_bytes", max_bytes, problem)
     link = await self._connected()
-    await link.transport.call(set_failure_setting(link.keys.meta, _HISTORY, f"{attempts}|{traceback}|{size}"))
+    await link.call(set_settings, attemptHistory=f"{attempts}|{traceback}|{size}")
 
 
 async def get_attempt_history(self: ConnectedQueue) -> AttemptHistory:
     """Return the bounds of the jobs' attempt histories."""
     link = await self._connected()
-    return read_attempt_history(await link.transport.command("HGET", link.keys.meta, _HISTORY))
+    return read_attempt_history(await link.command("HGET", link.keys.meta, _HISTORY))
 
 
 def read_attempt_history(text: bytes | None) -> AttemptHistory:

@@ -12,11 +12,8 @@ from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.failures.calls import run_failure_policy
 from glidemq_py._features.failures.policy import POLICY_FIELD, read_failure_policy
-from glidemq_py._features.partitions import requeuing
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError
-
-__all__ = ["FailurePolicyTask"]
 
 _log = get_logger(__name__)
 
@@ -44,7 +41,6 @@ class FailurePolicyTask(BackgroundTask):
         self._link = link
         self._woken = asyncio.Event()
         self._due = math.inf
-        self._has_warned = False
         self._requeues: bool | None = None
         """True if the policy requeues jobs; None = not read since the last check."""
 
@@ -72,30 +68,21 @@ class FailurePolicyTask(BackgroundTask):
             GlideMQError: If a call fails.
         """
         link = self._link
-        retried = deleted = moved = 0
+        retried = deleted = 0
         for number in range(_CALLS):
-            done = await link.transport.call(run_failure_policy(link.keys.meta, is_first and number == 0))
-            outcomes = await requeuing.requeue(link.transport, link.keys, done.keyed)
-            moved += outcomes.count(requeuing.MOVED)
-            retried, deleted = retried + done.retried + outcomes.count("ok"), deleted + done.deleted
+            done = await link.call(run_failure_policy, is_first and number == 0)
+            retried, deleted = retried + done.retried, deleted + done.deleted
             if not done.more:
                 if done.wait >= 0:
                     self._plan(max(_SOONEST_S, done.wait / 1000))
                 break
         if retried or deleted:
             _log.info("queue %s: failure policy requeued %d jobs and deleted %d", link.label, retried, deleted)
-        if moved and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "queue %s: the failure policy does not requeue %d failed jobs: their keys belong to another partition "
-                "since the number of partitions has changed; add new jobs with their data",
-                link.label, moved,
-            )  # fmt: skip
 
     async def _run_planned(self) -> None:
         if self._requeues is None:
             link = self._link
-            policy = read_failure_policy(await link.transport.command("HGET", link.keys.meta, POLICY_FIELD))
+            policy = read_failure_policy(await link.command("HGET", link.keys.meta, POLICY_FIELD))
             self._requeues = policy is not None and policy.retry_interval is not None
         if self._requeues:
             await self.run_round(is_first=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
@@ -19,29 +20,14 @@ from glidemq_py._features.failures.attempts import (
     reason_named,
 )
 from glidemq_py._features.failures.calls import FailureRow, Filter
-from glidemq_py._features.partitions import requeuing
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = [
-    "Failure",
-    "FailureStats",
-    "change_failures_in_pieces",
-    "get_failure_stats",
-    "get_failures",
-    "get_job_attempts",
-    "iter_failures",
-    "purge_failures",
-    "reset_failure_stats",
-    "retry_failures",
-]
 
 _PAGE: Final = 100
 """Jobs changed per call: one or two milliseconds of server time."""
 _LISTED: Final = 50
 """Jobs listed per call, about a millisecond."""
 _REASONS: Final = tuple(map(str, FailureReason))
-_COUNTERS: Final = "failureCounts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +141,7 @@ async def iter_failures(
     link, cursor = await self._connected(), ""
     seen_at, seen = -1, set[str]()
     while True:
-        reply = await link.transport.call(calls.failures_page(link.keys.meta, wanted, cursor, _LISTED))
+        reply = await link.call(calls.failures_page, wanted, cursor, _LISTED)
         for row in reply.rows:
             failure = _failure(FailureRow(*row))
             # Only neighbors that failed at the same time can be repeated.
@@ -205,7 +191,7 @@ async def get_failure_stats(self: ConnectedQueue) -> FailureStats:
     Failures of Node workers are in ``kept``, but not in the counters.
     """
     link = await self._connected()
-    reply = await link.transport.call(calls.failure_stats(link.keys.meta))
+    reply = await link.call(calls.failure_stats)
     since: int | None = None
     counts: dict[tuple[FailureReason, str], int] = {}
     for field, text in zip(reply.counts[::2], reply.counts[1::2], strict=True):
@@ -234,7 +220,7 @@ def _known(time: float) -> int | None:
 async def reset_failure_stats(self: ConnectedQueue) -> None:
     """Set the counters of `get_failure_stats` to 0. The failed jobs stay."""
     link = await self._connected()
-    await link.transport.call(calls.set_failure_setting(link.keys.meta, _COUNTERS, None))
+    await link.call(set_settings, failureCounts=None)
 
 
 async def purge_failures(
@@ -274,8 +260,8 @@ async def retry_failures(
 ) -> int:
     """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
 
-    A job stays failed while another job that has not ended has its deduplication id, and if its key belongs to
-    another partition since the number of partitions has changed (docs/learn/partitions.md).
+    Cancelled jobs are requeued only if ``reason`` has `FailureReason.CANCELLED`. A job stays failed while another
+    job that has not ended has its deduplication id.
 
     Args:
         reason: only these reasons: one `FailureReason` or several; None = all.
@@ -311,11 +297,9 @@ async def _pieces(link: QueueLink, action: str, wanted: Filter, position: str = 
         high_text, _, cursor = position.partition(" ")
         high = int(high_text)
     while True:
-        call = calls.failures_change(link.keys.meta, action, (*wanted[:3], high), cursor, _PAGE, changed)
-        reply = await link.transport.call(call)
+        reply = await link.call(calls.failures_change, action, (*wanted[:3], high), cursor, _PAGE, changed)
         changed, cursor, high = changed + reply.changed, reply.cursor, reply.high
-        outcomes = await requeuing.requeue(link.transport, link.keys, reply.keyed)
-        yield reply.changed + outcomes.count("ok"), f"{high} {cursor}" if cursor else ""
+        yield reply.changed, f"{high} {cursor}" if cursor else ""
         if not cursor:
             return
 
@@ -327,5 +311,5 @@ async def get_job_attempts(self: ConnectedQueue, job_id: str) -> list[FailedAtte
         job_id: Id of the job.
     """
     link = await self._connected()
-    text = await link.transport.command("HGET", link.keys.job(parse_job_id(job_id)), FIELD)
+    text = await link.command("HGET", link.keys.job(parse_job_id(job_id)), FIELD)
     return read_failed_attempts(text.decode("utf-8", "replace")) if text else []

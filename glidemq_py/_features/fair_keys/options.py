@@ -12,23 +12,9 @@ from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._features.limits.options import RateLimit
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "EACH_KEY",
-    "KEY_LENGTH",
-    "MAX_WEIGHT",
-    "NAME_PREFIX",
-    "FairKeyDefaults",
-    "FairKeyInfo",
-    "NameLimits",
-    "check_weight",
-    "validate_fair_key",
-]
-
 KEY_LENGTH: Final = 256
 """Longest fair key, in UTF-16 code units."""
 MAX_WEIGHT: Final = 1_000
-EACH_KEY: Final = "\0every"
-"""Field of the limits of each key (lua/features/fair_keys/fair.lua)."""
 NAME_PREFIX: Final = "\0name:"
 """Beginning of the keys that jobs with limited names have (lua/features/fair_keys/limited_names.lua)."""
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.working import ExchangeReply, Preferred
 
-__all__ = ["MAX_PREFERENCE", "RecentKeys"]
-
 MAX_PREFERENCE: Final = 100
 """Most turns by which a key may be served early."""
 _KEYS: Final = 16

@@ -22,21 +22,6 @@ from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "FairKeyRow",
-    "fair_keys",
-    "get_fair_key",
-    "get_fair_key_defaults",
-    "get_name_limits",
-    "iter_fair_keys",
-    "pause_fair_key",
-    "resume_fair_key",
-    "set_fair_key_defaults",
-    "set_fair_key_limits",
-    "set_fair_limits",
-    "set_name_limits",
-]
-
 _PAGE: Final = 500
 _EACH_KEY: Final = ""
 
@@ -78,7 +63,7 @@ def set_fair_limits(
         key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named,
         hold=hold,
     )  # fmt: skip
-    return Call("set_fair_limits", meta, request, int, repeatable=True)
+    return Call("set_fair_limits", meta, request, int)
 
 
 def fair_keys(
@@ -89,7 +74,7 @@ def fair_keys(
     ``named``: ``key`` is the name of jobs.
     """
     request = requests.fair_keys(key=key, after=after, count=count, named=named)
-    return Call("fair_keys", meta, request, _rows, repeatable=True)
+    return Call("fair_keys", meta, request, _rows)
 
 
 def _rows(reply: bytes) -> list[FairKeyRow]:
@@ -177,15 +162,13 @@ async def set_fair_key_defaults(
         raise GlideMQValidationError("concurrency", None, problem)
     number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
     rate, link = _rate(rate_limit), await self._connected()
-    await link.transport.call(
-        set_fair_limits(link.keys.meta, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most)
-    )
+    await link.call(set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most)
 
 
 async def get_fair_key_defaults(self: ConnectedQueue) -> FairKeyDefaults:
     """Return the limits of each fair key that has none of its own."""
     link = await self._connected()
-    (row,) = await link.transport.call(fair_keys(link.keys.meta, _EACH_KEY))
+    (row,) = await link.call(fair_keys, _EACH_KEY)
     found = _info(row)
     return FairKeyDefaults(concurrency=found.concurrency, rate_limit=found.rate_limit, max_backlog=found.max_backlog)
 
@@ -197,7 +180,7 @@ async def pause_fair_key(self: ConnectedQueue, key: str) -> None:
         GlideMQValidationError: ``key`` is invalid.
     """
     name, link = validate_fair_key("key", key), await self._connected()
-    await link.transport.call(set_fair_limits(link.keys.meta, name, paused="yes"))
+    await link.call(set_fair_limits, name, paused="yes")
 
 
 async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
@@ -207,7 +190,7 @@ async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
         GlideMQValidationError: ``key`` is invalid.
     """
     name, link = validate_fair_key("key", key), await self._connected()
-    await link.transport.call(set_fair_limits(link.keys.meta, name, paused="no"))
+    await link.call(set_fair_limits, name, paused="no")
 
 
 async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
@@ -217,7 +200,7 @@ async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
         GlideMQValidationError: ``key`` is invalid.
     """
     name, link = validate_fair_key("key", key), await self._connected()
-    (row,) = await link.transport.call(fair_keys(link.keys.meta, name))
+    (row,) = await link.call(fair_keys, name)
     return _info(row)
 
 
@@ -228,7 +211,7 @@ async def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
     """
     link, after = await self._connected(), ""
     while True:
-        rows = await link.transport.call(fair_keys(link.keys.meta, False, after, _PAGE))
+        rows = await link.call(fair_keys, False, after, _PAGE)
         for row in rows:
             if not row.key.startswith(NAME_PREFIX):
                 yield _info(row)
@@ -264,7 +247,7 @@ async def set_name_limits(
         raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
     number, rate = _count("concurrency", concurrency), _rate(rate_limit)
     link = await self._connected()
-    await link.transport.call(set_fair_limits(link.keys.meta, name, concurrency=number, rate=rate, named=True))
+    await link.call(set_fair_limits, name, concurrency=number, rate=rate, named=True)
 
 
 async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
@@ -275,7 +258,7 @@ async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
     """
     validate_job_name(name)
     link = await self._connected()
-    (row,) = await link.transport.call(fair_keys(link.keys.meta, name, named=True))
+    (row,) = await link.call(fair_keys, name, named=True)
     found = _info(row)
     return NameLimits(
         name=name,

@@ -1,12 +1,8 @@
-"""Add a planned flow, or a child whose parent is in another queue.
+"""Add a planned flow.
 
 A flow is added in one call, or in several steps recorded on the server before the first one runs. Once the record is
 committed, all steps will be executed: by this client, or else by a worker of the root's queue (`finish_flow`). A record
 that was never committed has no effect and expires.
-
-A child of a parent in another queue takes two calls, since one call may touch only one queue: the first adds the child
-with its parent in its record, the second attaches it to the parent before `add` returns. A child that finishes between
-the two is still reported to its parent.
 """
 
 from __future__ import annotations
@@ -14,99 +10,24 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddedOther
-from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_options import cost_error
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.flows.calls import add_remote_children
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import CHARS, NextMark, Planned, Step, is_small, steps_of, whole_request
 from glidemq_py._features.flows.references import shown_ref
-from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     DuplicateJobError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
-    JobCostError,
-    JobNotFoundError,
-    JobStateError,
 )
-
-__all__ = [
-    "UnfinishedFlowError",
-    "add_planned",
-    "attach_children",
-    "check_remote_parents",
-    "finish_flow",
-    "invalid_parent",
-    "remote_parents",
-]
-
-_CHUNK: Final = 500
-
-
-def remote_parents(link: QueueLink, options: Iterable[JobOptions]) -> dict[JobRef, list[int]]:
-    """Return the parents in other queues, each with the positions of its children in ``options``."""
-    found: dict[JobRef, list[int]] = {}
-    for i, each in enumerate(options):
-        if each.parent is not None and each.parent.queue != link.keys.name:
-            found.setdefault(each.parent, []).append(i)
-    return found
-
-
-def invalid_parent(parent: JobRef, answer: str) -> Exception:
-    """Return the error for a deleted or finished parent."""
-    if answer == "gone":
-        return JobNotFoundError(parent.id, f"in queue {parent.queue!r} (parent)")
-    return JobStateError(parent.id, answer, "add a child to", queue=parent.queue)
-
-
-async def check_remote_parents(link: QueueLink, parents: Iterable[JobRef]) -> None:
-    """Check that the parents accept more children.
-
-    Raises:
-        JobNotFoundError: a parent does not exist.
-        JobStateError: a parent has finished.
-    """
-    for parent in parents:
-        await _attach(link, parent, [])
-
-
-async def attach_children(link: QueueLink, parent: JobRef, results: Iterable[Any]) -> None:
-    """Attach the children named by the ``results`` of an add to ``parent``."""
-    ids = [result if isinstance(result, str) else await _existing_child(link, parent, result) for result in results]
-    members = [link.keys.member(job_id) for job_id in ids if job_id]
-    for i in range(0, len(members), _CHUNK):
-        await _attach(link, parent, members[i : i + _CHUNK])
-
-
-async def _existing_child(link: QueueLink, parent: JobRef, result: Any) -> str:
-    """Return the id of the existing job of a duplicate if it has the same parent (the add was repeated), else ''."""
-    outcome, job_id = AddedOther(*result)
-    if outcome != "duplicate":
-        return ""
-    transport = link.transport
-    values = await transport.command("HMGET", link.keys.job(job_id), "parentQueue", "parentId")
-    if values == [parent.queue.encode(), parent.id.encode()]:
-        return str(job_id)
-    # A parent in another slot of a cluster is stored as one of several parents.
-    member = f"{QueueKeys(link.keys.prefix, parent.queue).stem}{parent.id}"
-    return str(job_id) if await transport.command("SISMEMBER", link.keys.parents(job_id), member) else ""
-
-
-async def _attach(link: QueueLink, parent: JobRef, members: list[str]) -> None:
-    meta = QueueKeys(link.keys.prefix, parent.queue).meta
-    answer = await link.transport.call(add_remote_children(meta, parent.id, members))
-    if answer != "ok":
-        raise invalid_parent(await shown_ref(link, *parent), answer)
-
 
 _log = get_logger(__name__)
 
@@ -141,7 +62,7 @@ async def add_planned(
 
     Raises:
         DuplicateJobError: a job id is already used; nothing was added.
-        JobCostError: a job costs more than its group's bucket holds; nothing was added.
+        GlideMQValidationError: a job costs more than its group's bucket holds; nothing was added.
         LayoutChangedError: a queue has other partitions than those that were chosen; nothing was added.
         UnfinishedFlowError: a step failed after the flow was committed; the workers of the root's queue finish it.
         AmbiguousResultError: the connection was lost, and the flow may have been added.
@@ -174,7 +95,7 @@ def _check_ids(plan: Sequence[Planned]) -> None:
 def _rejected(job: Planned, why: str) -> Exception:
     if why == "duplicate":
         return DuplicateJobError(job.shown_id, job.link.queue_name)
-    return JobCostError(job.options.cost, job.options.ordering.key if job.options.ordering else None)
+    return cost_error(job.options.cost, job.options.ordering)
 
 
 async def _reserve(transport: Transport, plan: Sequence[Planned], token: str) -> None:
@@ -182,15 +103,14 @@ async def _reserve(transport: Transport, plan: Sequence[Planned], token: str) ->
 
     Raises:
         DuplicateJobError: a custom id is already used.
-        JobCostError: a job costs more than its group's bucket holds.
+        GlideMQValidationError: a job costs more than its group's bucket holds.
     """
     by_queue: dict[str, list[Planned]] = {}
     for job in plan:
         by_queue.setdefault(job.link.keys.meta, []).append(job)
     issued: list[tuple[list[Planned], list[str]]] = []
     for meta, of_queue in by_queue.items():
-        for i in range(0, len(of_queue), _IDS_PER_CALL):
-            jobs = of_queue[i : i + _IDS_PER_CALL]
+        for jobs in pieces(of_queue, _IDS_PER_CALL):
             without_id = [job for job in jobs if not job.id]
             ordered = [job for job in jobs if job.ordering]
             custom = [job.id for job in jobs if job.id]

@@ -9,41 +9,6 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.adding import Row
 
-__all__ = [
-    "ChildOutcome",
-    "ChildOutcomes",
-    "Children",
-    "DependencyAnswer",
-    "FlowAdded",
-    "Open",
-    "RemoteNotified",
-    "Reserved",
-    "Watched",
-    "add_dependency",
-    "add_remote_children",
-    "child_outcomes",
-    "children",
-    "children_ended",
-    "depend",
-    "flow_add",
-    "flow_done",
-    "flow_nodes",
-    "flow_request",
-    "flow_reserve",
-    "flow_stage",
-    "flow_step",
-    "flow_withdraw",
-    "flows_due",
-    "notify_parents",
-    "notify_remote_parents",
-    "open_children",
-    "remote_children",
-    "remove_dependency",
-    "sweep_parents",
-    "watch_children",
-    "withdraw_dependent",
-]
-
 
 @declared("child_outcome")
 class ChildOutcome(NamedTuple):
@@ -56,6 +21,8 @@ class ChildOutcome(NamedTuple):
     how: str
     text: str
     policy: str
+    generation: str = ""
+    """Generation of the parent; "" = any."""
 
 
 @declared("open_children_reply")
@@ -123,22 +90,24 @@ class FlowAdded(NamedTuple):
 
 def children_ended(meta: str, ends: Sequence[ChildOutcome]) -> Call[bool]:
     """Report finished children to parents in this queue; returns True if the queue's outbox has new entries."""
-    return Call("children_ended", meta, requests.children_ended(outcomes=ends), bool, repeatable=True)
+    return Call("children_ended", meta, requests.children_ended(outcomes=ends), bool)
 
 
 def notify_parents(meta: str) -> Call[bool]:
     """Continue to notify the parents of children with very many; returns True if there may be more."""
-    return Call("notify_parents", meta, (), bool, repeatable=True)
+    return Call("notify_parents", meta, (), bool)
 
 
-def add_remote_children(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
-    """Add children of other queues to a parent; returns 'ok', 'gone', or the final state of a finished parent."""
+def add_remote_children(meta: str, parent: str, members: Sequence[str], generation: str = "") -> Call[str]:
+    """Add children of other queues to a parent.
+
+    Returns 'ok' and the generation of the parent, 'gone', or the final state of a finished parent.
+    """
     return Call(
         "add_remote_children",
         meta,
-        requests.add_remote_children(parent=parent, members=members),
+        requests.add_remote_children(parent=parent, members=members, generation=generation),
         bytes.decode,
-        repeatable=True,
     )
 
 
@@ -163,7 +132,6 @@ def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNoti
         meta,
         requests.notify_remote_parents(cursor=cursor, pause=pause),
         reader(RemoteNotified),
-        repeatable=True,
     )
 
 
@@ -172,33 +140,27 @@ def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
 
     The prefixes in ``empty`` have no such children any more; they are removed after a grace period.
     """
-    return Call("remote_children", meta, requests.remote_children(empty=empty), unpack, repeatable=True)
+    return Call("remote_children", meta, requests.remote_children(empty=empty), unpack)
 
 
 def sweep_parents(meta: str) -> Call[bool]:
     """Remove parents that no longer wait from the index of waiting parents; returns True if more may remain."""
-    return Call("sweep_parents", meta, (), bool, repeatable=True)
+    return Call("sweep_parents", meta, (), bool)
 
 
 def open_children(meta: str, parent: str) -> Call[Open]:
     """Return the number of pending children of a parent, and the failure that fails it, if any."""
-    return Call("open_children", meta, requests.open_children(parent=parent), reader(Open), repeatable=True)
+    return Call("open_children", meta, requests.open_children(parent=parent), reader(Open))
 
 
 def children(meta: str, parent: str, cursor: str, count: int) -> Call[Children]:
     """Return one page of a parent's children; a child may appear twice."""
-    return Call(
-        "children",
-        meta,
-        requests.children(parent=parent, cursor=cursor, count=count),
-        reader(Children),
-        repeatable=True,
-    )
+    return Call("children", meta, requests.children(parent=parent, cursor=cursor, count=count), reader(Children))
 
 
 def flow_nodes(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
     """Return the number of children and the given fields of each job; False for a deleted job."""
-    return Call("flow_nodes", meta, requests.flow_nodes(ids=ids, fields=fields), _unpacked, repeatable=True)
+    return Call("flow_nodes", meta, requests.flow_nodes(ids=ids, fields=fields), _unpacked)
 
 
 def _unpacked(reply: bytes) -> Any:
@@ -223,7 +185,7 @@ def _or(given: int | None, default: int) -> int:
 
 def child_outcomes(meta: str, ids: Sequence[str]) -> Call[ChildOutcomes]:
     """Return the outcomes of jobs."""
-    return Call("child_outcomes", meta, requests.child_outcomes(ids=ids), reader(ChildOutcomes), repeatable=True)
+    return Call("child_outcomes", meta, requests.child_outcomes(ids=ids), reader(ChildOutcomes))
 
 
 # -- dependencies ----------------------------------------------------------------------------------------------
@@ -239,9 +201,12 @@ class DependencyAnswer(NamedTuple):
     """Result or failure reason."""
 
 
-def depend(meta: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Call[list[DependencyAnswer]]:
-    """Register waiting jobs (members; "" only checks) with the ids that they wait for; one answer per id."""
-    return Call("depend", meta, requests.depend(rows=rows), _read_answers, repeatable=True)
+def depend(meta: str, rows: Sequence[tuple[str, Sequence[str], str]]) -> Call[list[DependencyAnswer]]:
+    """Register waiting jobs (members; "" only checks) with the ids that they wait for; one answer per id.
+
+    Each row ends with the generation of the waiting job.
+    """
+    return Call("depend", meta, requests.depend(rows=rows), _read_answers)
 
 
 def _read_answers(reply: bytes) -> list[DependencyAnswer]:
@@ -249,21 +214,19 @@ def _read_answers(reply: bytes) -> list[DependencyAnswer]:
 
 
 def add_dependency(meta: str, job_id: str, member: str, policy: str) -> Call[str]:
-    """Let a job that has not started wait for another one; return 'ok' or why it cannot."""
+    """Let a job that has not started wait for another one; return 'ok' and its generation, or why it cannot."""
     request = requests.add_dependency(id=job_id, member=member, policy=policy)
-    return Call("add_dependency", meta, request, bytes.decode, repeatable=True)
+    return Call("add_dependency", meta, request, bytes.decode)
 
 
 def remove_dependency(meta: str, job_id: str, member: str) -> Call[str]:
     """Let a job no longer wait for another one; return 'ok', 'gone', 'unknown' or 'done'."""
-    return Call(
-        "remove_dependency", meta, requests.remove_dependency(id=job_id, member=member), bytes.decode, repeatable=True
-    )
+    return Call("remove_dependency", meta, requests.remove_dependency(id=job_id, member=member), bytes.decode)
 
 
 def withdraw_dependent(meta: str, job_id: str) -> Call[bool]:
     """Delete a job that waits for dependencies and has not started; return False if it does not wait."""
-    return Call("withdraw_dependent", meta, requests.withdraw_dependent(id=job_id), bool, repeatable=True)
+    return Call("withdraw_dependent", meta, requests.withdraw_dependent(id=job_id), bool)
 
 
 # -- adding ----------------------------------------------------------------------------------------------------
@@ -303,12 +266,12 @@ def flow_request(
 
 def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:
     """Add a whole flow in one step. Not repeatable."""
-    return Call("flow_add", meta, (request,), reader(FlowAdded))
+    return flow_step(meta, request).once()
 
 
 def flow_step(meta: str, request: bytes) -> Call[FlowAdded]:
     """Execute one step of a recorded flow; repeating it does nothing."""
-    return Call("flow_add", meta, (request,), reader(FlowAdded), repeatable=True)
+    return Call("flow_add", meta, (request,), reader(FlowAdded))
 
 
 def flow_stage(meta: str, token: str, commit: bool, at: int, steps: Sequence[str | bytes]) -> Call[bool]:
@@ -317,19 +280,19 @@ def flow_stage(meta: str, token: str, commit: bool, at: int, steps: Sequence[str
     ``at`` is the number of steps that were recorded before. Returns False if these are lost, or the flow was withdrawn.
     """
     request = requests.flow_stage(token=token, commit=int(commit), at=at, steps=steps)
-    return Call("flow_stage", meta, request, bool, repeatable=True)
+    return Call("flow_stage", meta, request, bool)
 
 
 def flow_withdraw(meta: str, token: str) -> Call[bool]:
     """Prevent that any step of a flow is executed in this queue; returns False if one was executed."""
-    return Call("flow_withdraw", meta, requests.flow_withdraw(token=token), bool, repeatable=True)
+    return Call("flow_withdraw", meta, requests.flow_withdraw(token=token), bool)
 
 
 def flow_done(meta: str, token: str) -> Call[bool]:
     """Delete the record of a flow whose steps are all done."""
-    return Call("flow_done", meta, requests.flow_done(token=token), bool, repeatable=True)
+    return Call("flow_done", meta, requests.flow_done(token=token), bool)
 
 
 def flows_due(meta: str, age: int, count: int) -> Call[list[str]]:
     """Return tokens of unfinished flows that were committed at least ``age`` ms ago."""
-    return Call("flows_due", meta, requests.flows_due(age=age, count=count), _unpacked, repeatable=True)
+    return Call("flows_due", meta, requests.flows_due(age=age, count=count), _unpacked)

@@ -12,20 +12,7 @@ from glidemq_py._core.job_option_rules import check_effect
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.names import validate_job_name, validate_queue_name
-from glidemq_py.errors import CycleError, GlideMQValidationError, UnsupportedOptionError
-
-__all__ = [
-    "MAX_DEPENDENTS",
-    "MAX_DEPTH",
-    "DagNode",
-    "FlowJob",
-    "FlowMember",
-    "check_flow_options",
-    "member_fields",
-    "too_deep",
-    "topo_sort",
-    "validate_dag",
-]
+from glidemq_py.errors import GlideMQValidationError
 
 _NOT_OF_FLOWS: Final = ("parent", "deduplication", "depends_on")
 
@@ -34,13 +21,13 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
     """Return the validated options of a job of a flow.
 
     Raises:
-        UnsupportedOptionError: the option cannot be used in a flow (`parent`, `deduplication`, `depends_on`).
+        GlideMQValidationError: the option cannot be used in a flow (`parent`, `deduplication`, `depends_on`).
         GlideMQValidationError: another option is invalid.
     """
     parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
     for name in _NOT_OF_FLOWS:
         if getattr(parsed, name) is not None:
-            raise UnsupportedOptionError(name, getattr(parsed, name), "is not supported for jobs of a flow")
+            raise GlideMQValidationError(name, getattr(parsed, name), "is not supported for jobs of a flow")
     check_effect(parsed, parsed, of_flow=True)
     return parsed
 
@@ -234,7 +221,7 @@ def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     """Return the validated nodes: names are unique, dependencies exist, there is no cycle.
 
     Raises:
-        CycleError: the dependencies form a cycle.
+        GlideMQValidationError: the dependencies form a cycle.
         GlideMQValidationError: a node, a name or a dependency is invalid.
     """
     parsed = _parsed(nodes)
@@ -248,7 +235,7 @@ def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     Keeps the given order as far as the dependencies allow.
 
     Raises:
-        CycleError: the dependencies form a cycle.
+        GlideMQValidationError: the dependencies form a cycle.
         GlideMQValidationError: a node, a name or a dependency is invalid.
     """
     parsed = _parsed(nodes)
@@ -277,7 +264,8 @@ def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
             if not left[dependent.name]:
                 ready.append(dependent)
     if len(ordered) < len(parsed):
-        raise CycleError(_cycle(by_name, {name for name, count in left.items() if count}))
+        cycle = tuple(_cycle(by_name, {name for name, count in left.items() if count}))
+        raise GlideMQValidationError("nodes", cycle, "must not depend on each other in a cycle")
     return ordered
 
 

@@ -7,26 +7,18 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._features.flows.references import references_of
+from glidemq_py._features.flows.references import name_parents, references_of
+from glidemq_py._job import details
 from glidemq_py._job.steps import SAME, data_of_step
 from glidemq_py.errors import ChildFailedError, SerializationError, WaitingChildrenError
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
-
-__all__ = [
-    "children_of",
-    "get_children_failures",
-    "get_children_values",
-    "get_open_children",
-    "get_parents",
-    "move_to_waiting_children",
-    "ref_of_member",
-]
 
 T = TypeVar("T")
 
@@ -42,6 +34,26 @@ def ref_of_member(member: str) -> JobRef:
     """
     base, job_id = split_member(member)
     return JobRef(base[base.index(":{") + 2 : -1], job_id)
+
+
+async def show_parents(job: Job[Any, Any, Any]) -> None:
+    """Let a job name its parents by the queues and the ids that users know."""
+    if job._record is not None:
+        await name_parents(job._link, job._record)
+
+
+async def reload(self: Job[Any, Any, Any]) -> None:
+    """Read the job's complete record from the server, like `Queue.get_job`.
+
+    Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
+    `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
+    reported.
+
+    Raises:
+        JobNotFoundError: If the job does not exist.
+    """
+    await details.reload(self)
+    await show_parents(self)
 
 
 async def get_parents(self: Job[Any, Any, Any]) -> list[JobRef]:
@@ -113,7 +125,7 @@ async def children_of(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]
     """Iterate over the children of a job: member, and outcome as in `Children`, with large ones read."""
     cursor, seen = "", set[str]()
     while True:
-        page = await job._link.transport.call(flows.children(job._link.keys.meta, job._stored_id, cursor, _PAGE))
+        page = await job._link.call(flows.children, job._stored_id, cursor, _PAGE)
         for member, outcome in page.rows:
             if member not in seen:
                 seen.add(member)
@@ -138,8 +150,7 @@ async def _results_of(job: Job[Any, Any, Any], members: Iterable[str]) -> list[t
         by_base.setdefault(base, []).append(job_id)
     found: list[tuple[str, str]] = []
     for base, ids in by_base.items():
-        for i in range(0, len(ids), _SMALL_PAGE):
-            chunk = ids[i : i + _SMALL_PAGE]
+        for chunk in pieces(ids, _SMALL_PAGE):
             rows = await job._link.transport.call(flows.flow_nodes(f"{base}:meta", chunk, ("state", "returnvalue")))
             for job_id, row in zip(chunk, rows, strict=True):
                 if isinstance(row, bool):
@@ -175,7 +186,7 @@ async def move_to_waiting_children(self: Job[Any, Any, Any], *, next_step: str |
     """
     self._in_handler("move_to_waiting_children")
     after, replace = data_of_step(self, next_step, data)
-    found = await self._link.transport.call(flows.open_children(self._link.keys.meta, self._stored_id))
+    found = await self._link.call(flows.open_children, self._stored_id)
     if found.failure:
         raise ChildFailedError(str(found.failure))
     if found.number:

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, cast, r
 from glidemq_py._core.names import validate_queue_name, validate_reference_id
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["FAILURE_POLICIES", "FailurePolicy", "JobRef", "ParentDict", "ParentInput", "parse_parent"]
-
 FailurePolicy = Literal["fail_parent", "ignore", "remove", "wait"]
 FAILURE_POLICIES: Final = ("fail_parent", "ignore", "remove", "wait")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import DATA, Row, encode_row
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
@@ -20,8 +21,6 @@ from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "whole_request"]
 
 ROWS: Final = 100
 CHARS: Final = 512 * 1024
@@ -234,8 +233,8 @@ def steps_of(
         for chunk in _chunks(jobs):
             yield step(meta, chunk)
     for meta, jobs in inner.items():
-        for i in range(0, len(jobs), ROWS):
-            yield step(meta, ready=[job.id for job in jobs[i : i + ROWS]])
+        for piece in pieces(jobs, ROWS):
+            yield step(meta, ready=[job.id for job in piece])
 
 
 def _refs(plan: Sequence[Planned], job: Planned) -> list[object]:
@@ -274,8 +273,8 @@ def _deps(plan: Sequence[Planned]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _members(deps: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, list[str]]]]:
-    for i in range(0, len(deps), MEMBERS):
+    for piece in pieces(deps, MEMBERS):
         by_parent: dict[str, list[str]] = {}
-        for parent, member in deps[i : i + MEMBERS]:
+        for parent, member in piece:
             by_parent.setdefault(parent, []).append(member)
         yield list(by_parent.items())

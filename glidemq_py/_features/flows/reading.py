@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
@@ -16,17 +16,6 @@ from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.references import name_partition, references_of
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
-
-__all__ = ["JobNode", "read_flow", "read_jobs"]
-
-_CLASSES: Final = {
-    "completed": "fill:#d4f4dd,stroke:#2e7d32",
-    "failed": "fill:#fddede,stroke:#c62828",
-    "active": "fill:#fff3cd,stroke:#b8860b",
-    "waiting-children": "fill:#e3e8ff,stroke:#3949ab",
-    "gone": "fill:#eeeeee,stroke:#9e9e9e",
-}
-_UNSAFE: Final = re.compile(r'["<>\n\r]')
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -68,21 +57,6 @@ class JobNode:
         """Return the number of jobs of the flow per state; deleted jobs count as "gone"."""
         return dict(Counter(str(node.state) if node.state else "gone" for node in self.walk()))
 
-    def to_mermaid(self) -> str:
-        """Return the flow as a Mermaid flowchart, with arrows from each job to its parents."""
-        names: dict[int, str] = {}
-        lines = ["flowchart BT"]
-        nodes = list(self.walk())
-        for i, node in enumerate(nodes):
-            names[id(node)] = f"n{i}"
-            state = str(node.state) if node.state else "gone"
-            label = _UNSAFE.sub("'", f"{node.job.name or node.job.id} ({node.job.queue_name} {node.job.id}): {state}")
-            css = f":::{state.replace('-', '_')}" if state in _CLASSES else ""
-            lines.append(f'    n{i}["{label}"]{css}')
-        lines += [f"    {names[id(child)]} --> {names[id(node)]}" for node in nodes for child in node.children]
-        lines += [f"    classDef {state.replace('-', '_')} {style}" for state, style in _CLASSES.items()]
-        return "\n".join(lines) + "\n"
-
 
 _PAGE: Final = 200
 _SMALL_PAGE: Final = 100
@@ -107,9 +81,8 @@ class _Reader:
         for queue, ids in by_queue.items():
             link = self._link_of(queue)
             await name_partition(link)
-            for i in range(0, len(ids), _SMALL_PAGE):
-                page = ids[i : i + _SMALL_PAGE]
-                rows = await link.transport.call(flows.flow_nodes(link.keys.meta, page, _FIELDS))
+            for page in pieces(ids, _SMALL_PAGE):
+                rows = await link.call(flows.flow_nodes, page, _FIELDS)
                 for job_id, row in zip(page, rows, strict=True):
                     self.nodes[JobRef(queue, job_id)] = _node(link, job_id, row)
                     if isinstance(row, bool):
@@ -124,7 +97,7 @@ class _Reader:
         link, cursor = self._link_of(parent.queue), ""
         found: dict[JobRef, None] = {}
         while len(found) <= room:
-            page = await link.transport.call(flows.children(link.keys.meta, parent.id, cursor, _PAGE))
+            page = await link.call(flows.children, parent.id, cursor, _PAGE)
             for member, _ in page.rows:
                 try:
                     found[ref_of_member(member)] = None
@@ -141,7 +114,7 @@ def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
         return JobNode(Job(link, job_id, ""))
     _, stored = row
     values = (value if isinstance(value, str) else None for value in stored)
-    job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
+    job: Job[Any, Any] = Job._from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
     return JobNode(job, state=job.state)
 
 

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._core.names import partition_home
+from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._features.partitions.layout import Layout, Partition, partition_home, split_partition_id
-from glidemq_py._features.partitions.repairing import renewed_layout
-from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._job.link import QueueLink
-
-__all__ = ["References", "is_own", "name_partition", "placed_options", "references_of", "shown_ref"]
+from glidemq_py._partitions.layout import Layout, Partition, split_partition_id
+from glidemq_py._partitions.renewing import renewed_layout
+from glidemq_py._partitions.routing import candidates
 
 _LAYOUT_S: Final = 10.0
 """Time for which the layout of a queue, or that it has none, is known without reading it again."""
@@ -43,22 +42,20 @@ class References:
         self._transport, self._prefix = transport, prefix
         self._layouts: dict[str, tuple[float, Layout | None]] = {}
 
-    async def layout(
-        self, queue: str, *, fresh: bool = False, refusals: Iterable[LayoutChangedError] = ()
-    ) -> Layout | None:
+    async def layout(self, queue: str, *, fresh: bool = False, refused: bool = False) -> Layout | None:
         """Return the layout of a queue; None if it has no partitions. It may be ten seconds old.
 
         Args:
             queue: Name of the queue.
             fresh: True to read it now.
-            refusals: Errors of its partitions that have refused the known one.
+            refused: True if one of its partitions has refused the known one.
         """
         known = self._layouts.get(queue)
         now = time.monotonic()
         if known is not None and not fresh and now - known[0] < _LAYOUT_S:
             return known[1]
         keys = QueueKeys(self._prefix, queue)
-        layout = await renewed_layout(self._transport, keys, None if known is None else known[1], refusals)
+        layout = await renewed_layout(self._transport, keys, None if known is None else known[1], refused=refused)
         if len(self._layouts) >= _LAYOUTS_KEPT:
             self._layouts.clear()
         self._layouts[queue] = now, layout
@@ -127,9 +124,8 @@ class References:
         found: set[JobRef] = set()
         for queue, ids in by_queue.items():
             meta = QueueKeys(self._prefix, queue).meta
-            for i in range(0, len(ids), _IDS_PER_CALL):
-                page = ids[i : i + _IDS_PER_CALL]
-                answers = await self._transport.call(flows.depend(meta, [("", page)]))
+            for page in pieces(ids, _IDS_PER_CALL):
+                answers = await self._transport.call(flows.depend(meta, [("", page, "")]))
                 found |= {
                     JobRef(queue, job_id) for job_id, answer in zip(page, answers, strict=True) if answer.how != "gone"
                 }
@@ -187,40 +183,11 @@ async def shown_ref(link: QueueLink[Any], queue: str, job_id: str) -> JobRef:
     return shown
 
 
-async def placed_options(
-    link: QueueLink[Any], each: Sequence[JobOptions], inside: Collection[str] = ()
-) -> list[JobOptions]:
-    """Return the options of new jobs with parents and dependencies as keys and records name them.
-
-    Args:
-        link: The queue of the jobs, or its partition.
-        each: Options as users give them.
-        inside: Ids of jobs that are added to this queue in the same bulk.
-    """
-    related = [options for options in each if options.parent is not None or options.depends_on is not None]
-    wanted = {ref for options in related for ref in _refs(options) if not _is_placed(link, ref)}
-    if not wanted:
-        return list(each)
-    added = {ref: JobRef("", ref.id) for ref in wanted if ref.id in inside and is_own(link, ref.queue)}
-    whole = {ref: JobRef(ref.queue or link.queue_name, ref.id) for ref in wanted if ref not in added}
-    placed = await references_of(link).placed(whole.values())
-    places = added | {ref: placed[given] for ref, given in whole.items()}
-    return [
-        options.with_references(
-            options.parent and places.get(options.parent, options.parent),
-            options.depends_on and tuple(dict.fromkeys(places.get(ref, ref) for ref in options.depends_on)),
-        )
-        if any(places.get(ref, ref) != ref for ref in _refs(options))
-        else options
-        for options in each
-    ]
-
-
-def _refs(options: JobOptions) -> Sequence[JobRef]:
-    own: Sequence[JobRef] = () if options.parent is None else (options.parent,)
-    return [*own, *(options.depends_on or ())]
-
-
-def _is_placed(link: QueueLink[Any], ref: JobRef) -> bool:
-    """Return True if a reference of a queue without partitions need not be looked up."""
-    return link.partition is None and (is_own(link, ref.queue) or _DIGITS.fullmatch(ref.id) is not None)
+async def name_parents(link: QueueLink[Any], record: JobRecord) -> None:
+    """Let a record name its parents by the queues and the ids that users know."""
+    if partition_home(record.parent_queue or "") is not None:
+        record.parent_queue, record.parent_id = await shown_ref(link, record.parent_queue or "", record.parent_id or "")
+    if any(partition_home(queue) is not None for queue in record.parent_queues):
+        pairs = zip(record.parent_queues, record.parent_ids, strict=False)
+        shown = await references_of(link).shown([JobRef(queue, job_id) for queue, job_id in pairs])
+        record.parent_queues, record.parent_ids = (tuple(each) for each in zip(*shown, strict=True))

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from glidemq_py._features.flows.reading import JobNode
 
-__all__ = ["flow_html"]
-
 _COLORS: Final = {
     "completed": "#2e7d32", "failed": "#c62828", "active": "#b8860b", "waiting-children": "#3949ab", "gone": "#9e9e9e",
 }  # fmt: skip

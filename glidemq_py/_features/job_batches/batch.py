@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast, runtime_checkable
 
-from glidemq_py._core.calls import administration
+from glidemq_py._client.runtime import Runtime
+from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_choice, check_iterable
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
-from glidemq_py._core.misuse import reject_positional_options
-from glidemq_py._core.queue_options import JobInput, JobSpec
+from glidemq_py._core.misuse import Connected, reject_positional_options
+from glidemq_py._core.queue_options import Entry, JobInput, JobSpec
 from glidemq_py._features.durability.options import DurableInput, parse_durable
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
@@ -30,11 +31,9 @@ from glidemq_py.errors import (
     DurabilityError,
     GlideMQConnectionError,
     GlideMQValidationError,
-    JobBatchFinishedError,
     JobBatchNotFoundError,
+    JobStateError,
 )
-
-__all__ = ["BatchJob", "BatchStatus", "JobBatch", "JobQueue", "reject_unusable"]
 
 _IDS_PER_CALL: Final = 500
 _PAGE: Final = 500
@@ -97,8 +96,23 @@ class BatchStatus:
         return self.is_closed and self.pending == 0
 
 
-JoinAndAdd = Callable[["JobQueue", Sequence[JobSpec]], Awaitable[list[Job[Any, Any]]]]
-"""Adds jobs of a batch to a queue or a partition."""
+class Adding(Protocol):
+    """The jobs of an add of several, by position."""
+
+    given: list[Entry]
+    results: list[Any]
+
+    def replace(self, i: int, entry: Entry) -> None:
+        """Replace a job before it is sent. Raises GlideMQValidationError."""
+        ...
+
+    async def send(self, queue: Any, mine: Sequence[int]) -> None:
+        """Send jobs to a queue or partition, and set their results."""
+        ...
+
+
+JoinAndAdd = Callable[[Adding, Any, Sequence[int]], Awaitable[None]]
+"""Lets jobs join a batch, and sends them to a queue or a partition."""
 
 
 @runtime_checkable
@@ -106,24 +120,16 @@ class JobQueue(ConnectedQueue, Protocol):
     """A `Queue` to which a batch adds jobs."""
 
     _layout_number: int
+    _runtime: Runtime
 
     async def _first_connected(self) -> QueueLink:
         """Return the queue's link; that of its first partition if it has been partitioned meanwhile."""
         ...
 
-    async def _add_in_batch(self, jobs: Sequence[JobSpec], join_and_add: JoinAndAdd) -> list[Job[Any, Any]]:
-        """Call ``join_and_add`` with the jobs, or with those of each partition, within the middleware.
-
-        Raises the errors of `Queue.add_bulk`.
-        """
-        ...
-
-    async def _add_joined(self, jobs: Sequence[JobSpec], durable: DurableInput) -> list[Job[Any, Any]]:
-        """Add jobs that have joined a batch. Raises the errors of `Queue.add_bulk`.
-
-        Raises:
-            BulkAddError: Its results may be `LayoutChangedError` or `JobMovedError`, which `_add_in_batch` handles.
-        """
+    async def _add_all(
+        self, jobs: Iterable[Any], durable: DurableInput = None, around: JoinAndAdd | None = None
+    ) -> list[Job[Any, Any]]:
+        """Add jobs as `Queue.add_bulk` does, but call ``around`` for the jobs of each partition, to send them."""
         ...
 
 
@@ -139,7 +145,7 @@ def reject_unusable(options: JobOptions, where: str, names: Sequence[str], probl
             raise GlideMQValidationError(f"{where}{name}", value, problem)
 
 
-class JobBatch:
+class JobBatch(Connected):
     """A set of jobs, in any queues, with jobs that are added when all of them have ended.
 
     `Queue.create_batch` and `Queue.get_batch` return it. An ``async with`` block closes the batch at its end, unless it
@@ -197,7 +203,7 @@ class JobBatch:
             The job; see `Queue.add`. A job that exists already (outcome ``duplicate``) does not join the batch.
 
         Raises:
-            JobBatchFinishedError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
+            JobStateError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
                 was added.
             JobBatchNotFoundError: If the batch does not exist. Nothing was added.
             GlideMQValidationError: If an argument is invalid. Nothing was added.
@@ -238,14 +244,14 @@ class JobBatch:
             One job per input, in the same order; see `Queue.add_bulk`.
 
         Raises:
-            JobBatchFinishedError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
+            JobStateError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
                 was added.
             JobBatchNotFoundError: If the batch does not exist. Nothing was added.
             GlideMQValidationError: If a job is invalid. The option names its position; nothing was added.
             BulkAddError: If some jobs were not added, or may not have been.
         """
         given = check_iterable("jobs", jobs, "jobs")
-        specs = [_spec_of(job, f"jobs[{i}]") for i, job in enumerate(given)]
+        specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(given)]
         return await self._add(specs, queue, durable, "jobs[{}].") if specs else []
 
     async def _add(
@@ -257,32 +263,28 @@ class JobBatch:
             problem = "is not accepted for jobs of a batch"
             reject_unusable(spec.options, where.format(i), ("parent", "deduplication"), problem)
 
-        async def join_and_add(part: JobQueue, given: Sequence[JobSpec]) -> list[Job[Any, Any]]:
-            return await self._add_to(part, given, durable)
-
-        return await target._add_in_batch(specs, join_and_add)
-
-    async def _add_to(self, target: JobQueue, specs: Sequence[JobSpec], durable: DurableInput) -> list[Job[Any, Any]]:
-        """Let jobs join, and add them to a queue, which may be a partition."""
-        stem = (await target._connected()).keys.stem  # a closed queue is rejected before the jobs join
-        ids, new = await self._join(stem, [spec.options.job_id or "" for spec in specs])
-        member = (await self._queue._first_connected()).keys.member(self._own_id)
-        joined = [
-            JobSpec(spec.name, spec.data, spec.options.in_batch(member, job_id))
-            for spec, job_id in zip(specs, ids, strict=True)
-        ]
         try:
-            added = await target._add_joined(joined, durable)
+            return await target._add_all(specs, durable, self._join_and_add)
         except BulkAddError as error:
-            await self._withdraw(stem, ids, new, error.results)
+            ends = [each for each in error.results if isinstance(each, (JobStateError, JobBatchNotFoundError))]
+            if len(ends) == len(error.results) and getattr(ends[0], "action", "join") == "join":  # in every partition
+                raise ends[0] from None
             raise
+
+    async def _join_and_add(self, jobs: Adding, target: JobQueue, mine: Sequence[int]) -> None:
+        stem = (await target._connected()).keys.stem
+        ids, new, batch = await self._join(stem, [jobs.given[i][2].job_id or "" for i in mine])
+        try:
+            for i, job_id in zip(mine, ids, strict=True):
+                name, data, options = jobs.given[i]
+                jobs.replace(i, (name, data, options.in_batch(batch, job_id)))
+            await jobs.send(target, mine)
         except _UNKNOWN_RESULTS:
             raise
-        except Exception as error:  # invalid jobs: nothing was sent
-            await self._withdraw(stem, ids, new, [error] * len(ids))
+        except Exception as error:  # nothing was sent
+            await self._withdraw(stem, ids, new, batch, [error] * len(ids))
             raise
-        await self._withdraw(stem, ids, new, added)
-        return added
+        await self._withdraw(stem, ids, new, batch, [jobs.results[i] for i in mine])
 
     def _target(self, queue: Any) -> JobQueue:
         # A blocking queue holds the queue itself.
@@ -294,45 +296,50 @@ class JobBatch:
             raise GlideMQValidationError("queue", target.name, problem)
         return target
 
-    async def _join(self, stem: str, wanted: Sequence[str]) -> tuple[list[str], list[bool]]:
-        """Let jobs join. Return their ids, and whether each is new in the batch."""
+    async def _join(self, stem: str, wanted: Sequence[str]) -> tuple[list[str], list[bool], tuple[str, str]]:
+        """Let jobs join. Return their ids, whether each is new in the batch, and the batch (`JobOptions.batch`)."""
         link = await self._queue._first_connected()
+        batch = link.keys.member(self._own_id), ""
         ids: list[str] = []
         new: list[bool] = []
-        for i in range(0, len(wanted), _IDS_PER_CALL):
-            piece = wanted[i : i + _IDS_PER_CALL]
-            joined = await link.transport.call(calls.batch_join(link.keys.meta, self._own_id, stem, piece))
+        for piece in pieces(wanted, _IDS_PER_CALL):
+            joined = await link.call(calls.batch_join, self._own_id, stem, piece)
             if joined.status != "ok":
-                gone = joined.status == "gone"
+                problem = f"batch {self.id!r}: no job can join, it is {joined.status}; nothing was added"
                 error = (
                     JobBatchNotFoundError(self.id, self.queue_name)
-                    if gone
-                    else JobBatchFinishedError(self.id, joined.status)
+                    if joined.status == "gone"
+                    else JobStateError(self.id, joined.status, "join", problem, self.queue_name)
                 )
-                await self._withdraw(stem, ids, new, [error] * len(ids))  # those of earlier pieces
+                await self._withdraw(stem, ids, new, batch, [error] * len(ids))  # those of earlier pieces
                 raise error
+            batch = batch[0], joined.stem
             known = set(joined.known)
             ids += joined.ids
             new += [position not in known for position in range(1, len(piece) + 1)]
-        return ids, new
+        return ids, new, batch
 
-    async def _withdraw(self, stem: str, ids: Sequence[str], new: Sequence[bool], results: Sequence[Any]) -> None:
+    async def _withdraw(
+        self, stem: str, ids: Sequence[str], new: Sequence[bool], batch: tuple[str, str], results: Sequence[Any]
+    ) -> None:
         """Let the jobs that were certainly not added leave the batch, unless another add to it has added them."""
         ends = [
-            ChildOutcome(calls.PARENT + self._own_id, stem + job_id, calls.REMOVED, "", "")
+            ChildOutcome(calls.PARENT + self._own_id, stem + job_id, calls.REMOVED, "", "", batch[1])
             for job_id, is_new, result in zip(ids, new, results, strict=True)
-            if is_new and _was_not_added(result) and not await self._contains(result)
+            if is_new and _was_not_added(result) and not await self._contains(result, batch)
         ]
         link = await self._queue._first_connected()
-        for i in range(0, len(ends), _IDS_PER_CALL):
-            await link.transport.call(children_ended(link.keys.meta, ends[i : i + _IDS_PER_CALL]))
+        for piece in pieces(ends, _IDS_PER_CALL):
+            await link.call(children_ended, piece)
 
-    async def _contains(self, result: Any) -> bool:
-        """Return whether the existing job that an add has found is of this batch."""
+    async def _contains(self, result: Any, batch: tuple[str, str]) -> bool:
+        """Return whether the existing job that an add has found is of this batch, not of an earlier one with its id."""
         if isinstance(result, BaseException):
             return False
-        ref = await result.get_batch_ref()
-        return ref is not None and (ref.queue, ref.id) == (self.queue_name, self.id)
+        base, own_id = split_member(batch[0])
+        name = f"parentGeneration:{base}:{calls.PARENT}{own_id}"
+        found = await result._link.command("HGET", result._link.keys.job(result._stored_id), name)
+        return bool(found == batch[1].encode())
 
     # -- state --------------------------------------------------------------------------------------------
 
@@ -386,7 +393,7 @@ class JobBatch:
 
     async def _change(self, action: Literal["close", "cancel"]) -> None:
         link = await self._queue._first_connected()
-        if await link.transport.call(calls.batch_change(link.keys.meta, self._own_id, action)) == "gone":
+        if await link.call(calls.batch_change, self._own_id, action) == "gone":
             raise JobBatchNotFoundError(self.id, self.queue_name)
 
     async def get_status(self) -> BatchStatus:
@@ -396,7 +403,7 @@ class JobBatch:
             JobBatchNotFoundError: If the batch does not exist.
         """
         link = await self._queue._first_connected()
-        found = await link.transport.call(calls.batch_status(link.keys.meta, self._own_id))
+        found = await link.call(calls.batch_status, self._own_id)
         if not found:
             raise JobBatchNotFoundError(self.id, self.queue_name)
         pending, completed, failed = (found.get(name, 0) for name in ("pending", "completed", "failed"))
@@ -429,7 +436,7 @@ class JobBatch:
         link, cursor = await self._queue._first_connected(), ""
         seen: set[str] = set()  # a page may repeat jobs of the page before it
         while True:
-            page = await link.transport.call(calls.batch_jobs(link.keys.meta, self._own_id, cursor, _PAGE))
+            page = await link.call(calls.batch_jobs, self._own_id, cursor, _PAGE)
             members = dict(page.rows)
             for member, found in members.items():
                 job_state = _STATES.get(found)
@@ -440,16 +447,6 @@ class JobBatch:
             cursor = page.cursor
             if not cursor:
                 return
-
-
-def _spec_of(job: object, where: str) -> JobSpec:
-    try:
-        return JobSpec.parse(job, where)
-    except GlideMQValidationError as error:
-        if not error.option.startswith(where):
-            error.option = f"{where}.{error.option}"
-            error.args = (error.option, *error.args[1:])
-        raise
 
 
 def _was_not_added(result: Any) -> bool:

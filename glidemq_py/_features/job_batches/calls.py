@@ -9,22 +9,6 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 from glidemq_py._core.calls.adding import Row
 
-__all__ = [
-    "PARENT",
-    "REMOVED",
-    "BatchIds",
-    "BatchJobs",
-    "BatchWatched",
-    "Joined",
-    "batch_change",
-    "batch_create",
-    "batch_jobs",
-    "batch_join",
-    "batch_status",
-    "batch_watch",
-    "batches",
-]
-
 PARENT: Final = "batch:"
 """Beginning of the name of a batch where a call expects the id of a parent."""
 REMOVED: Final = "removed"
@@ -41,6 +25,8 @@ class Joined(NamedTuple):
     """The ids of the jobs, given or issued."""
     known: list[int]
     """1-based positions of ids that were in the batch before."""
+    stem: str
+    """Stem of the batch: a later batch with its id has another one."""
 
 
 @declared("batch_jobs_reply")
@@ -97,7 +83,7 @@ def batch_create(
         quiet=quiet,
         layout=layout or False,
     )
-    return Call("batch_create", meta, arguments, int, repeatable=True)
+    return Call("batch_create", meta, arguments, int)
 
 
 def batch_join(meta: str, batch: str, stem: str, ids: Sequence[str]) -> Call[Joined]:
@@ -107,12 +93,12 @@ def batch_join(meta: str, batch: str, stem: str, ids: Sequence[str]) -> Call[Joi
 
 def batch_change(meta: str, batch: str, action: Literal["close", "cancel"]) -> Call[str]:
     """Close or cancel a batch. Returns 'ok' or 'gone'."""
-    return Call("batch_change", meta, requests.batch_change(id=batch, action=action), bytes.decode, repeatable=True)
+    return Call("batch_change", meta, requests.batch_change(id=batch, action=action), bytes.decode)
 
 
 def batch_status(meta: str, batch: str) -> Call[dict[str, int]]:
     """Return counts and times of a batch; empty if it does not exist."""
-    return Call("batch_status", meta, requests.batch_status(id=batch), _numbers, repeatable=True)
+    return Call("batch_status", meta, requests.batch_status(id=batch), _numbers)
 
 
 def _numbers(reply: list[bytes]) -> dict[str, int]:
@@ -122,14 +108,14 @@ def _numbers(reply: list[bytes]) -> dict[str, int]:
 def batch_jobs(meta: str, batch: str, cursor: str, count: int) -> Call[BatchJobs]:
     """Return a page of a batch's jobs."""
     arguments = requests.batch_jobs(id=batch, cursor=cursor, count=count)
-    return Call("batch_jobs", meta, arguments, reader(BatchJobs), repeatable=True)
+    return Call("batch_jobs", meta, arguments, reader(BatchJobs))
 
 
 def batches(meta: str, cursor: str, count: int) -> Call[BatchIds]:
     """Return a page of the ids of unfinished batches."""
-    return Call("batches", meta, requests.batches(cursor=cursor, count=count), reader(BatchIds), repeatable=True)
+    return Call("batches", meta, requests.batches(cursor=cursor, count=count), reader(BatchIds))
 
 
 def batch_watch(meta: str, age: int) -> Call[BatchWatched]:
     """Return pending jobs of a batch that was not checked for ``age`` ms."""
-    return Call("batch_watch", meta, requests.batch_watch(age=age), reader(BatchWatched), repeatable=True)
+    return Call("batch_watch", meta, requests.batch_watch(age=age), reader(BatchWatched))

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from itertools import repeat
 from typing import Final
 
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
-from glidemq_py._core.calls.adding import Row, encode_row
-from glidemq_py._core.checks import name_within
-from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.calls.adding import encode_row
 from glidemq_py._core.names import validate_job_id
-from glidemq_py._core.queue_options import JobInput, JobSpec
+from glidemq_py._core.queue_options import Entry, JobInput, entry_of
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch, JobQueue, reject_unusable
-from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._features.job_batches.job_api import BatchRef
 from glidemq_py._features.middleware.around import add_within
-from glidemq_py._features.middleware.middleware import NewJob
-from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.spans import carry_context
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["JobInput", "create_batch", "create_within", "get_batch", "iter_batches"]
 
-Callbacks = dict[str, JobSpec]
+Callbacks = dict[str, Entry]
 """The callbacks of a batch, by the option that gave them."""
 
 _ID_LENGTH: Final = 200
@@ -63,6 +59,15 @@ async def create_batch(
         GlideMQValidationError: If an argument is invalid. Callbacks do not accept ``job_id``, ``parent``,
             ``depends_on``, ``deduplication`` and ``run_at``.
     """
+    given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
+    await self._connected()
+    return await create_within(self, given, lambda callbacks: create_in(self, callbacks, batch_id, keep))
+
+
+async def create_in(
+    queue: JobQueue, callbacks: Callbacks, batch_id: str | None = None, keep: Milliseconds = DAY_MS
+) -> JobBatch:
+    """Create a batch in a queue or partition; see `create_batch`."""
     if batch_id is None:
         name = stem = f"batch-{secrets.token_hex(8)}"
     else:
@@ -71,41 +76,33 @@ async def create_batch(
             problem = f"must be at most {_ID_LENGTH} characters, and not a number"
             raise GlideMQValidationError("batch_id", name, problem)
         stem = f"{name}-{secrets.token_hex(4)}"  # an id may be used again when its batch has expired
-    kept, link = to_ms("keep", keep, minimum=1), await self._connected()
-
-    async def create(callbacks: Callbacks) -> JobBatch:
-        rows = {option: _row(self, link, option, spec) for option, spec in callbacks.items()}
-        if TELEMETRY.on:
-            carry_context(list(rows.values()))
-        call = calls.batch_create(
-            link.keys.meta,
-            name,
-            stem,
-            complete=rows.get("on_complete"),
-            success=rows.get("on_success"),
-            failure=rows.get("on_failure"),
-            keep=kept,
-            quiet=not self.options.events,
-            layout=self._layout_number,
-        )
-        await link.transport.call(call)
-        return JobBatch(self, name)
-
-    given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
-    return await create_within(self, link.runtime, given, create)
+    kept, link = to_ms("keep", keep, minimum=1), await queue._connected()
+    rows = {
+        option: encode_row(link, *entry, f"{option}.data") for option, entry in callbacks.items()
+    }  # fmt: skip
+    if TELEMETRY.on:
+        carry_context(list(rows.values()))
+    await link.call(
+        calls.batch_create,
+        name,
+        stem,
+        complete=rows.get("on_complete"),
+        success=rows.get("on_success"),
+        failure=rows.get("on_failure"),
+        keep=kept,
+        quiet=not queue.options.events,
+        layout=queue._layout_number,
+    )
+    return JobBatch(queue, name)
 
 
 async def create_within(
-    queue: JobQueue,
-    runtime: Runtime,
-    given: Mapping[str, JobInput | None],
-    create: Callable[[Callbacks], Awaitable[JobBatch]],
+    queue: JobQueue, given: Mapping[str, JobInput | None], create: Callable[[Callbacks], Awaitable[JobBatch]]
 ) -> JobBatch:
     """Create a batch within the queue's middleware, which may change the data and headers of its callbacks.
 
     Args:
         queue: Queue of the batch, with its middleware.
-        runtime: Runtime of the queue.
         given: The callbacks, by option; None = no callback.
         create: Creates the batch with these callbacks.
 
@@ -113,36 +110,19 @@ async def create_within(
         GlideMQValidationError: If a callback is invalid.
     """
     callbacks: Callbacks = {}
-    new: dict[str, NewJob] = {}
     for option, callback in given.items():
-        if callback is None:
-            continue
-        try:
-            spec = callbacks[option] = JobSpec.parse(callback, option)
-            options = JobOptions.of_job(queue.options.default_job_options, spec.options)
-        except GlideMQValidationError as error:
-            name_within(error, option)
-            raise
-        reject_unusable(options, f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
-        new[option] = NewJob(queue.name, spec.name, spec.data, options)
-    middleware = queue.options.middleware
-    if not middleware or not new:
-        return await create(callbacks)
+        if callback is not None:
+            entry = entry_of(callback, queue.options.default_job_options, option)
+            reject_unusable(entry[2], f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
+            callbacks[option] = entry
 
-    async def create_changed() -> JobBatch:
-        return await create(
-            {
-                option: JobSpec(job.name, job.data, job.with_headers(callbacks[option].options))
-                for option, job in new.items()
-            }
-        )
+    async def create_changed(changed: Iterable[Entry]) -> JobBatch:
+        return await create(dict(zip(callbacks, changed, strict=True)))
 
-    return await add_within(middleware, list(new.values()), create_changed, blocking=runtime is BLOCKING_RUNTIME)
-
-
-def _row(queue: JobQueue, link: QueueLink, option: str, spec: JobSpec) -> Row:
-    options = JobOptions.of_job(queue.options.default_job_options, spec.options)
-    return encode_row(link, spec.name, spec.data, options, f"{option}.data")
+    return await add_within(
+        queue.options.middleware, repeat(queue.name), callbacks.values(), create_changed,
+        blocking=queue._runtime.is_blocking,
+    )  # fmt: skip
 
 
 async def get_batch(self: JobQueue, batch: str | BatchRef) -> JobBatch:
@@ -172,7 +152,7 @@ async def iter_batches(self: JobQueue) -> AsyncIterator[JobBatch]:
     """
     link, cursor = await self._connected(), ""
     while True:
-        page = await link.transport.call(calls.batches(link.keys.meta, cursor, _PAGE))
+        page = await link.call(calls.batches, cursor, _PAGE)
         for name in dict.fromkeys(page.ids):
             yield JobBatch(self, name)
         cursor = page.cursor

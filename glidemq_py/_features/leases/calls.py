@@ -8,10 +8,6 @@ from typing import Final, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 
-__all__ = [
-    "CONSUMER", "EndReply", "ExtendReply", "Leased", "ReleaseReply", "end_leases", "extend_leases", "release_leases",
-]  # fmt: skip
-
 CONSUMER: Final = "leases"
 """Consumer of all leases of a queue (``lua/features/leases/leases.lua``)."""
 
@@ -61,16 +57,16 @@ class EndReply(NamedTuple):
 def extend_leases(meta: str, duration: int, leases: Sequence[Leased]) -> Call[ExtendReply]:
     """Extend leases: they end ``duration`` ms from now."""
     arguments = requests.extend_leases(duration=duration, leases=leases)
-    return Call("extend_leases", meta, arguments, reader(ExtendReply), repeatable=True)
+    return Call("extend_leases", meta, arguments, reader(ExtendReply))
 
 
 def release_leases(meta: str, owner: str, cursor: str, quiet: bool) -> Call[ReleaseReply]:
     """Release leases of an owner, reading those of the queue from ``cursor`` ('' = the first) on."""
     arguments = requests.release_leases(owner=owner, cursor=cursor, quiet=quiet)
-    return Call("release_leases", meta, arguments, reader(ReleaseReply), repeatable=True)
+    return Call("release_leases", meta, arguments, reader(ReleaseReply))
 
 
 def end_leases(meta: str, quiet: bool) -> Call[EndReply]:
     """End leases that are over, at most 100, the oldest first."""
     arguments = requests.end_leases(quiet=quiet)
-    return Call("end_leases", meta, arguments, reader(EndReply), repeatable=True)
+    return Call("end_leases", meta, arguments, reader(EndReply))

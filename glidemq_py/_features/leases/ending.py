@@ -10,8 +10,6 @@ from glidemq_py._features.leases.exchanging import deliver, log_attempt
 from glidemq_py._job.link import QueueLink
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Ended", "end_expired"]
-
 
 class Ended(NamedTuple):
     """Result of `end_expired`."""
@@ -34,7 +32,7 @@ async def end_expired(link: QueueLink, *, quiet: bool) -> Ended:
     """
     count = 0
     while True:
-        reply = await link.transport.call(end_leases(link.keys.meta, quiet))
+        reply = await link.call(end_leases, quiet)
         if TELEMETRY.on and (reply.recovered or reply.failed):
             for meter in TELEMETRY.meters:
                 meter.stalled(link.keys.name, len(reply.recovered), len(reply.failed))
@@ -44,7 +42,7 @@ async def end_expired(link: QueueLink, *, quiet: bool) -> Ended:
             what = "failed (its lock or timeout expired, and its maximum of stalls or attempts is reached)"
             _log(link, logging.ERROR, job_id, "stalled-out", what)
         if reply.outbox_pending:
-            await deliver(link)
+            await link.runtime.there(deliver(link))
         ended = len(reply.recovered) + len(reply.failed)
         count += ended
         if not ended or reply.wait != 0:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from glidemq_py._core.calls import Call, reading, working
+from glidemq_py._client.runtime import uncancelled
+from glidemq_py._core.calls import Call, pieces, reading, working
 from glidemq_py._core.calls.working import (
     AttemptStatus,
     BudgetVerdicts,
@@ -35,7 +36,7 @@ from glidemq_py._features.retention import kept
 from glidemq_py._features.retries import is_retried, retry_delay
 from glidemq_py._features.signals import signal_row
 from glidemq_py._features.usage.calls import check_budget
-from glidemq_py._job.failure_text import reason_of, stacktraces_with, stored_text
+from glidemq_py._job.failure_text import reason_of, stacktraces_with, stored_text, unstored_error
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import (
@@ -44,6 +45,7 @@ from glidemq_py.errors import (
     DelayedError,
     GlideMQError,
     GlideMQValidationError,
+    JobRevokedError,
     JobSignal,
 )
 from glidemq_py.telemetry.state import TELEMETRY
@@ -53,11 +55,6 @@ if TYPE_CHECKING:
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.middleware.middleware import Middleware
 
-__all__ = ["ROWS_PER_CALL", "BegunExchange", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report",
-           "completed_row", "deliver", "exchange", "exchange_call", "exchange_rows", "facts_of", "failed_rows",
-           "is_complete", "log_attempt", "outcomes_of", "release_unclaimed", "released_row",
-           "returned_row", "within_budgets"]  # fmt: skip
-
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
 
@@ -66,9 +63,7 @@ _MESSAGE_CHARS: Final = 300
 _BUDGET_PAUSE_MS: Final = 86_400_000
 _UNKNOWN_BUDGET_MS: Final = 1_000
 _OK: Final = int(AttemptStatus.OK)
-_FEWER: Final = int(ExchangeFlags.FEWER)
 _OUTBOX_PENDING: Final = int(ExchangeFlags.OUTBOX_PENDING)
-_LACKS_SHARE: Final = int(ExchangeFlags.LACKS_SHARE)
 
 
 class LeaseOutcome(StrEnum):
@@ -217,20 +212,25 @@ async def failed_rows(link: QueueLink, failures: Sequence[tuple[Lease[Any, Any],
     """
     unknown = [lease._facts.id for lease, _ in failures if lease._run is None]
     known = await _read_stored(link, unknown) if unknown else {}
-    return [
-        _failed_row(
-            link, lease, known.get(lease._facts.id) if lease._run is None else _stored_of(lease._run), error, retry
-        )
-        for lease, error in failures
-    ]
+    rows: list[Finished] = []
+    for lease, error in failures:
+        stored = known.get(lease._facts.id) if lease._run is None else _stored_of(lease._run)
+        try:
+            row = _failed_row(link, lease, stored, error, retry)
+        except GlideMQError:
+            raise
+        except BaseException as raised:  # by the error, which is an object of the application
+            unstored = unstored_error("error of the lease", raised)
+            row = _failed_row(link, lease, stored, unstored, retry)
+        rows.append(row)
+    return rows
 
 
 async def _read_stored(link: QueueLink, ids: list[str]) -> dict[str, _Stored]:
     fields = ("opts", "attemptsMade", "stacktrace")
     found: dict[str, _Stored] = {}
-    for start in range(0, len(ids), ROWS_PER_CALL):
-        call = reading.records(link.keys.meta, ids[start : start + ROWS_PER_CALL], fields)
-        for job_id, (opts, made, stacktrace) in await link.transport.call(call):
+    for piece in pieces(ids, ROWS_PER_CALL):
+        for job_id, (opts, made, stacktrace) in await link.call(reading.records, piece, fields):
             text = opts if isinstance(opts, str) else "{}"
             count = int(made) if isinstance(made, str) and made.isdecimal() else 0
             found[job_id] = _Stored(read_stored_options(text), text, count, stacktrace)
@@ -255,7 +255,8 @@ def _failed_row(
     options = stored.options
     failure = error if isinstance(error, BaseException) else GlideMQError(reason)
     limit = options.attempts or 0
-    permanent = not retry or not is_retried(failure, None, ())
+    discarded = lease._run is not None and lease._run.job.discarded
+    permanent = not retry or discarded or not is_retried(failure, None, ())
     if permanent:
         limit = 0
     earlier = stored.stacktrace if isinstance(stored.stacktrace, str) else "[]"
@@ -281,8 +282,6 @@ class Exchanged(NamedTuple):
     """In how many ms the next job is due; -1 = unknown."""
     now: int
     """Time of the server, epoch ms."""
-    has_fewer: bool
-    """Whether no further job was ready."""
 
 
 async def exchange(
@@ -303,7 +302,7 @@ async def exchange(
     """
     link = await (queue._first_connected() if reports else queue._connected())
     outcomes: list[LeaseOutcome] = []
-    found = Exchanged([], [], -1, 0, False)
+    found = Exchanged([], [], -1, 0)
     for start in range(0, max(1, len(reports)), ROWS_PER_CALL):
         piece = reports[start : start + ROWS_PER_CALL]
         is_last = start + ROWS_PER_CALL >= len(reports)
@@ -320,9 +319,8 @@ async def _call(
     runs = _runs_of(link, reply)
     if reply.budgets is not None:
         within = within_budgets(queue, link, runs, reply.budgets)
-        runs = await link.runtime.uncancelled(within, lambda late: _release_runs(queue, late))
-    has_fewer = bool(reply.flags & _FEWER)
-    return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
+        runs = await link.runtime.there(uncancelled(within, lambda late: _release_runs(queue, late)))
+    return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now)
 
 
 class BegunExchange(NamedTuple):
@@ -358,8 +356,6 @@ def outcomes_of(
     link: QueueLink, reports: Sequence[Report], reply: ExchangeReply, *, is_repeated: bool = False
 ) -> list[LeaseOutcome]:
     """Return the outcome of each report. ``is_repeated``: the reply of an earlier call with them was lost."""
-    if reply.flags & _LACKS_SHARE and link.lacks_share is not None:
-        link.lacks_share()
     statuses = reply.statuses
     if not TELEMETRY.on and len(statuses) == len(reports) == statuses.count(_OK):
         return [LeaseOutcome.COMPLETED] * len(reports)  # the usual case, at no cost
@@ -389,7 +385,7 @@ async def exchange_rows(
         reply = await link.transport.call(call)
     outcomes = outcomes_of(link, reports, reply, is_repeated=sent)
     if reply.flags & _OUTBOX_PENDING:
-        await link.runtime.uncancelled(deliver(link), lambda _: release_unclaimed(queue, link, reply))
+        await link.runtime.there(uncancelled(deliver(link), lambda _: release_unclaimed(queue, link, reply)))
     return reply, outcomes
 
 
@@ -397,16 +393,20 @@ def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseO
     if sent or status == AttemptStatus.ALREADY:
         status = working.status_after_lost_reply(report.row, report.attempts_made, status)
     outcome = _OUTCOMES.get(status, LeaseOutcome.LOST)
-    if TELEMETRY.on:
-        for meter in TELEMETRY.meters:
-            meter.job_reported(link.queue_name, "", str(outcome) if outcome.applied else "stale")
     row, name = report.row, link.queue_name
+    is_cancelled = isinstance(row, working.Failed) and row.failed_type == JobRevokedError.__name__
+    if TELEMETRY.on:
+        counted = "stale" if not outcome.applied else "cancelled" if is_cancelled else str(outcome)
+        for meter in TELEMETRY.meters:
+            meter.job_reported(name, "", counted)
     shown = row.id if link.partition is None else link.partition.id_of(row.id)
     if not outcome.applied:
         log_attempt(logging.WARNING, name, shown, "discarded", "discarded the report of a lost lease")
     elif isinstance(row, working.Failed) and outcome is LeaseOutcome.RETRYING:
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
         log_attempt(logging.WARNING, name, shown, "retrying", f"failed ({what}); retried in {row.backoff} ms")
+    elif is_cancelled:
+        log_attempt(logging.INFO, name, shown, "revoked", "revoked")
     elif isinstance(row, working.Failed):
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
         log_attempt(logging.ERROR, name, shown, "failed", f"failed ({what}); {_end_of(row)}")

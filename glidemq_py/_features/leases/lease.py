@@ -8,8 +8,10 @@ from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.misuse import Connected
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.leases import exchanging
 from glidemq_py._features.leases.calls import Leased, extend_leases
@@ -29,8 +31,6 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
 
-__all__ = ["DEFAULTS", "MAX_LOCK_MS", "Lease", "lock_ms", "maker", "report_all"]
-
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
@@ -40,7 +40,7 @@ DEFAULTS = FetchOptions(1, 30_000, "", Expiry.STALL)
 """Arguments of a fetch that follows no other."""
 
 
-class Lease(Generic[DataT, ResultT]):
+class Lease(Connected, Generic[DataT, ResultT]):
     """A job that was fetched without a worker, and the right to report its result.
 
     `Queue.fetch` and `Queue.lease` return leases. A lease ends with its report, or when its lock expires. Every call
@@ -259,11 +259,8 @@ async def extend_all(
     ms = lock_ms("duration", duration)
     link = await connect()
     found: list[tuple[LeaseOutcome, int]] = []
-    for start in range(0, len(leases), exchanging.ROWS_PER_CALL):
-        piece = leases[start : start + exchanging.ROWS_PER_CALL]
-        reply = await link.transport.call(
-            extend_leases(link.keys.meta, ms, [Leased(*each._facts[:5]) for each in piece])
-        )
+    for piece in pieces(leases, exchanging.ROWS_PER_CALL):
+        reply = await link.call(extend_leases, ms, [Leased(*each._facts[:5]) for each in piece])
         for lease, status, deadline in zip(piece, reply.statuses, reply.deadlines, strict=True):
             lease.expires_at = deadline or lease.expires_at
             found.append((_EXTENDED.get(status, LeaseOutcome.LOST), deadline))

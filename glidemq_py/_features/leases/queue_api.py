@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from glidemq_py._client.runtime import BLOCKING_RUNTIME
 from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int, check_text
-from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._core.times import Milliseconds, monotonic, to_ms
 from glidemq_py._features.leases import exchanging
 from glidemq_py._features.leases.calls import release_leases as release_call
 from glidemq_py._features.leases.exchanging import (
@@ -27,23 +26,9 @@ from glidemq_py._features.leases.exchanging import (
 from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
 from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py._features.middleware.around import enter_run
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
+from glidemq_py.errors import GlideMQValidationError, JobSignal, LeaseLostError
 from glidemq_py.telemetry.spans import observing
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = [
-    "LeaseContext",
-    "LeaseHandle",
-    "LeaseReport",
-    "check_distinct",
-    "complete_leases",
-    "extend_leases",
-    "fail_leases",
-    "fetch",
-    "lease",
-    "release_leases",
-    "release_owner",
-]
 
 MAX_WAIT_MS = 3_600_000
 _OWNER_CHARS = 256
@@ -107,15 +92,16 @@ async def fetch(
     """
     options = _fetch_options(self, count, lock_duration, owner, count_expiry)
     patience = to_ms("wait", wait, maximum=MAX_WAIT_MS) / 1_000
-    until = time.monotonic() + patience
+    until = monotonic() + patience
     make = maker(self, options)
     wakes = await self._wake_ups() if patience else None
     while True:
         found = await exchange(self, (), options, make)
-        left = until - time.monotonic()
+        left = until - monotonic()
         if found.leases or wakes is None or left <= 0:
             return found.leases
-        await wakes.wait(left, None if found.next_due < 0 else found.next_due / 1_000)
+        due = None if found.next_due < 0 else found.next_due / 1_000
+        await self._runtime.there(wakes.wait(left, due))
 
 
 def _fetch_options(
@@ -154,7 +140,7 @@ class LeaseContext:
         self._around = stack = AsyncExitStack()
         if TELEMETRY.on:
             stack.enter_context(observing((lease.job,), False))
-        blocking = self._queue._runtime is BLOCKING_RUNTIME
+        blocking = self._queue._runtime.is_blocking
         try:
             await enter_run(stack, self._queue._middleware, lease.job, blocking=blocking)
         except BaseException as error:
@@ -187,11 +173,12 @@ class LeaseContext:
     async def _report(self, error: BaseException | None) -> bool:
         """Report the lease with the error of the block. Return True if the error ends here."""
         lease = self._lease
-        if lease is None or lease.ended or isinstance(error, LeaseLostError):
+        kind = type(error)  # isinstance() would use a __class__ of the application
+        if lease is None or lease.ended or issubclass(kind, LeaseLostError):
             return False
         if error is None:
             await lease.complete()
-        elif isinstance(error, JobSignal):
+        elif issubclass(kind, JobSignal):
             await lease.fail(error)
             return True
         else:
@@ -203,9 +190,10 @@ async def _report_quietly(lease: Lease[Any, Any], error: Exception | None) -> No
     """Fail or release a lease while an exception propagates, which must not be replaced."""
     try:
         await (lease.release() if error is None else lease.fail(error))
-    except GlideMQError as failure:
+    except Exception as failure:
         if error is not None:
-            error.add_note(f"glidemq_py: reporting job {lease.id!r} failed: {failure}")
+            with contextlib.suppress(BaseException):
+                error.add_note(f"glidemq_py: reporting job {lease.id!r} failed: {failure}")
 
 
 def lease(
@@ -355,7 +343,7 @@ async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
     link = await self._connected()
     released, cursor = 0, ""
     while True:
-        reply = await link.transport.call(release_call(link.keys.meta, name, cursor, not self.options.events))
+        reply = await link.call(release_call, name, cursor, not self.options.events)
         released, cursor = released + reply.released, reply.cursor
         if not cursor:
             return released

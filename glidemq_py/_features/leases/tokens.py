@@ -10,10 +10,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, Keep
-from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.names import parse_job_id, partition_home
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-
-__all__ = ["LeaseFacts", "PlainFacts", "decode_token", "encode_token", "queue_names"]
 
 _VERSION: Final = "l1."
 _MAX_CHARS: Final = 4_096
@@ -103,6 +101,7 @@ def decode_token(prefix: str, queue: str, token: object) -> LeaseFacts:
 
 def queue_names(prefix: str, name: str, other_prefix: str, other_name: str) -> tuple[str, str]:
     """Return what to call two queues in a message: their names, with the prefixes if only these differ."""
+    name, other_name = (partition_home(each) or each for each in (name, other_name))
     if name != other_name:
         return repr(name), repr(other_name)
     return f"{name!r} (prefix {prefix!r})", f"{other_name!r} (prefix {other_prefix!r})"

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from typing import Any, Final
 
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.runtime import uncancelled
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.times import monotonic
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
-
-__all__ = ["WakeUps"]
 
 _log = get_logger(__name__)
 
 POLL_MS: Final = 850
 """Longest read, as that of workers: jobs that a Node peer adds to a list wake no reader."""
 _LATE_S: Final = 0.2
-_TIMEOUT_LATE_S: Final = 0.1
-"""The server may end a read without entries so much later than its timeout."""
 _RETRY_S: Final = 0.02
 
 _orphans: set[asyncio.Task[Any]] = set()
@@ -39,14 +36,12 @@ class WakeUps:
     Args:
         transport: The queue's connection; the reads have one of their own.
         keys: Keys of the queue.
-        runtime: Runtime of the queue.
     """
 
-    def __init__(self, transport: Transport, keys: QueueKeys, runtime: Runtime) -> None:
+    def __init__(self, transport: Transport, keys: QueueKeys) -> None:
         self._shared = transport
         self._keys = keys
-        self._runtime = runtime
-        self._turn = runtime.lock()
+        self._turn = asyncio.Lock()
         self._reading: ReadConnection | None = None
         self._closed = False
 
@@ -61,26 +56,17 @@ class WakeUps:
             ClosedError: If the queue was closed.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        until = time.monotonic() + (seconds if due is None else min(seconds, due))
-        limit = min(until - time.monotonic(), POLL_MS / 1_000)
-        # A thread cannot end its read: it ends early, and the thread sleeps until the time.
-        early = _TIMEOUT_LATE_S if due is not None and self._runtime is BLOCKING_RUNTIME else 0
-        try:
-            async with self._runtime.limit(limit if due is not None else limit + _LATE_S), self._turn:
-                block = int((min(limit, until - time.monotonic()) - early) * 1_000)
-                if (block > 0 or not early) and await self._read(max(1, block)):
-                    return
-        except TimeoutError:
-            return
-        left = until - time.monotonic()
-        if early and 0 < left <= early:
-            await self._runtime.sleep(left)
+        until = monotonic() + (seconds if due is None else min(seconds, due))
+        limit = min(until - monotonic(), POLL_MS / 1_000)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit if due is not None else limit + _LATE_S), self._turn:
+                await self._read(max(1, int(min(limit, until - monotonic()) * 1_000)))
 
-    async def _read(self, block: int) -> bool:
-        """Read for ``block`` ms. Return True if jobs may be ready."""
+    async def _read(self, block: int) -> None:
+        """Read for ``block`` ms, or until jobs may be ready."""
         self._check_open()
         if self._reading is None:
-            opened = await self._runtime.uncancelled(open_reader(self._shared), self._unused)
+            opened = await uncancelled(open_reader(self._shared), self._unused)
             try:
                 self._check_open()  # it may have been closed meanwhile
             except ClosedError:
@@ -92,15 +78,14 @@ class WakeUps:
             "STREAMS", self._keys.stream, self._keys.wake, ">", ">",
         )  # fmt: skip
         try:
-            return bool(await self._runtime.uncancelled(self._reading.command(*command), self._orphaned))
+            await uncancelled(self._reading.command(*command), self._orphaned)
         except (ClosedError, GlideMQConnectionError):
             self._reading = None
             raise
         except GlideMQError as error:
             # Usually a missing group (after FLUSHALL), which the next fetch creates.
             _log.debug("queue %r: waiting for a wake-up failed: %s", self._keys.name, error)
-            await self._runtime.sleep(_RETRY_S)
-            return True
+            await asyncio.sleep(_RETRY_S)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -19,27 +19,6 @@ from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_g
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "GroupReply",
-    "QueueLimitsReply",
-    "Setting",
-    "block_group",
-    "get_global_concurrency",
-    "get_global_limits",
-    "get_global_rate_limit",
-    "get_group",
-    "group_info",
-    "limit_group",
-    "limit_queue",
-    "queue_limits",
-    "rate_limit_group",
-    "remove_global_rate_limit",
-    "set_global_concurrency",
-    "set_global_rate_limit",
-    "set_group_limits",
-    "to_ttl",
-]
-
 Setting = tuple[int, int] | int
 """A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
 
@@ -73,9 +52,6 @@ class QueueLimitsReply(NamedTuple):
     """Jobs fetched in the current window; 0 between two windows."""
     rate_wait: int = 0
     """Milliseconds until the next window."""
-    total: int = -1
-    """Of partition 0, the concurrency of the whole queue; -1 = it is not stored."""
-    total_ttl: int = -1
 
 
 def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Call[int]:
@@ -84,35 +60,29 @@ def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Cal
     After ``ttl`` ms (0 = never) the limits that applied before apply again.
     """
     request = requests.limit_queue(concurrency=concurrency, rate=rate, ttl=ttl)
-    return Call("limit_queue", meta, request, int, repeatable=True)
+    return Call("limit_queue", meta, request, int)
 
 
 def queue_limits(meta: str) -> Call[QueueLimitsReply]:
     """Return the limits of the queue that apply now."""
-    return Call("queue_limits", meta, (), reader(QueueLimitsReply), repeatable=True)
+    return Call("queue_limits", meta, (), reader(QueueLimitsReply))
 
 
 def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
     """Set the limits of a group: concurrency, rate as (jobs, ms), bucket as (capacity, refill per s) in millitokens."""
     return Call(
-        "limit_group",
-        meta,
-        requests.limit_group(key=key, concurrency=concurrency, rate=rate, bucket=bucket),
-        int,
-        repeatable=True,
+        "limit_group", meta, requests.limit_group(key=key, concurrency=concurrency, rate=rate, bucket=bucket), int
     )
 
 
 def block_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
     """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
-    return Call(
-        "rate_limit_group", meta, requests.rate_limit_group(key=key, ms=ms, replace=int(replace)), int, repeatable=True
-    )
+    return Call("rate_limit_group", meta, requests.rate_limit_group(key=key, ms=ms, replace=int(replace)), int)
 
 
 def group_info(meta: str, key: str) -> Call[GroupReply | None]:
     """Return the current state of a group, or None."""
-    return Call("group_info", meta, requests.group_info(key=key), _group, repeatable=True)
+    return Call("group_info", meta, requests.group_info(key=key), _group)
 
 
 def _group(reply: bytes) -> GroupReply | None:
@@ -140,13 +110,7 @@ async def set_global_concurrency(self: ConnectedQueue, concurrency: int, *, ttl:
     """
     number, ms = check_int("concurrency", concurrency, 0, MAX_COUNT), to_ttl(ttl)
     link = await self._connected()
-    await link.transport.call(limit_queue(link.keys.meta, number, False, ms))
-
-
-async def get_global_concurrency(self: ConnectedQueue) -> int:
-    """Return the limit of active jobs of the whole queue that applies now; 0 = no limit."""
-    link = await self._connected()
-    return (await link.transport.call(queue_limits(link.keys.meta))).concurrency
+    await link.call(limit_queue, number, False, ms)
 
 
 async def set_global_rate_limit(
@@ -164,18 +128,13 @@ async def set_global_rate_limit(
     """
     rate, ms = RateLimit(max, duration), to_ttl(ttl)
     link = await self._connected()
-    await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration), ms))
-
-
-async def get_global_rate_limit(self: ConnectedQueue) -> RateLimit | None:
-    """Return the rate limit of the queue that applies now, or None."""
-    return (await get_global_limits(self)).rate_limit
+    await link.call(limit_queue, False, (rate.max, rate.duration), ms)
 
 
 async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
     """Return the limits of the whole queue that apply now, for how long, and the use of the rate limit."""
     link = await self._connected()
-    found = await link.transport.call(queue_limits(link.keys.meta))
+    found = await link.call(queue_limits)
     rated = found.rate_max > 0 and found.rate_ms > 0
     return GlobalLimits(
         concurrency=found.concurrency or None,
@@ -190,7 +149,7 @@ async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
 async def remove_global_rate_limit(self: ConnectedQueue) -> None:
     """Remove the rate limit of the queue."""
     link = await self._connected()
-    await link.transport.call(limit_queue(link.keys.meta, False, 0))
+    await link.call(limit_queue, False, 0)
 
 
 # -- groups ----------------------------------------------------------------------------------------------
@@ -217,7 +176,7 @@ async def rate_limit_group(
     name, ms = validate_ordering_key("key", key), to_ms("duration", duration, minimum=1)
     replace = check_choice("extend", extend, _EXTEND) == "replace"
     link = await self._connected()
-    return await link.transport.call(block_group(link.keys.meta, name, ms, replace))
+    return await link.call(block_group, name, ms, replace)
 
 
 async def set_group_limits(
@@ -255,14 +214,14 @@ async def set_group_limits(
         tokens = parse_nested("token_bucket", token_bucket, TokenBucket)
         bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
     link = await self._connected()
-    await link.transport.call(limit_group(link.keys.meta, name, _setting(width), rate, bucket))
+    await link.call(limit_group, name, _setting(width), rate, bucket)
 
 
 async def get_group(self: ConnectedQueue, key: str) -> GroupInfo | None:
     """Return the current state of an ordering group; None if it does not exist."""
     name = validate_ordering_key("key", key)
     link = await self._connected()
-    found = await link.transport.call(group_info(link.keys.meta, name))
+    found = await link.call(group_info, name)
     if found is None:
         return None
     rated = found.rate_max > 0 and found.rate_ms > 0

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["Times", "bucket_of", "middle_of"]
-
 _LONGEST: Final = 2**40
 """34 years, in ms."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import DAY_MS, Milliseconds, epoch_ms, to_instant, to_ms
@@ -17,17 +18,6 @@ from glidemq_py._features.metrics_by_name.histogram import Times
 from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = [
-    "DurationStats",
-    "MetricsByName",
-    "MetricsByNameSetting",
-    "get_metrics_by_name",
-    "get_metrics_by_name_setting",
-    "get_metrics_of_partitions",
-    "read_metrics_by_name_setting",
-    "set_metrics_by_name",
-]
 
 _FIELD: Final = "metricsByName"
 _MOST_MINUTES: Final = 43_200
@@ -104,14 +94,14 @@ async def set_metrics_by_name(self: ConnectedQueue, minutes: int = 1_440, *, max
     kept = check_int("minutes", minutes, 0, _MOST_MINUTES)
     names = check_int("max_names", max_names, 1, _MOST_NAMES)
     link = await self._connected()
-    request = requests.set_metrics_by_name(text=f"{kept}|{names}" if kept else False)
-    await link.transport.call(Call("set_metrics_by_name", link.keys.meta, request, int, repeatable=True))
+    text = f"{kept}|{names}" if kept else None
+    await link.call(set_settings, metricsByName=text)
 
 
 async def get_metrics_by_name_setting(self: ConnectedQueue) -> MetricsByNameSetting:
     """Return whether and how long the queue keeps figures per job name."""
     link = await self._connected()
-    return read_metrics_by_name_setting(await link.transport.command("HGET", link.keys.meta, _FIELD))
+    return read_metrics_by_name_setting(await link.command("HGET", link.keys.meta, _FIELD))
 
 
 def read_metrics_by_name_setting(text: bytes | None) -> MetricsByNameSetting:
@@ -189,8 +179,7 @@ class _Asked:
         """Add the figures of a queue. The first one sets the end of the range if that is now."""
         cursor = 0
         while True:
-            call = _page_call(link.keys.meta, self._last, self._minutes, self._name, cursor)
-            page = await link.transport.call(call)
+            page = await link.call(_page_call, self._last, self._minutes, self._name, cursor)
             self._last, cursor = page.last, page.cursor
             first = self._last - self._last % MINUTE_MS - (self._minutes - 1) * MINUTE_MS
             for row in page.rows:
@@ -214,7 +203,7 @@ class _Page(NamedTuple):
 
 def _page_call(meta: str, last: int, minutes: int, name: object, cursor: int) -> Call[_Page]:
     request = requests.metrics_by_name(last=last, minutes=minutes, name=name, cursor=cursor)
-    return Call("metrics_by_name", meta, request, reader(_Page), repeatable=True)
+    return Call("metrics_by_name", meta, request, reader(_Page))
 
 
 class _Sums:

@@ -7,8 +7,6 @@ from typing import Final
 from glidemq_py._core.calls.working import AttemptStatus, NameMetrics, NameMetricsReport
 from glidemq_py._features.metrics_by_name.histogram import Times
 
-__all__ = ["MINUTE_MS", "Recorder"]
-
 MINUTE_MS: Final = 60_000
 _NAMES: Final = 1_000
 """Names per minute in the memory of a worker; the others share a row."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
+from glidemq_py._core.queue_options import Entry
 from glidemq_py._features.middleware.middleware import Entered, Middleware, NewJob
-from glidemq_py.errors import GlideMQValidationError, MiddlewareError, UnsupportedOptionError
-
-__all__ = ["add_within", "batch_within", "enter_run", "handler_within"]
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 T = TypeVar("T")
 Stack = TypeVar("Stack", ExitStack, AsyncExitStack)
@@ -17,23 +16,30 @@ Stack = TypeVar("Stack", ExitStack, AsyncExitStack)
 
 async def add_within(
     middleware: Sequence[Middleware],
-    jobs: Sequence[NewJob] | NewJob,
-    add: Callable[[], Awaitable[T]],
+    queues: Iterable[str],
+    jobs: Iterable[Entry],
+    add: Callable[[Iterable[Entry]], Awaitable[T]],
     *,
     blocking: bool,
+    is_one: bool = False,
 ) -> T:
     """Call ``add`` within the middleware and return its result.
 
     Args:
         middleware: The outermost first.
-        jobs: The job of an add, or the jobs of a bulk or flow; ``add`` reads them after all middleware was entered.
-        add: Encodes and adds the jobs.
+        queues: Names of the jobs' queues.
+        jobs: Names, data and options of the jobs.
+        add: Encodes and adds the jobs, which the middleware may have changed.
         blocking: True if the caller has no event loop.
+        is_one: The job is that of an add, not the only one of a bulk or flow.
 
     Raises:
-        UnsupportedOptionError: If a middleware is asynchronous and the caller is blocking.
-        MiddlewareError: If a middleware suppresses an error.
+        GlideMQValidationError: If a middleware is asynchronous and the caller is blocking.
+        GlideMQError: If a middleware suppresses an error.
     """
+    new = [NewJob(queue, *job) for queue, job in zip(queues, jobs, strict=False)] if middleware else []
+    if not new:
+        return await add(jobs)
     left: list[tuple[Middleware, bool]] = []
     """The middleware in the order in which it was left, each with True if an error remained."""
     causes: list[BaseException] = []
@@ -42,15 +48,18 @@ async def add_within(
         async with stack:
             try:
                 for each in middleware:
-                    found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
+                    found = each.add(new[0]) if is_one else each.add_bulk(new)
                     stack.push(_recorder(left, each))
                     await _enter(stack, each, found, "the blocking API" if blocking else "")
-                return await add()
+                return await add([job.changed() for job in new])
             except BaseException as error:
                 causes.append(error)
                 raise
         owner = next(each for each, has_error in left if not has_error)
-        raise MiddlewareError(type(owner).__qualname__, type(causes[0]).__qualname__) from causes[0]
+        raise GlideMQError(
+            f"middleware {type(owner).__qualname__} suppressed {type(causes[0]).__qualname__}: the jobs may not have "
+            "been added; its context manager must not suppress the errors of an add"
+        ) from causes[0]
     finally:
         causes.clear()  # the error refers to this frame
 
@@ -125,6 +134,6 @@ def _not_here(owner: Middleware, context: Any, blocking_for: str) -> GlideMQVali
     # The class, not the object: the text is stored with failed jobs, and counted by its words.
     if blocking_for and hasattr(context, "__aenter__"):
         problem = f"returned an asynchronous context manager, which {blocking_for} cannot enter; use @contextmanager"
-        return UnsupportedOptionError("middleware", type(owner), problem)
+        return GlideMQValidationError("middleware", type(owner), problem)
     problem = "a method must return a context manager or None (is @contextmanager missing?)"
     return GlideMQValidationError("middleware", type(owner), problem)

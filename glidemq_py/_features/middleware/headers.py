@@ -7,8 +7,6 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["NO_HEADERS", "Headers", "parse_headers", "read_headers"]
-
 MAX_HEADERS: Final = 100
 MAX_CHARS: Final = 16_384
 """Maximum length of all names and values together, characters."""

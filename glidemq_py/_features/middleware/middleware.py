@@ -16,8 +16,6 @@ from glidemq_py._features.middleware.headers import NO_HEADERS
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["ContextHeaders", "Entered", "Middleware", "NewJob", "parse_middleware"]
-
 Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any] | None
 """Type of the values that methods of a middleware may return."""
 
@@ -42,11 +40,11 @@ class NewJob:
         self.options = options
         self.headers: dict[str, str] = dict(options.headers or NO_HEADERS)
 
-    def with_headers(self, options: JobOptions) -> JobOptions:
-        """Return options of the job with its current headers. Raises GlideMQValidationError if these are invalid."""
+    def changed(self) -> tuple[str, Any, JobOptions]:
+        """Return name, data, and options with the current headers. Raises GlideMQValidationError."""
         if self.headers == (self.options.headers or NO_HEADERS):
-            return options
-        return JobOptions.merge(options, JobOptions(headers=self.headers))
+            return self.name, self.data, self.options
+        return self.name, self.data, JobOptions.merge(self.options, JobOptions(headers=self.headers))
 
     def __repr__(self) -> str:
         return f"<NewJob {self.name!r} of queue {self.queue!r}>"

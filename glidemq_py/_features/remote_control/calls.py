@@ -8,8 +8,6 @@ from typing import NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 
-__all__ = ["Sent", "control_replies", "control_reply", "control_workers"]
-
 
 @declared("control_workers_reply")
 class Sent(NamedTuple):
@@ -29,13 +27,13 @@ def control_workers(meta: str, command: str, workers: Sequence[str]) -> Call[Sen
 def control_reply(meta: str, request: str, worker: str, text: str) -> Call[int]:
     """Store the answer of a worker for a minute."""
     arguments = requests.control_reply(request=request, worker=worker, text=text)
-    return Call("control_reply", meta, arguments, int, repeatable=True)
+    return Call("control_reply", meta, arguments, int)
 
 
 def control_replies(meta: str, request: str, workers: Sequence[str]) -> Call[list[str | None]]:
     """Return the answers of workers; None = none yet."""
     arguments = requests.control_replies(request=request, workers=workers)
-    return Call("control_replies", meta, arguments, _texts, repeatable=True)
+    return Call("control_replies", meta, arguments, _texts)
 
 
 def _texts(reply: list[bytes | None]) -> list[str | None]:

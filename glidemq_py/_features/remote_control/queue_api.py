@@ -18,18 +18,6 @@ from glidemq_py._features.remote_control import calls
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import SerializationError, WorkerCommandError, WorkerNotFoundError, WorkerTimeoutError
 
-__all__ = [
-    "RunningJob",
-    "WorkerActivity",
-    "cancel_on_worker",
-    "inspect_workers",
-    "ping_workers",
-    "quiet_workers",
-    "resize_workers",
-    "resume_workers",
-    "send_command",
-]
-
 _TIMEOUT_MS: Final = 15_000
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.25
 _MAX_CONCURRENCY: Final = 10_000
@@ -234,7 +222,8 @@ async def send_command(
     deadline = time.monotonic() + wait_ms / 1000
     request = secrets.token_hex(12)
     text = json.dumps({"request": request, "action": action, "argument": argument})
-    reply = await transport.call(calls.control_workers(keys.meta, text, [] if worker is None else [worker]))
+    call = calls.control_workers(keys.meta, text, [] if worker is None else [worker])
+    reply = await transport.call(call.once() if action == "cancel" else call)  # a second cancel answers False
     if worker is not None and not reply.sent:
         raise WorkerNotFoundError(worker)
     answers: dict[str, Any] = {}

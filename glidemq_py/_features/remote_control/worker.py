@@ -13,8 +13,6 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import GlideMQError, SerializationError
 
-__all__ = ["MAX_JOBS", "CommandRunner", "ControlledWorker"]
-
 _log = get_logger(__name__)
 
 MAX_JOBS = 1_000
@@ -82,7 +80,7 @@ class CommandRunner:
 
     async def _answer(self, link: QueueLink, request: str, text: str) -> None:
         try:
-            await link.transport.call(control_reply(link.keys.meta, request, self._worker.consumer, text))
+            await link.call(control_reply, request, self._worker.consumer, text)
         except GlideMQError as error:
             _log.warning("queue %s: answering a remote command failed: %s", link.label, error)
 

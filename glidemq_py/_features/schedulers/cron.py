@@ -16,15 +16,12 @@ import calendar
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal
-from zoneinfo import ZoneInfo
 
 from glidemq_py._core.checks import check_choice, check_text
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = ["DAY_MATCHES", "HORIZON_YEARS", "CronPattern", "DayMatch", "instants", "next_instant", "parse_cron"]
 
 DayMatch = Literal["and", "or"]
 DAY_MATCHES: Final = ("and", "or")
@@ -197,15 +194,14 @@ def _number(text: str, kind: _Field, given: str, option: str, *, ends: bool = Fa
     return 7 if ends and text == "SUN" else named
 
 
-HORIZON_YEARS: Final = 10
-"""Years in which a match is searched, the same as in glide-mq."""
+HORIZON_YEARS: Final = 40
+"""Years in which a match is searched: a February 29 on a given weekday comes after 40 years at most."""
 
 _WEEK_MS: Final = 7 * 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_UTC: Final = ZoneInfo("UTC")
 
 
-def instants(pattern: CronPattern, zone: ZoneInfo, after: int) -> Iterator[int]:
+def instants(pattern: CronPattern, zone: tzinfo, after: int) -> Iterator[int]:
     """Yield the matches strictly after a time, in order."""
     at = next_instant(pattern, zone, after)
     while at is not None:
@@ -213,10 +209,10 @@ def instants(pattern: CronPattern, zone: ZoneInfo, after: int) -> Iterator[int]:
         at = next_instant(pattern, zone, at)
 
 
-def next_instant(pattern: CronPattern, zone: ZoneInfo, after: int) -> int | None:
-    """Return the first match strictly after a time, or None if there is none within ten years."""
+def next_instant(pattern: CronPattern, zone: tzinfo, after: int) -> int | None:
+    """Return the first match strictly after a time, or None if there is none within `HORIZON_YEARS`."""
     last_year = (_EPOCH + timedelta(milliseconds=after)).year + HORIZON_YEARS
-    find = _by_the_clock if pattern.is_fixed_time or zone is _UTC else _by_time_that_passes
+    find = _by_the_clock if pattern.is_fixed_time or zone is UTC else _by_time_that_passes
     at = find(pattern, zone, after, last_year)
     return None if at is None or at > MAX_EPOCH_MS else at
 
@@ -243,16 +239,16 @@ def _next_wall(pattern: CronPattern, after: datetime, last_year: int) -> datetim
 # -- instants -------------------------------------------------------------------------------------------------
 
 
-def _local(at: int, zone: ZoneInfo) -> datetime:
+def _local(at: int, zone: tzinfo) -> datetime:
     return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
 
 
-def _offset_ms(at: int, zone: ZoneInfo) -> int:
+def _offset_ms(at: int, zone: tzinfo) -> int:
     offset = _local(at, zone).utcoffset()
     return 0 if offset is None else offset // timedelta(milliseconds=1)
 
 
-def _by_the_clock(pattern: CronPattern, zone: ZoneInfo, after: int, last_year: int) -> int | None:
+def _by_the_clock(pattern: CronPattern, zone: tzinfo, after: int, last_year: int) -> int | None:
     wall: datetime | None = _local(after, zone).replace(tzinfo=None)
     while wall is not None:
         wall = _next_wall(pattern, wall, last_year)
@@ -261,7 +257,7 @@ def _by_the_clock(pattern: CronPattern, zone: ZoneInfo, after: int, last_year: i
     return None
 
 
-def _instant_of(wall: datetime, zone: ZoneInfo) -> int:
+def _instant_of(wall: datetime, zone: tzinfo) -> int:
     """Return the first epoch ms at which clocks show a local time, or the end of the gap if they never show it."""
     at = epoch_ms(wall.replace(tzinfo=zone).astimezone(UTC))
     if _local(at, zone).replace(tzinfo=None) == wall:
@@ -269,7 +265,7 @@ def _instant_of(wall: datetime, zone: ZoneInfo) -> int:
     return _change(epoch_ms(wall.replace(tzinfo=zone, fold=1).astimezone(UTC)), at, zone)
 
 
-def _change(before: int, after: int, zone: ZoneInfo) -> int:
+def _change(before: int, after: int, zone: tzinfo) -> int:
     """Return the time in (before, after] at which the UTC offset changes."""
     offset = _offset_ms(before, zone)
     low, high = before // 1000, -(-after // 1000)
@@ -282,7 +278,7 @@ def _change(before: int, after: int, zone: ZoneInfo) -> int:
     return high * 1000
 
 
-def _by_time_that_passes(pattern: CronPattern, zone: ZoneInfo, after: int, last_year: int) -> int | None:
+def _by_time_that_passes(pattern: CronPattern, zone: tzinfo, after: int, last_year: int) -> int | None:
     at, offset = after, _offset_ms(after, zone)
     while True:
         shown = (_EPOCH + timedelta(milliseconds=at + offset)).replace(tzinfo=None)

@@ -21,26 +21,6 @@ from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, read_stored_opt
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
-__all__ = [
-    "PAUSED",
-    "RUNS_KEPT",
-    "DueReply",
-    "DueRow",
-    "Entry",
-    "FireReply",
-    "FireRow",
-    "JobScheduler",
-    "ReadReply",
-    "StoredRow",
-    "Template",
-    "is_for_peers",
-    "schedule_keys",
-    "schedulers_due",
-    "schedulers_fire",
-    "schedulers_put",
-    "schedulers_read",
-]
-
 RUNS_KEPT: Final = 20
 """Number of runs in an entry."""
 _LARGEST: Final = 2**53 - 1
@@ -89,12 +69,27 @@ class Entry:
 
     def run_after_pause(self, now: int, catch_up: bool) -> int | None:
         """Return the next due time if the scheduler is resumed ``now``; 0: it waits; None: no due time is left."""
-        schedule, planned = self.schedule, self.planned_run
+        schedule, planned = self.schedule, self.bounded(self.planned_run, now)
         if self.waits or planned > now or (catch_up and planned):
             return planned
         if schedule.repeat_after_complete is not None:
             return now
         return schedule.following(planned or now, now)
+
+    def bounded(self, due: int, now: int) -> int:
+        """Return a due time; an earlier one if it is further away than the interval: the clock was set back."""
+        schedule = self.schedule
+        start, every = min(due, schedule.start_date or 0), schedule.every
+        if due <= now:
+            return due
+        if every is not None:
+            return max(start, due - (due - now - 1) // every * every)
+        if schedule.repeat_after_complete is not None:
+            return min(due, max(start, now + schedule.repeat_after_complete))
+        # Not the next match, which may have run before the step.
+        first = schedule.first(now)
+        second = None if first is None else schedule.after(first)
+        return due if first is None or second is None or due <= second else first
 
     def number(self, key: str) -> int:
         """Return an integer of the entry, or 0 if it is missing or invalid."""
@@ -354,7 +349,7 @@ class FireReply(NamedTuple):
 def schedulers_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
     """Return one scheduler, or one page of all schedulers."""
     arguments = requests.schedulers_read(name=False if name is None else name, cursor=cursor, count=_PAGE)
-    return Call("schedulers_read", meta, arguments, _read, repeatable=True)
+    return Call("schedulers_read", meta, arguments, _read)
 
 
 def _read(reply: bytes) -> ReadReply:
@@ -393,7 +388,7 @@ def schedulers_put(
 
 def schedulers_due(meta: str, holder: str) -> Call[DueReply]:
     """Return the due entries for ``holder`` to fire."""
-    return Call("schedulers_due", meta, requests.schedulers_due(holder=holder), _due, repeatable=True)
+    return Call("schedulers_due", meta, requests.schedulers_due(holder=holder), _due)
 
 
 def _due(reply: bytes) -> DueReply:
@@ -404,9 +399,5 @@ def _due(reply: bytes) -> DueReply:
 def schedulers_fire(meta: str, holder: str, rows: Sequence[FireRow], quiet: bool) -> Call[FireReply]:
     """Add the jobs of entries that have not changed since they were read. Repeatable: firing changes them."""
     return Call(
-        "schedulers_fire",
-        meta,
-        requests.schedulers_fire(holder=holder, rows=rows, quiet=quiet),
-        reader(FireReply),
-        repeatable=True,
+        "schedulers_fire", meta, requests.schedulers_fire(holder=holder, rows=rows, quiet=quiet), reader(FireReply)
     )

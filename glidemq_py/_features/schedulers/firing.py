@@ -23,6 +23,7 @@ from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULER_REVISION
+from glidemq_py._core.job_options import cost_error
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
@@ -31,10 +32,8 @@ from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.client_workers import has_worker as _has_worker
 from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import ClosedError, FairKeyFullError, GlideMQError, GlideMQValidationError, JobCostError
+from glidemq_py.errors import ClosedError, FairKeyFullError, GlideMQError, GlideMQValidationError
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = ["AT_ONCE", "MISSED_AFTER_MS", "WATCH_MS", "SchedulerTask", "plan", "postponed"]
 
 MISSED_AFTER_MS: Final = 5_000
 AT_ONCE: Final = 100
@@ -72,7 +71,8 @@ def plan(link: QueueLink, row: DueRow, now: int, *, has_worker: bool = True) -> 
     if entry.paused:
         return _paused(entry, row, now)
     if due > now:
-        return _fired(row, row.text, due)  # the index was wrong
+        due = entry.bounded(due, now)  # the index was wrong, or the clock was set back
+        return _fired(row, row.text if due == entry.next_run else entry.changed(nextRun=due), due)
     if entry.waits:
         return _waiting(entry, row, now)
     run = _run(entry, due, now)
@@ -246,7 +246,7 @@ def _rejection(row: FireRow, results: Sequence[Any]) -> GlideMQError | None:
             return FairKeyFullError(cast("str", fields["fair"]), int(limit))
         if outcome == "cost":
             group = dict(zip(FIELDS["ordering"], cast("list[Any]", fields["ordering"]), strict=False))
-            return JobCostError(group.get("cost") or None, group["group"])
+            return cost_error(group.get("cost") or None, group["group"])
     return None
 
 
@@ -286,7 +286,11 @@ class SchedulerTask(BackgroundTask):
         """Wake up if the schedulers have changed; ``revision`` counts the changes and comes with each exchange."""
         if revision != self._revision:
             self._revision = revision
-            self._changed.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Look at the schedulers now."""
+        self._changed.set()
 
     async def _repeat(self) -> None:
         pause = _FIRST_PAUSE_S
@@ -318,14 +322,14 @@ class SchedulerTask(BackgroundTask):
             GlideMQError: a call failed.
         """
         link = self._link
-        reply = await link.transport.call(schedulers_due(link.keys.meta, self._holder))
+        reply = await link.call(schedulers_due, self._holder)
         self._revision = reply.revision // SCHEDULER_REVISION
         self._leads = reply.leader in ("", self._holder)
         if not reply.rows:
             return reply.wait
         has_worker = self._is_worker or not any(_SKIPS in row.text for row in reply.rows) or await _has_worker(link)
         rows = [self._plan(row, reply.now, has_worker) for row in reply.rows]
-        fired = await link.transport.call(schedulers_fire(link.keys.meta, self._holder, rows, self._quiet))
+        fired = await link.call(schedulers_fire, self._holder, rows, self._quiet)
         for row, outcome in zip(rows, fired.outcomes, strict=True):
             if TELEMETRY.on and isinstance(outcome, list):
                 _measure(link.queue_name, row, outcome, fired.now)

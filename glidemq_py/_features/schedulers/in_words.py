@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["pattern_in_words"]
-
 _ALIASES: Final = {
     "@yearly": "at 00:00 on January 1", "@annually": "at 00:00 on January 1",
     "@monthly": "at 00:00 on day 1 of each month", "@weekly": "at 00:00 on Sundays", "@daily": "at 00:00 every day",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache, partial
 from typing import Final, Literal, TypedDict
 from zoneinfo import ZoneInfo
@@ -12,8 +12,6 @@ from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
-
-__all__ = ["Misfire", "Overlap", "Schedule", "ScheduleDict", "check_zone", "parsed"]
 
 Misfire = Literal["fire_once", "fire_all", "skip"]
 _MISFIRES: Final = ("fire_once", "fire_all", "skip")
@@ -54,11 +52,16 @@ def check_zone(option: str, tz: object) -> str:
         raise GlideMQValidationError(option, tz, "must be the name of an IANA time zone, or a ZoneInfo with a key")
     try:
         if name not in _NO_ZONES:
-            ZoneInfo(name)
+            _zone_of(name)
             return name
     except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         pass
-    raise GlideMQValidationError(option, tz, "unknown IANA time zone (is the tzdata package installed?)")
+    raise GlideMQValidationError(option, tz, "is no IANA time zone of this machine; if it has none: pip install tzdata")
+
+
+def _zone_of(name: str | None) -> tzinfo:
+    """Return a time zone. UTC needs no time zone database."""
+    return UTC if name in (None, "UTC") else ZoneInfo(name)
 
 
 def _instant(option: str, value: object) -> int:
@@ -195,7 +198,7 @@ class Schedule(OptionValue, kw_only=True):
         most = check_int("count", count, 1, _MAX_PREVIEW)
         if left is not None:
             most = min(most, left)
-        zone, found = ZoneInfo(self.tz or "UTC"), list[datetime]()
+        zone, found = _zone_of(self.tz), list[datetime]()
         while at is not None and len(found) < most:
             found.append(as_datetime(at, zone))
             at = self.after(at)
@@ -204,7 +207,7 @@ class Schedule(OptionValue, kw_only=True):
     def _match(self, after: int) -> int | None:
         cron = self.cron
         assert cron is not None
-        at = next_instant(cron, ZoneInfo(self.tz or "UTC"), after)
+        at = next_instant(cron, _zone_of(self.tz), after)
         if at is None and after >= 0 and self.end_date is None:
             raise GlideMQValidationError("pattern", self.pattern, f"does not match within {HORIZON_YEARS} years")
         return at
@@ -219,6 +222,6 @@ def parsed(pattern: str, day_match: str) -> CronPattern:
     return parse_cron(pattern, day_match)
 
 
-def as_datetime(at: int, zone: ZoneInfo) -> datetime:
+def as_datetime(at: int, zone: tzinfo) -> datetime:
     """Return an epoch ms time as an aware datetime."""
     return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -12,6 +13,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import DATA, encode_row
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions
 from glidemq_py._core.times import Milliseconds
@@ -29,13 +31,12 @@ from glidemq_py._features.schedulers.entry import (
 )
 from glidemq_py._features.schedulers.options import Misfire, Overlap, Schedule
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
+from glidemq_py.errors import GlideMQValidationError, ServerNotReadyError
 
 __all__ = [
     "JobInput",
     "get_job_scheduler",
     "get_job_schedulers",
-    "get_repeatable_jobs",
     "iter_schedulers",
     "pause_job_scheduler",
     "read_scheduler",
@@ -43,6 +44,8 @@ __all__ = [
     "resume_job_scheduler",
     "upsert_job_scheduler",
 ]
+
+_log = get_logger(__name__)
 
 """A job as `add_bulk` takes it, or a mapping of ``name``, ``data`` and ``options``."""
 
@@ -99,7 +102,7 @@ async def upsert_job_scheduler(
 
     Raises:
         GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
-        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
     """
     check_text("name", name, maximum=NAME_LENGTH)
     schedule = Schedule(
@@ -126,7 +129,7 @@ async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
     """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
 
     Raises:
-        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
     """
     check_text("name", name, maximum=NAME_LENGTH)
     existed, _ = await _changed(await self._connected(), name, lambda row, now: row and _Change(0, "", 0))
@@ -143,7 +146,7 @@ async def pause_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler |
 
     Raises:
         GlideMQValidationError: its stored entry is invalid.
-        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
     """
     check_text("name", name, maximum=NAME_LENGTH)
 
@@ -172,7 +175,7 @@ async def resume_job_scheduler(self: ConnectedQueue, name: str, *, catch_up: boo
 
     Raises:
         GlideMQValidationError: an argument, or its stored entry, is invalid.
-        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
     """
     check_text("name", name, maximum=NAME_LENGTH)
     if catch_up is not None:
@@ -213,49 +216,50 @@ async def _changed(
     ``change`` gets the entry and the server's time, and returns None to leave it unchanged.
     """
     for _ in range(_TRIES):
-        reply = await link.transport.call(schedulers_read(link.keys.meta, name))
+        reply = await link.call(schedulers_read, name)
         row = reply.rows[0] if reply.rows else None
         new = change(row, reply.now)
         if new is None:
             return row is not None, None if row is None else read_scheduler(link, row)
         expected = "" if row is None else row.text
-        put = schedulers_put(
-            link.keys.meta, name, new.home, expected, new.text, new.due, overlap=new.overlap, event=new.event,
+        outcome = await link.call(
+            schedulers_put,
+            name,
+            new.home,
+            expected,
+            new.text,
+            new.due,
+            overlap=new.overlap,
+            event=new.event,
             workers=new.workers,
-        )  # fmt: skip
-        outcome = await link.transport.call(put)
+        )
         if outcome == "ok":
             stored = StoredRow(name, new.home, new.text)
             return row is not None, read_scheduler(link, stored) if new.text else None
         if outcome == "busy":
             await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
-    raise SchedulerBusyError(name)
+    raise ServerNotReadyError(f"scheduler {name!r} was not changed: another client holds the scheduler lock; try again")
 
 
 async def get_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
-    """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
+    """Return the scheduler with this name, or None if it does not exist or its entry cannot be read."""
     check_text("name", name, maximum=NAME_LENGTH)
     link = await self._connected()
-    reply = await link.transport.call(schedulers_read(link.keys.meta, name))
+    reply = await link.call(schedulers_read, name)
     return _readable(link, reply.rows[0]) if reply.rows else None
 
 
 async def get_job_schedulers(self: ConnectedQueue) -> list[JobScheduler]:
-    """Return all schedulers, sorted by name; invalid entries are skipped."""
+    """Return all schedulers, sorted by name. Those whose entries cannot be read are left out, and logged once."""
     found = {scheduler.name: scheduler async for scheduler in iter_schedulers(await self._connected())}
     return [found[name] for name in sorted(found)]
 
 
-async def get_repeatable_jobs(self: ConnectedQueue) -> list[JobScheduler]:
-    """Return all schedulers; an alias of `get_job_schedulers` with the name used by glide-mq."""
-    return await get_job_schedulers(self)
-
-
 async def iter_schedulers(link: QueueLink) -> AsyncIterator[JobScheduler]:
-    """Yield the schedulers of a queue, unsorted; invalid entries are skipped."""
+    """Yield the schedulers of a queue, unsorted; those whose entries cannot be read are logged once."""
     cursor = ""
     while True:
-        reply = await link.transport.call(schedulers_read(link.keys.meta, None, cursor))
+        reply = await link.call(schedulers_read, None, cursor)
         for row in reply.rows:
             scheduler = _readable(link, row)
             if scheduler is not None:
@@ -268,8 +272,14 @@ async def iter_schedulers(link: QueueLink) -> AsyncIterator[JobScheduler]:
 def _readable(link: QueueLink, row: StoredRow) -> JobScheduler | None:
     try:
         return read_scheduler(link, row)
-    except GlideMQValidationError:
+    except GlideMQValidationError as error:
+        _report_unreadable(link.queue_name, row.name, str(error))
         return None
+
+
+@lru_cache(maxsize=1_000)  # once
+def _report_unreadable(queue: str, name: str, problem: str) -> None:
+    _log.warning("queue %r: scheduler %r is not listed, its entry cannot be read: %s", queue, name, problem)
 
 
 def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:

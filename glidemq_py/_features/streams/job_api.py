@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._core import requests
@@ -11,20 +12,20 @@ from glidemq_py._core.calls import Call, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.payload import PAYLOAD_LIMIT
-from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError, StaleAttemptError
+from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError
 
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
 
-__all__ = ["CHUNKS_KEPT", "stream", "stream_chunk"]
-
 
 def _append(
-    meta: str, job_id: str, token: tuple[int, int], keep: int, fields: Sequence[str]
+    meta: str, job_id: str, token: tuple[int, int], keep: int, fields: Sequence[str], number: str
 ) -> Call[tuple[AttemptStatus, str]]:
     """Append a chunk of flat ``fields``, keep the newest ``keep`` chunks (0 = all), and return the new entry's id."""
     fence, processed_on = token
-    arguments = requests.stream_chunk(id=job_id, fence=fence, processed_on=processed_on, keep=keep, fields=fields)
+    arguments = requests.stream_chunk(
+        id=job_id, fence=fence, processed_on=processed_on, keep=keep, fields=fields, number=number
+    )
     return Call("stream_chunk", meta, arguments, _appended)
 
 
@@ -47,7 +48,8 @@ async def stream(self: JobContents[Any, Any, Any], chunk: Mapping[str, str | flo
         keep: number of newest chunks to keep; 0 = all.
 
     Returns:
-        The id of the stream entry.
+        The id of the stream entry. If a reply was lost: that of the newest entry with these fields, or "" if none
+        of the newest 64 has them.
 
     Raises:
         GlideMQValidationError: an argument is invalid.
@@ -58,12 +60,9 @@ async def stream(self: JobContents[Any, Any, Any], chunk: Mapping[str, str | flo
     """
     fields = _flat(chunk)
     most = check_int("keep", keep, 0, 2**31)
-    call = _append(self._link.keys.meta, self._stored_id, self._token, most, fields)
-    status, entry = await self._link.transport.call(call)
-    if status is AttemptStatus.GONE:
-        raise self._link.not_found(self.id)
-    if status is not AttemptStatus.OK:
-        raise StaleAttemptError(self.id)
+    call = partial(_append, self._link.keys.meta, self._stored_id, self._token, most, fields)
+    status, entry = await self._append(call)
+    self._check_status(status)
     return entry
 
 

@@ -6,6 +6,7 @@ the chunks themselves, and also poll. If it is lost, readers are slower, but no 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
@@ -14,16 +15,13 @@ from typing import Any, Final, Protocol
 
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.loop_transport import LoopTransport
-from glidemq_py._client.runtime import Background, Signal
+from glidemq_py._client.runtime import stop_task, wait_for_event
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-
-__all__ = ["ChunkWatch", "StreamChunk", "StreamedQueue", "read_stream", "stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ _ENDS: Final = frozenset((b"completed", b"failed", b"expired", b"revoked", b"rem
 class _Watch:
     __slots__ = ("job_id", "position", "signal")
 
-    def __init__(self, job_id: str, position: str, signal: Signal) -> None:
+    def __init__(self, job_id: str, position: str, signal: asyncio.Event) -> None:
         self.job_id = job_id
         self.position = position
         self.signal = signal
@@ -82,26 +80,23 @@ class ChunkWatch:
 
     def __init__(self, link: QueueLink) -> None:
         self._link = link
-        self._lock = new_lock()  # for the threads of blocking queues; never held across an await
         self._watches: set[_Watch] = set()
-        self._wanted = link.runtime.signal()
-        self._reader: Background | None = None
+        self._wanted = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
         self._dedicated: ReadConnection | None = None
         self._closed = False
 
     async def wait(self, job_id: str, position: str, seconds: float) -> None:
         """Wait for a chunk after ``position`` or the end of the job, for at most ``seconds``."""
-        watch = _Watch(job_id, position, self._link.runtime.signal())
-        with self._lock:
-            self._watches.add(watch)
-            if not self._closed and (self._reader is None or self._reader.done()):
-                self._reader = self._link.runtime.spawn(self._read(), f"glidemq-chunks-{self._link.keys.name}")
+        watch = _Watch(job_id, position, asyncio.Event())
+        self._watches.add(watch)
+        if not self._closed and (self._reader is None or self._reader.done()):
+            self._reader = asyncio.create_task(self._read(), name=f"glidemq-chunks-{self._link.keys.name}")
         self._wanted.set()
         try:
-            await watch.signal.wait(seconds)
+            await wait_for_event(watch.signal, seconds)
         finally:
-            with self._lock:
-                self._watches.discard(watch)
+            self._watches.discard(watch)
 
     async def _read(self) -> None:
         try:
@@ -121,13 +116,12 @@ class ChunkWatch:
         events = next(iter(found)).decode() if found else "0-0"
         last_wanted = time.monotonic()
         while not self._closed:
-            with self._lock:
-                watches = list(self._watches)[:_MAX_KEYS]
+            watches = list(self._watches)[:_MAX_KEYS]
             if not watches:
                 if time.monotonic() - last_wanted > _IDLE_S:
                     return
                 self._wanted.clear()
-                await self._wanted.wait(_IDLE_S)
+                await wait_for_event(self._wanted, _IDLE_S)
                 continue
             last_wanted = time.monotonic()
             streams = {keys.events: events}
@@ -152,8 +146,7 @@ class ChunkWatch:
             if fields.get(b"event") in _ENDS:
                 ended.add(fields.get(b"jobId", b"").decode("utf-8", "replace"))
         woken = [w for w in watches if w.job_id in ended or keys.jstream(w.job_id).encode() in reply]
-        with self._lock:
-            self._watches.difference_update(woken)
+        self._watches.difference_update(woken)
         for watch in woken:
             watch.signal.set()
         return events
@@ -166,7 +159,7 @@ class ChunkWatch:
         if reader is not None:
             if dedicated is not None:
                 await dedicated.close()
-            await reader.stop()
+            await stop_task(reader)
 
 
 def _order(entry: str) -> tuple[int, int]:
@@ -212,7 +205,7 @@ async def read_stream(
         left = deadline - time.monotonic()
         if chunks or left <= 0:
             return chunks
-        await (await _watch(self, link)).wait(key, position, min(left, interval))
+        await link.runtime.there(_watch(self, link, key, position, min(left, interval)))
         interval = min(interval * _GROWTH, _LAST_S)
 
 
@@ -238,7 +231,7 @@ async def _stream(self: StreamedQueue, job_id: str, position: str, page: int) ->
     interval, known = _FIRST_S, False
     while True:
         # Read the state first: if the job has ended, all its chunks are in the stream.
-        state = await link.transport.command("HGET", link.keys.job(job_id), "state")
+        state = await link.command("HGET", link.keys.job(job_id), "state")
         chunks = await _read(link, job_id, position, page)
         if state is None and not chunks and not known:
             raise link.not_found(link.shown_id(job_id))
@@ -251,13 +244,14 @@ async def _stream(self: StreamedQueue, job_id: str, position: str, page: int) ->
         if state in (None, b"completed", b"failed"):
             return
         interval = _FIRST_S if chunks else min(interval * _GROWTH, _LAST_S)
-        await (await _watch(self, link)).wait(job_id, position, interval)
+        await link.runtime.there(_watch(self, link, job_id, position, interval))
 
 
-async def _watch(self: StreamedQueue, link: QueueLink) -> ChunkWatch:
-    """Return the `ChunkWatch` of the running event loop."""
+async def _watch(self: StreamedQueue, link: QueueLink, job_id: str, position: str, seconds: float) -> None:
+    """Wait by the `ChunkWatch` of the running event loop; see there."""
     connection = await self._transport.connected()
-    return connection.part(_WATCH, lambda transport: ChunkWatch(replace(link, transport=transport)))
+    watch = connection.part(_WATCH, lambda transport: ChunkWatch(replace(link, transport=transport)))
+    await watch.wait(job_id, position, seconds)
 
 
 def _position(last_id: object) -> str:
@@ -271,7 +265,7 @@ def _position(last_id: object) -> str:
 
 async def _read(link: QueueLink, job_id: str, position: str, count: int) -> list[StreamChunk]:
     key = link.keys.jstream(job_id)
-    found: dict[bytes, list[list[bytes]]] | None = await link.transport.command(
+    found: dict[bytes, list[list[bytes]]] | None = await link.command(
         "XRANGE", key, f"({position}", "+", "COUNT", str(count)
     )
     return [] if not found else [StreamChunk(entry.decode(), _fields(pairs)) for entry, pairs in found.items()]

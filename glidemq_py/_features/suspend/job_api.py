@@ -18,24 +18,10 @@ from glidemq_py._core.calls.working import Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.rows import REPORT_KINDS
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py.errors import SuspendError, UnsupportedOptionError
+from glidemq_py.errors import GlideMQValidationError, SuspendError
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
-
-__all__ = [
-    "MAX_SIGNAL_NAME",
-    "Signal",
-    "SuspendInfo",
-    "Swept",
-    "parse_signals",
-    "parse_signals_field",
-    "signal",
-    "suspend",
-    "suspended",
-    "sweep",
-    "wait_for_signal",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +122,7 @@ def signal(meta: str, job_id: str, name: str, data: str) -> Call[str]:
 
 def sweep(meta: str) -> Call[Swept]:
     """Fail up to 100 suspended jobs whose timeout has expired."""
-    return Call("sweep_suspended", meta, (), reader(Swept), repeatable=True)
+    return Call("sweep_suspended", meta, (), reader(Swept))
 
 
 MAX_SIGNAL_NAME = 256
@@ -161,12 +147,12 @@ def suspend(
             None = no limit.
         on_resume: plain or async function called with `signals` in place of the handler if the same worker object
             resumes the job. This is an optimization that may not happen: the handler must reach the same result.
-            Its return value is the result of the job, and the `timeout` of the job applies. Not supported in batch
-            handlers and sandboxes.
+            Its return value is the result of the job, and the `timeout` of the job applies. Not supported in
+            sandboxes.
 
     Raises:
-        SuspendError: always; do not catch it.
-        UnsupportedOptionError: ``on_resume`` was given in a batch handler or a sandbox.
+        SuspendError: always; do not catch it. In a batch handler, the job then fails with `GlideMQValidationError`.
+        GlideMQValidationError: ``on_resume`` was given in a sandbox.
         GlideMQValidationError: an argument is invalid.
         GlideMQError: the job is not running in a handler.
     """
@@ -174,7 +160,7 @@ def suspend(
     if on_resume is not None:
         check_callable("on_resume", on_resume, "signals")
         if self._link.no_continuations is not None:
-            raise UnsupportedOptionError("on_resume", on_resume, self._link.no_continuations)
+            raise GlideMQValidationError("on_resume", on_resume, self._link.no_continuations)
     signal = SuspendError(
         None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
         None if timeout is None else to_ms("timeout", timeout, minimum=1),
@@ -212,7 +198,7 @@ async def wait_for_signal(
     found = [signal for signal in self.signals if signal.name == name]
     if len(found) <= returned:
         # The signal may have come while the handler ran, or before its first run.
-        reply = await self._link.transport.command("LRANGE", self._link.keys.signals(self._stored_id), "0", "-1")
+        reply = await self._link.command("LRANGE", self._link.keys.signals(self._stored_id), "0", "-1")
         received = parse_signals(item.decode("utf-8", "replace") for item in reply)
         found = [signal for signal in received if signal.name == name]
     if len(found) <= returned:

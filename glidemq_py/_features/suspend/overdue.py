@@ -17,8 +17,6 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, SuspendError
 
-__all__ = ["SuspendTimeoutsTask"]
-
 _log = get_logger("glidemq_py.failures")
 
 _FIRST_S: Final = 1.0

@@ -16,8 +16,6 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import JobStateError
 
-__all__ = ["get_suspend_info", "get_suspended_jobs", "send_signal", "signal"]
-
 _FIELDS = ("state", "suspendReason", "suspendedAt", "suspendTimeout")
 
 
@@ -51,7 +49,7 @@ async def send_signal(queue: ConnectedQueue, job_id: str, name: str, data: Any) 
     check_text("name", name, maximum=MAX_SIGNAL_NAME)
     text = "" if data is None else encode_json("data", data)
     link = await queue._connected()
-    outcome = await link.transport.call(suspending.signal(link.keys.meta, key, name, text))
+    outcome = await link.call(suspending.signal, key, name, text)
     if outcome == "full":
         raise JobStateError(key, "at its limit of 1,000 signals or 1 MiB", "signal")
     return outcome
@@ -68,7 +66,7 @@ async def get_suspended_jobs(
 async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | None:
     """Return details of a suspended job; None if the job does not exist or is not suspended."""
     link, key = await self._connected(), parse_job_id(job_id)
-    values = await link.transport.command("HMGET", link.keys.job(key), *_FIELDS)
+    values = await link.command("HMGET", link.keys.job(key), *_FIELDS)
     fields = {
         name: None if value is None else value.decode("utf-8", "replace")
         for name, value in zip(_FIELDS, values, strict=True)
@@ -76,7 +74,7 @@ async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | N
     record = JobRecord.parse(key, fields)
     if record.state is not JobState.SUSPENDED:
         return None
-    entries = await link.transport.command("LRANGE", link.keys.signals(key), "0", "-1")
+    entries = await link.command("LRANGE", link.keys.signals(key), "0", "-1")
     return SuspendInfo(
         reason=record.suspend_reason, suspended_at=record.suspended_at or 0, timeout=record.suspend_timeout,
         signals=parse_signals(entry.decode("utf-8", "replace") for entry in entries),

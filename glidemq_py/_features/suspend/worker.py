@@ -15,8 +15,6 @@ from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import Route, is_async
 from glidemq_py.errors import SuspendError
 
-__all__ = ["Continuations"]
-
 _MAX_CONTINUATIONS: Final = 1_000
 _KEPT_S: Final = 3_600.0
 """How long the function of a suspension without a timeout is kept."""

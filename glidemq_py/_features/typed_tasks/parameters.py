@@ -8,22 +8,34 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
+from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import signature_of
-from glidemq_py._features.typed_tasks.typed_values import Codec, Mismatch
 from glidemq_py._job.job import Job
 from glidemq_py._job.steps import STEP_KEY
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
-
-__all__ = ["Parameters", "Resolved"]
+from glidemq_py.errors.base import show_value
 
 _REFUSED: Final = {
     inspect.Parameter.VAR_POSITIONAL: "must not take *args: job data is passed by keyword",
     inspect.Parameter.VAR_KEYWORD: "must not take **kwargs: every key of the job data needs a parameter",
     inspect.Parameter.POSITIONAL_ONLY: "must not take positional-only parameters: job data is passed by keyword",
 }
+
+
+class Mismatch(ValueError):  # noqa: N818 - callers that know the parameter turn it into an error
+    """A value does not match its annotation."""
+
+    def __init__(self, value: object, problem: str) -> None:
+        super().__init__(value, problem)
+        self.value = value
+        self.problem = problem
+
+    def describe(self, where: str) -> str:
+        """Return the problem and its place, such as "times = 'x': Expected `int`, got `str`"."""
+        return f"{where} = {show_value(self.value)}: {self.problem}"
 
 
 class Resolved:
@@ -34,7 +46,6 @@ class Resolved:
         signature: signature of the function, without the job.
         takes_job: the first parameter of the function is the job.
         hints: annotations by parameter; "return" is that of the result.
-        namespace: local names for forward references.
     """
 
     __slots__ = (
@@ -47,8 +58,9 @@ class Resolved:
         signature: inspect.Signature,
         takes_job: bool,
         hints: Mapping[str, Any],
-        namespace: Mapping[str, Any] | None,
     ) -> None:
+        from glidemq_py._features.typed_tasks.typed_values import Codec  # imports msgspec, which few programs need
+
         parameters = signature.parameters.values()
         keyword_only, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
         self._name = name
@@ -56,10 +68,10 @@ class Resolved:
         self._names = frozenset(signature.parameters)
         self._positional = [each.name for each in parameters if each.kind is not keyword_only]
         self._required = frozenset(each.name for each in parameters if each.default is empty)
-        self._codecs = {each: Codec(hints.get(each, Any), namespace) for each in signature.parameters}
+        self._codecs = {each: Codec(hints.get(each, Any)) for each in signature.parameters}
         self.has_step = STEP_KEY in self._names
         self.takes_job = takes_job
-        self.result = Codec(hints.get("return", Any), namespace)
+        self.result = Codec(hints.get("return", Any))
 
     def write(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the job data for the arguments of a call.
@@ -85,8 +97,17 @@ class Resolved:
         except TypeError as error:
             raise TypeError(f"task {self._name!r}: {error}") from None
 
-    def read(self, data: Any) -> dict[str, Any]:
-        """Return the arguments for the data of a job.
+    @staticmethod
+    def read_own_keys(text: str | None) -> Collection[object]:
+        """Return the names that earlier runs of a task have added to the data; none if the text is malformed."""
+        try:
+            names: object = json.loads(text) if text else ()
+        except SerializationError:
+            return ()
+        return cast("list[object]", names) if isinstance(names, list) else ()
+
+    def read(self, data: Any, own: Collection[object] = ()) -> dict[str, Any]:
+        """Return the arguments for the data of a job. ``own``: names in it that an earlier run of the task has added.
 
         Raises:
             JobDataError: the data does not match the parameters; names the parameter and its value.
@@ -98,6 +119,8 @@ class Resolved:
         name = ""
         try:
             for name, value in cast("Mapping[str, Any]", given).items():
+                if name in own:
+                    continue
                 codec = self._codecs.get(name)
                 if codec is None:
                     if name == STEP_KEY and isinstance(value, str):
@@ -110,6 +133,26 @@ class Resolved:
             missing = ", ".join(repr(each) for each in self._positional_first(self._required - arguments.keys()))
             raise JobDataError(f"task {self._name!r}: missing arguments in the job data: {missing}")
         return arguments
+
+    def own_keys(self, given: Collection[str], own: Collection[object], data: Any) -> str | bool:
+        """Return the names in new data that are no arguments, a JSON array; False if there are none.
+
+        Args:
+            given: the arguments of this run.
+            own: names that earlier runs have added.
+            data: the new data.
+
+        Raises:
+            GlideMQValidationError: one of the names is a parameter.
+        """
+        after = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else ()
+        names = [name for name in after if name not in given and name != STEP_KEY]
+        for name in names:
+            if name in self._names and name not in own:
+                raise GlideMQValidationError(
+                    "data", name, f"is a parameter of task {self._name!r}, which the job lacks; rename the key"
+                )
+        return json.dumps(names) if names or own else False
 
     def check_step(self, next_step: str) -> None:
         """Check that a step matches the task's own parameter ``step``.
@@ -140,8 +183,7 @@ class Resolved:
         try:
             return self.result.convert(value)
         except Mismatch as mismatch:
-            where = f"result of task {self._name}{''.join(mismatch.path)}"
-            raise SerializationError(where, mismatch.value, mismatch.problem) from mismatch
+            raise SerializationError(f"result of task {self._name}", value, mismatch.problem) from mismatch
 
 
 class Parameters:
@@ -171,16 +213,14 @@ class Parameters:
         """The parameters with resolved annotations.
 
         Raises:
-            GlideMQValidationError: an annotation refers to a name that is not defined at run time.
+            GlideMQValidationError: an annotation is not supported, or refers to a name that is not defined at run time.
         """
         try:
             return self._resolve()
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
-            raise GlideMQValidationError(
-                "task", self._name,
-                f"its annotations cannot be resolved: {error} (names must be defined at run time, not only for the "
-                "type checker)",
-            ) from error  # fmt: skip
+            hint = " (names must be defined at run time, not only for the type checker)"
+            problem = f"its annotations cannot be used: {error}{hint if isinstance(error, NameError) else ''}"
+            raise GlideMQValidationError("task", self._name, problem) from error
 
     def _resolve(self) -> Resolved:
         target: Any = self._function
@@ -196,7 +236,7 @@ class Parameters:
         elif parameters and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY:
             raise GlideMQValidationError("task", self._name, _REFUSED[inspect.Parameter.POSITIONAL_ONLY])
         signature = self._signature.replace(parameters=parameters)
-        return Resolved(self._name, signature, takes_job, hints, self._namespace)
+        return Resolved(self._name, signature, takes_job, hints)
 
 
 def _is_job(first: inspect.Parameter, hints: Mapping[str, Any]) -> bool:

@@ -1,96 +1,166 @@
 """Convert between plain JSON values and typed values, according to annotations of typed tasks.
 
-Each annotation is compiled once. pydantic and msgspec are never imported here: a program that uses their classes in
-annotations has imported them already; their own classes are converted by them. Other classes are not: of the 129 cases
-of tests/unit/test_typed.py, msgspec.convert fails 66 and a strict pydantic.TypeAdapter 93 (paths in errors, timedeltas,
-unions of dataclasses, enums of tuples, keys that are no text), and dataclasses must convert without either package.
-
-Types without a JSON form are converted by their annotation: sets are stored as lists, bytes as base64, paths as text,
-timedeltas as milliseconds.
+msgspec rebuilds the values; this module adds the rest of the stored form: timedeltas are milliseconds, times
+have any ISO 8601 form, and a dataclass takes no unknown fields. In the other direction sets are stored as lists, bytes
+as base64, paths as text; the JSON encoder writes the rest.
 """
 
 from __future__ import annotations
 
 import base64
 import collections
-import collections.abc
 import dataclasses
-import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, time, timedelta
 from pathlib import PurePath
 from typing import Any, Final, cast
-from uuid import UUID
 
-import typing_extensions
+import msgspec
+from msgspec import inspect as described
 
-from glidemq_py._features.typed_tasks import rebuild
-from glidemq_py._features.typed_tasks.rebuild import Converter, Fields, Mismatch
-from glidemq_py.errors import JobDataError
+from glidemq_py._core import json_text as json
+from glidemq_py._features.typed_tasks.parameters import Mismatch
 
-__all__ = ["Codec", "Mismatch", "from_plain"]
+__all__ = ["Codec"]
 
 _MS: Final = timedelta(milliseconds=1)
-
-
-def from_plain(annotation: Any, value: Any, where: str) -> Any:
-    """Return the value described by an annotation, rebuilt from plain data.
-
-    Plain types are checked, not converted (but an int is accepted for a float). For other classes the value must
-    already be an instance, which a custom serializer may return.
-
-    Args:
-        annotation: a type, with forward references resolved.
-        value: the plain value.
-        where: name of the value in errors.
-
-    Raises:
-        JobDataError: the value does not match; names ``where`` and the value.
-    """
-    return Codec(annotation).read(value, where)
+_WRITTEN: Final = (
+    described.SetType, described.FrozenSetType, described.BytesType, described.ByteArrayType, described.TimeDeltaType,
+    described.CustomType,
+)  # fmt: skip
+_PARTS: Final = ("type", "types", "item_type", "item_types", "key_type", "value_type", "fields")
+_ISO: Final[Mapping[type, Callable[[str], Any]]] = {
+    described.DateTimeType: datetime.fromisoformat,
+    described.TimeType: time.fromisoformat,
+}
+_NUMBERS: Final = (described.IntType, described.FloatType)
+_PREPARED: Final = (*_ISO, described.DataclassType, described.TimeDeltaType)
 
 
 class Codec:
     """Converts the values of one annotation from and to plain values.
 
     Args:
-        annotation: the type.
-        namespace: local names for the forward references of its classes.
+        annotation: the type, with forward references resolved.
 
     Attributes:
-        convert: converts a plain value to the typed one; raises `Mismatch`.
         special: values may need `write` before they are serialized.
+        is_plain: values are not converted.
+
+    Raises:
+        TypeError: the annotation is not supported.
+        NameError: a field of a class refers to a name that its module does not have.
     """
 
-    __slots__ = ("convert", "special")
+    __slots__ = ("_annotation", "_description", "_prepares", "is_plain", "special")
 
-    def __init__(self, annotation: Any, namespace: Mapping[str, Any] | None = None) -> None:
-        compiler = _Compiler(namespace)
-        self.convert = compiler.compile(annotation)
-        self.special = compiler.special
+    def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
+        self._description = described.type_info(annotation)
+        parts = list(_parts(self._description))
+        for each in parts:
+            if isinstance(each, described.CustomType) and each.cls.__module__.startswith("collections"):
+                raise TypeError(f"{each.cls.__name__} is not supported; use list, set, dict, Sequence or Mapping")
+            if isinstance(getattr(each, "key_type", None), (described.BoolType, described.TimeDeltaType)):
+                raise TypeError("keys of the types bool and timedelta are not supported; use text")
+        self._prepares = any(isinstance(each, _PREPARED) for each in parts)
+        self.special = any(isinstance(each, _WRITTEN) for each in parts)
+        self.is_plain = isinstance(self._description, described.AnyType)
 
-    @property
-    def is_plain(self) -> bool:
-        """True if values are not converted."""
-        return self.convert is rebuild.as_is
-
-    def read(self, value: Any, where: str) -> Any:
+    def convert(self, value: Any) -> Any:
         """Return the typed value.
 
+        Plain types are checked, not converted (but an int is accepted for a float). For classes that JSON lacks the
+        value must already be an instance, which a custom serializer may return.
+
         Raises:
-            JobDataError: the value does not match; names ``where`` and the value.
+            Mismatch: the value does not match the annotation.
         """
         try:
-            return self.convert(value)
-        except Mismatch as mismatch:
-            raise JobDataError(mismatch.describe(where)) from mismatch
+            plain = _prepare(self._description, value) if self._prepares else value
+            return msgspec.convert(plain, self._annotation, str_keys=True, dec_hook=_custom)
+        except msgspec.ValidationError as error:
+            raise Mismatch(value, str(error)) from error
 
     def write(self, value: Any) -> Any:
-        """Return the value in a JSON form that `read` accepts."""
+        """Return the value in a JSON form that `convert` accepts."""
         return _write(value) if self.special else value
+
+
+def _parts(description: described.Type) -> Iterator[object]:
+    """Yield the description of an annotation and those of all types within it, once each."""
+    seen: dict[int, object] = {}
+    pending: list[object] = [description]
+    while pending:
+        part = pending.pop()
+        if id(part) not in seen:
+            seen[id(part)] = part
+            yield part
+            for name in _PARTS:
+                inner: Any = getattr(part, name, ())
+                pending += inner if isinstance(inner, tuple) else (inner,)
+
+
+def _prepare(kind: Any, value: Any) -> Any:
+    """Return a plain value with the durations and times of its annotation, and check the fields of dataclasses."""
+    if isinstance(kind, described.Metadata):
+        return _prepare(kind.type, value)
+    if isinstance(kind, described.UnionType):
+        # At most one member is stored as a list, one as an object, one as text; a number is a number if it may be one.
+        if type(value) in (int, float) and any(isinstance(each, _NUMBERS) for each in kind.types):
+            return value
+        for each in kind.types:
+            value = _prepare(each, value)
+        return value
+    try:
+        if isinstance(kind, described.TimeDeltaType) and type(value) in (int, float):
+            return timedelta(milliseconds=value)
+        if type(kind) in _ISO and isinstance(value, str):
+            return _ISO[type(kind)](value)
+    except (ValueError, OverflowError) as error:
+        raise msgspec.ValidationError(str(error)) from error
+    if isinstance(value, Mapping):
+        return _prepare_object(kind, cast("Any", value))
+    if isinstance(value, (list, tuple)):
+        return _prepare_list(kind, cast("Any", value))
+    return value
+
+
+def _prepare_object(kind: Any, value: Mapping[Any, Any]) -> Any:
+    if isinstance(kind, described.DictType):
+        return {key: _prepare(kind.value_type, each) for key, each in value.items()}
+    if not isinstance(kind, (described.DataclassType, described.TypedDictType)):
+        return value
+    fields = {each.name: each.type for each in kind.fields}
+    if isinstance(kind, described.DataclassType):
+        for key in value.keys() - fields.keys():
+            raise msgspec.ValidationError(f"{kind.cls.__name__} has no field {key!r}")
+    return {key: _prepare(fields[key], each) for key, each in value.items() if key in fields}
+
+
+def _prepare_list(kind: Any, value: list[Any] | tuple[Any, ...]) -> Any:
+    kinds: Any = getattr(kind, "item_types", None) or [each.type for each in getattr(kind, "fields", ())]
+    if kinds:
+        return [_prepare(*each) for each in zip(kinds, value, strict=False)] + list(value[len(kinds) :])
+    item = getattr(kind, "item_type", None)
+    return value if item is None else [_prepare(item, each) for each in value]
+
+
+def _custom(kind: Any, value: Any) -> Any:
+    """Return a value of a class that msgspec does not support: pydantic models, paths, subclasses of str."""
+    made: Any = typing.get_origin(kind) or kind
+    if isinstance(value, made):
+        return value
+    if hasattr(made, "model_validate"):
+        try:
+            return made.model_validate(value, by_name=True, by_alias=True)
+        except ValueError:
+            # Strict models accept text for a date or a UUID only in JSON mode.
+            return made.model_validate_json(json.dumps(value), by_name=True, by_alias=True)
+    if issubclass(made, (PurePath, str)) and isinstance(value, str):
+        return made(value)
+    raise ValueError(f"must be {made.__name__}")
 
 
 def _write(value: Any) -> Any:
@@ -109,209 +179,3 @@ def _write(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: _write(getattr(value, each.name)) for each in dataclasses.fields(value)}
     return value
-
-
-# -- from annotations to converters -------------------------------------------------------------------------
-
-_LISTS: Final[Mapping[Any, Callable[[list[Any]], Any]]] = {
-    list: list,
-    set: set,
-    frozenset: frozenset,
-    collections.deque: collections.deque,
-    collections.abc.Set: frozenset,
-    collections.abc.MutableSet: set,
-    collections.abc.Sequence: list,
-    collections.abc.MutableSequence: list,
-    collections.abc.Collection: list,
-    collections.abc.Iterable: list,
-}
-_WRITTEN_AS_LISTS: Final = (set, frozenset, collections.deque, collections.abc.Set, collections.abc.MutableSet)
-_MAPPINGS: Final[Mapping[Any, Callable[[dict[Any, Any]], Any]]] = {
-    dict: dict,
-    collections.OrderedDict: collections.OrderedDict,
-    collections.abc.Mapping: dict,
-    collections.abc.MutableMapping: dict,
-}
-_CONTAINERS: Final = frozenset({*_LISTS, *_MAPPINGS, tuple})
-_UNIONS: Final = (typing.Union, types.UnionType)
-_WRAPPERS: Final = (typing.Annotated, typing.Required, typing.NotRequired, typing_extensions.ReadOnly, typing.Final)
-_SCALARS: Final = (int, float, bool)
-_ISO: Final = ((datetime, "an ISO 8601 date and time"), (date, "an ISO 8601 date"), (time, "an ISO 8601 time"))
-
-
-class _Compiler:
-    """Turns one annotation into a converter."""
-
-    def __init__(self, namespace: Mapping[str, Any] | None) -> None:
-        self.special = False
-        self._namespace = None if namespace is None else dict(namespace)
-        self._made: dict[Any, Converter] = {}
-
-    def compile(self, annotation: Any) -> Converter:
-        """Return the converter of an annotation."""
-        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-        if annotation is Any or annotation is object:
-            return rebuild.as_is
-        if origin in _UNIONS:
-            return self._union(arguments)
-        if origin is typing.Literal:
-            return rebuild.literal(arguments)
-        if origin in _WRAPPERS:
-            return self.compile(arguments[0])
-        if origin in _CONTAINERS:
-            return self._container(origin, arguments)
-        if _is_alias(origin or annotation) or isinstance(origin or annotation, type):
-            return self._named(annotation, origin or annotation)
-        if isinstance(annotation, typing.NewType):
-            return self.compile(annotation.__supertype__)
-        if isinstance(annotation, typing.TypeVar) and annotation.__bound__ is not None:
-            return self.compile(annotation.__bound__)
-        return rebuild.instance(type(None), "None") if annotation is None else rebuild.as_is
-
-    def _named(self, annotation: Any, kind: Any) -> Converter:
-        """Return the converter of a class or an alias, which may be recursive: inner references are resolved late."""
-        made = self._made
-        if annotation not in made:
-            made[annotation] = lambda value: made[annotation](value)
-            made[annotation] = self._alias(annotation, kind) if _is_alias(kind) else self._class(annotation, kind)
-        return made[annotation]
-
-    def _alias(self, annotation: Any, alias: Any) -> Converter:
-        return self.compile(_filled(alias.__value__, _arguments(annotation, alias.__type_params__)))
-
-    def _union(self, members: tuple[Any, ...]) -> Converter:
-        others = [self.compile(each) for each in members if each is not type(None)]
-        if rebuild.as_is in others:
-            return rebuild.as_is
-        if len(others) > 1:
-            scalars = frozenset(each for each in _SCALARS if each in members)
-            made = rebuild.union(others, scalars, " or ".join(_name(each) for each in members))
-        else:
-            made = others[0]
-        return rebuild.optional(made) if type(None) in members else made
-
-    def _container(self, kind: Any, items: tuple[Any, ...]) -> Converter:
-        if kind in _MAPPINGS:
-            key, item = (self.compile(each) for each in items or (Any, Any))
-            return rebuild.mapping(_MAPPINGS[kind], key, item)
-        if kind is tuple and items[-1:] != (...,):
-            return rebuild.row([self.compile(each) for each in items], tuple)
-        self.special |= kind in _WRITTEN_AS_LISTS
-        return rebuild.sequence(_LISTS.get(kind, tuple), self.compile(items[0]) if items else rebuild.as_is)
-
-    def _class(self, annotation: Any, kind: Any) -> Converter:
-        if kind in _CONTAINERS:
-            return self._container(kind, (Any, ...) if kind is tuple else ())
-        if dataclasses.is_dataclass(kind):
-            return self._dataclass(annotation, kind)
-        if hasattr(kind, "__struct_fields__"):
-            return rebuild.struct(annotation)
-        if hasattr(kind, "model_validate") and hasattr(kind, "__pydantic_fields_set__"):
-            return rebuild.model(kind)
-        if typing_extensions.is_typeddict(kind):
-            held = Fields(self._hints(annotation, kind), self._required_keys(kind), is_open=True)
-            return rebuild.fields(_NoInstances, kind.__name__, dict, held)
-        names: tuple[str, ...] | None = getattr(kind, "_fields", None)
-        if names is not None and issubclass(kind, tuple):
-            known, make = self._hints(annotation, kind), cast("Callable[..., Any]", kind)
-            return rebuild.row([known.get(name, rebuild.as_is) for name in names], lambda items: make(*items))
-        return self._value_class(kind)
-
-    def _value_class(self, kind: Any) -> Converter:
-        """Return the converter of a class whose instances are single values: numbers, text, times."""
-        if issubclass(kind, Enum):
-            return rebuild.enum(kind)
-        if kind is float:
-            return rebuild.number
-        for base, what in _ISO:
-            if issubclass(kind, base):
-                return rebuild.made_of(kind, (str,), kind.fromisoformat, what)
-        if issubclass(kind, UUID):
-            return rebuild.made_of(kind, (str,), kind, "a UUID")
-        if issubclass(kind, Decimal):
-            return rebuild.made_of(kind, (str, int, float), lambda value: kind(str(value)), "a decimal number")
-        if issubclass(kind, (timedelta, bytes, bytearray, PurePath)):
-            self.special = True
-            return _special(kind)
-        for plain in (str, int, float):
-            if issubclass(kind, plain) and kind not in (str, int, bool):
-                return rebuild.made_of(kind, (plain,), kind, kind.__name__)
-        # isinstance() does not work with protocols.
-        return rebuild.as_is if getattr(kind, "_is_protocol", False) else rebuild.instance(kind, _name(kind))
-
-    def _dataclass(self, annotation: Any, kind: Any) -> Converter:
-        every, missing = dataclasses.fields(kind), dataclasses.MISSING
-        known = self._hints(annotation, kind, {each.name for each in every if each.init})
-        required = frozenset(
-            each.name for each in every if each.init and each.default is missing and each.default_factory is missing
-        )
-        ignored = frozenset(each.name for each in every if not each.init)
-        return rebuild.fields(kind, kind.__name__, kind, Fields(known, required, ignored))
-
-    def _required_keys(self, kind: Any) -> frozenset[str]:
-        """Return the required keys of a TypedDict; with annotations as text, the class misses `Required` marks."""
-        keys = set(kind.__required_keys__)
-        for name, hint in typing_extensions.get_type_hints(kind, localns=self._namespace, include_extras=True).items():
-            marks = _marks(hint)
-            if typing.NotRequired in marks:
-                keys.discard(name)
-            elif typing.Required in marks:
-                keys.add(name)
-        return frozenset(keys)
-
-    def _hints(self, annotation: Any, kind: Any, names: set[str] | None = None) -> dict[str, Converter]:
-        """Return the converters of the fields of a class, by name."""
-        hints = typing_extensions.get_type_hints(kind, localns=self._namespace)
-        arguments = _arguments(annotation, getattr(kind, "__parameters__", ()))
-        return {
-            name: self.compile(_filled(hint, arguments))
-            for name, hint in hints.items()
-            if names is None or name in names
-        }
-
-
-def _marks(hint: Any) -> list[Any]:
-    """Return the wrappers around a type, outermost first."""
-    marks: list[Any] = []
-    while (origin := typing.get_origin(hint)) in _WRAPPERS:
-        marks.append(origin)
-        hint = typing.get_args(hint)[0]
-    return marks
-
-
-class _NoInstances:
-    """A class without instances, for objects that stay dicts."""
-
-
-def _special(kind: Any) -> Converter:
-    """Return the converter of values written by `_write`."""
-    if issubclass(kind, timedelta):
-        return rebuild.made_of(kind, (int, float), lambda value: kind(milliseconds=value), "a number of milliseconds")
-    if issubclass(kind, PurePath):
-        return rebuild.made_of(kind, (str,), kind, "a path")
-    return rebuild.made_of(kind, (str,), lambda text: kind(base64.b64decode(text, validate=True)), "base64 text")
-
-
-def _arguments(annotation: Any, parameters: tuple[Any, ...]) -> dict[Any, Any]:
-    """Return the arguments of a generic class by type variable: {T: int} for ``Box[int]``."""
-    return dict(zip(parameters, typing.get_args(annotation), strict=False))
-
-
-def _filled(annotation: Any, arguments: dict[Any, Any]) -> Any:
-    """Return an annotation with its type variables replaced."""
-    if isinstance(annotation, typing.TypeVar):
-        return arguments.get(annotation, annotation)
-    parameters: tuple[Any, ...] = getattr(annotation, "__parameters__", ())
-    if not arguments or not parameters or typing.get_origin(annotation) is None:
-        return annotation
-    return annotation[tuple(arguments.get(each, Any) for each in parameters)]
-
-
-def _is_alias(annotation: Any) -> bool:
-    return isinstance(annotation, typing_extensions.TypeAliasType)
-
-
-def _name(annotation: Any) -> str:
-    if annotation is type(None):
-        return "None"
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

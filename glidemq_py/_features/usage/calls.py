@@ -13,29 +13,6 @@ from glidemq_py._core.calls import Call, declared, unpack
 from glidemq_py._core.calls.administration import NO_TOKEN
 from glidemq_py._core.calls.working import AttemptStatus
 
-__all__ = [
-    "BUCKET_MS",
-    "USAGE_FIELDS",
-    "Charge",
-    "FlowBudget",
-    "FlowUsage",
-    "JobUsage",
-    "QueueUsage",
-    "UsageRow",
-    "UsageSummary",
-    "UsageSums",
-    "add_amounts",
-    "charge_budget",
-    "check_budget",
-    "create_budget",
-    "read_amounts",
-    "read_budget",
-    "read_usage",
-    "report_usage",
-    "usage_minutes",
-    "usages",
-]
-
 BUCKET_MS: Final = 60_000
 """Length of a usage bucket: one minute."""
 USAGE_FIELDS: Final = ("model", "provider", "tokens", "costs", "totalTokens", "totalCost", "costUnit", "latencyMs",
@@ -227,14 +204,12 @@ def create_budget(meta: str, flow_id: str, fields: Sequence[str]) -> Call[str]:
     Returns:
         The key of the budget, which is the ``budgetKey`` of each job.
     """
-    return Call(
-        "create_budget", meta, requests.create_budget(flow_id=flow_id, fields=fields), bytes.decode, repeatable=True
-    )
+    return Call("create_budget", meta, requests.create_budget(flow_id=flow_id, fields=fields), bytes.decode)
 
 
 def check_budget(meta: str, flow_id: str) -> Call[str]:
     """Check whether a job of the flow may start; return '' (yes), 'fail' or 'pause'."""
-    return Call("check_budget", meta, requests.check_budget(flow_id=flow_id), bytes.decode, repeatable=True)
+    return Call("check_budget", meta, requests.check_budget(flow_id=flow_id), bytes.decode)
 
 
 @declared("usage_minutes_reply")
@@ -281,7 +256,7 @@ def report_usage(
         id=job_id, fence=fence, processed_on=processed_on, fields=row.fields, tokens=row.tokens, costs=row.costs,
         total_tokens=row.total_tokens, total_cost=row.total_cost, model=row.model, unit=row.unit, event=row.event,
     )  # fmt: skip
-    return Call("report_usage", meta, arguments, _reported, repeatable=True)
+    return Call("report_usage", meta, arguments, _reported)
 
 
 def _reported(reply: list[int]) -> tuple[AttemptStatus, bool]:
@@ -291,12 +266,12 @@ def _reported(reply: list[int]) -> tuple[AttemptStatus, bool]:
 
 def usages(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[list[str | bool] | bool]]:
     """Return the usage fields of many jobs; False for a job that has reported nothing."""
-    return Call("usages", meta, requests.usages(ids=ids, fields=fields), unpack, repeatable=True)
+    return Call("usages", meta, requests.usages(ids=ids, fields=fields), unpack)
 
 
 def usage_minutes(meta: str, first: int, minutes: int) -> Call[MinuteSums]:
     """Return totals over ``minutes`` minutes; the first one starts at ``first`` (epoch ms)."""
-    return Call("usage_minutes", meta, requests.usage_minutes(first=first, minutes=minutes), _summed, repeatable=True)
+    return Call("usage_minutes", meta, requests.usage_minutes(first=first, minutes=minutes), _summed)
 
 
 def _summed(reply: bytes) -> MinuteSums:
@@ -311,10 +286,4 @@ Charge = tuple[Mapping[str, float], Mapping[str, float], float, float]
 
 def charge_budget(meta: str, flow_id: str, mark: str, job: str, usage: Charge) -> Call[bool]:
     """Charge the usage of an attempt of another queue, once per ``mark``; return True if it exceeded a limit."""
-    return Call(
-        "charge_budget",
-        meta,
-        requests.charge_budget(flow_id=flow_id, mark=mark, job=job, usage=usage),
-        bool,
-        repeatable=True,
-    )
+    return Call("charge_budget", meta, requests.charge_budget(flow_id=flow_id, mark=mark, job=job, usage=usage), bool)

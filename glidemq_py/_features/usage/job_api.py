@@ -19,8 +19,6 @@ from glidemq_py.errors import GlideMQValidationError
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
 
-__all__ = ["report_usage", "tokens_used"]
-
 _NAME_CHARS: Final = 256
 
 
@@ -70,7 +68,7 @@ async def report_usage(
         await link.transport.call(registry_add(registry, (link.keys.name,)))
         link.has_usage = True
     row = _row(usage)
-    status, first = await link.transport.call(calls.report_usage(link.keys.meta, self._stored_id, row, self._token))
+    status, first = await link.call(calls.report_usage, self._stored_id, row, self._token)
     self._check_status(status)
     if first:
         # Register again once per minute: another client may have obliterated the queue.

@@ -11,8 +11,6 @@ from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.usage.summaries import decode_name, flow_usage, summarize_usage
 from glidemq_py._job.link import ConnectedQueue
 
-__all__ = ["get_flow_budget", "get_flow_usage", "get_usage_summary"]
-
 
 async def get_flow_usage(self: ConnectedQueue, parent_id: str) -> FlowUsage:
     """Return the total usage of a job and its direct children, which may be in other queues."""
@@ -29,10 +27,10 @@ async def get_flow_budget(self: ConnectedQueue, flow_id: str) -> FlowBudget | No
         flow_id: id of the root job, or of any job of the flow that is in this queue.
     """
     link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
-    fields = await link.transport.command("HGETALL", link.keys.budget(job_id))
+    fields = await link.command("HGETALL", link.keys.budget(job_id))
     if not fields:
-        key = await link.transport.command("HGET", link.keys.job(job_id), "budgetKey")
-        fields = await link.transport.command("HGETALL", key.decode()) if key else None
+        key = await link.command("HGET", link.keys.job(job_id), "budgetKey")
+        fields = await link.command("HGETALL", key.decode()) if key else None
     if not fields:
         return None
     return read_budget({decode_name(name): decode_name(value) for name, value in fields.items()})

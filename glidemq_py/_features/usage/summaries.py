@@ -11,11 +11,11 @@ from typing import Final, cast
 
 from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.partitions.listing import layout_or_name, whole_queues
 from glidemq_py._features.usage import calls
 from glidemq_py._features.usage.calls import (
     BUCKET_MS,
@@ -28,9 +28,8 @@ from glidemq_py._features.usage.calls import (
     read_usage,
 )
 from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.listing import layout_or_name, whole_queues
 from glidemq_py.errors import GlideMQValidationError
-
-__all__ = ["decode_name", "flow_usage", "get_usage_summary", "sum_usage", "summarize_usage", "usages_of"]
 
 MAX_READS: Final = 100_000
 """Most minutes that one summary reads, summed over its queues."""
@@ -83,8 +82,8 @@ def decode_name(value: bytes) -> str:
 async def usages_of(transport: Transport, meta: str, ids: Sequence[str]) -> list[JobUsage | None]:
     """Return the usage of many jobs of one queue; None for jobs that reported nothing."""
     found: list[JobUsage | None] = []
-    for at in range(0, len(ids), _JOBS_PER_CALL):
-        for values in await transport.call(calls.usages(meta, ids[at : at + _JOBS_PER_CALL], _STORED)):
+    for piece in pieces(ids, _JOBS_PER_CALL):
+        for values in await transport.call(calls.usages(meta, piece, _STORED)):
             if isinstance(values, bool):
                 found.append(None)
                 continue
@@ -197,12 +196,12 @@ async def summarize_usage(
     first, last = await _span(transport, start, end, window)
     if queues is None:
         listed = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
-        found = await whole_queues(transport, prefix, listed, former=True)
+        found = await whole_queues(transport, prefix, listed)
     else:
         if isinstance(queues, str):
             raise GlideMQValidationError("queues", queues, "must be a list of names, not a str")
         names = [validate_queue_name(name, "queues") for name in dict.fromkeys(queues)]
-        found = {name: await layout_or_name(transport, prefix, name, former=True) for name in names}
+        found = {name: await layout_or_name(transport, prefix, name) for name in names}
     begin, minutes = first - first % BUCKET_MS, last // BUCKET_MS - first // BUCKET_MS + 1
     count = sum(map(len, found.values()))
     if minutes * count > MAX_READS:

@@ -13,16 +13,12 @@ from glidemq_py._features.vectors.options import check_field, encode_vector
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
 
-__all__ = [
-    "store_vector",
-]
-
 
 def _store(meta: str, job_id: str, field: str, vector: bytes, token: tuple[int, int]) -> Call[AttemptStatus]:
     """Write the bytes of a vector to a field of the hash of an existing job."""
     fence, processed_on = token
     arguments = requests.store_vector(id=job_id, field=field, bytes=vector, fence=fence, processed_on=processed_on)
-    return Call("store_vector", meta, arguments, AttemptStatus, repeatable=True)
+    return Call("store_vector", meta, arguments, AttemptStatus)
 
 
 async def store_vector(self: JobContents[Any, Any, Any], field: str, embedding: Iterable[float]) -> None:

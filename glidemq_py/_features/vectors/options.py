@@ -19,19 +19,6 @@ from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "IndexFieldType",
-    "VectorField",
-    "VectorFieldDict",
-    "VectorMatch",
-    "check_field",
-    "create_arguments",
-    "encode_vector",
-    "hits_of",
-    "search_arguments",
-    "vector_fields_of",
-]
-
 MAX_DIMENSIONS: Final = 65_536
 MAX_K: Final = 1_000
 MAX_FILTER: Final = 10_000
@@ -46,7 +33,7 @@ RESERVED: Final = frozenset({
     "restored", "failedType", "stacktrace",
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
     "resultSeq", "failedAttempts", "failureReason", "autoRetries", "readyAt", "timeline", "dependency", "stagedBehind",
-    "cursor", "discarded", "progressMessage",
+    "cursor", "discarded", "progressMessage", "appended", "generation", "parentGeneration", "ownKeys",
     "rank", "rankedAs", "fairKey", "jobBatch",
 })  # fmt: skip
 """Fields of a job hash, which a vector must not overwrite."""

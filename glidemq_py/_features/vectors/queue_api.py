@@ -24,9 +24,7 @@ from glidemq_py._features.vectors.options import (
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError, SearchUnavailableError
-
-__all__ = ["NO_INDEX", "create_job_index", "drop_job_index", "nearest", "vector_search"]
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)
 _HASH_TAG: Final = re.compile(r"hash[\s_-]?tag", re.IGNORECASE)
@@ -55,7 +53,7 @@ async def create_job_index(
         The name of the index.
 
     Raises:
-        SearchUnavailableError: the server has no search module.
+        SearchIndexError: the server has no search module.
         SearchIndexError: the server rejects the index, for example because its name is already used.
         GlideMQValidationError: an argument is invalid.
     """
@@ -114,7 +112,7 @@ async def vector_search(
         score_field: name of the distance in the query; must not be a field of the index.
 
     Raises:
-        SearchUnavailableError: the server has no search module.
+        SearchIndexError: the server has no search module.
         SearchIndexError: the index does not exist, or the server rejects the query.
         GlideMQValidationError: an argument is invalid.
     """
@@ -162,10 +160,12 @@ async def _vector_field(link: QueueLink, index: str) -> str:
 
 async def _command(link: QueueLink, words: list[Any]) -> Any:
     try:
-        return await link.transport.command(*words)
+        return await link.command(*words)
     except GlideMQError as error:
         if type(error) is not GlideMQError:
             raise
         if _MISSING.search(str(error)):
-            raise SearchUnavailableError from error
+            raise SearchIndexError(
+                "the server has no search module; vector search requires valkey-search, or Redis with its query engine"
+            ) from error
         raise SearchIndexError(str(error)) from error

@@ -13,12 +13,14 @@ from typing import Final
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser, RedactedArgumentError, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
-from glidemq_py._features.many_queues.options import MAX_WEIGHT, parse_queues
+from glidemq_py._features.many_queues import MAX_WEIGHT, parse_queues
 from glidemq_py._worker.command.logs import LogFormat
 from glidemq_py._worker.options import MAX_CONCURRENCY
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["WorkerArguments", "parse_size", "read_arguments"]
+
+class TargetError(GlideMQError):
+    """TARGET cannot be imported, or contains no worker."""
 
 
 _MAX_PROCESSES: Final = 1_024

@@ -27,16 +27,15 @@ from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import set_up_logs
 from glidemq_py._worker.command.supervisor import Line
 from glidemq_py._worker.command.target import load_workers
+from glidemq_py._worker.listeners import WorkerEvent
 from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.shutdown import RunningJobsLog, handle_until_exit, running_jobs
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["Limits", "run_workers", "serve_metrics"]
-
 _log = get_logger("glidemq_py.worker")
 
 _POLL_EVERY_S = 0.5
-_ENDS = ("completed", "retrying", "failed")
+_ENDS: tuple[WorkerEvent, ...] = ("completed", "retrying", "failed")
 
 
 class Limits:
@@ -99,8 +98,8 @@ class Limits:
 
 
 _OPTION = "--metrics-port"
-_USED_BY_BOTH = ("glidemq_py._client.async_transport", "glidemq_py._client.blocking_transport")
-"""Modules that workers and collectors of metrics import when they connect."""
+_USED_BY_BOTH = "glidemq_py._client.shared_clients"
+"""Module that workers and collectors of metrics import when they connect."""
 
 
 def serve_metrics(workers: Sequence[BaseWorker], port: int, job_names: int = 0) -> None:
@@ -125,8 +124,7 @@ def serve_metrics(workers: Sequence[BaseWorker], port: int, job_names: int = 0) 
         REGISTRY.register(QueueCollector(names, connection, prefix=prefix))
     # A scrape may come while the workers start. If both threads imported GLIDE then, each would wait for a module that
     # the other one imports, and the scrape, or even the start, would fail.
-    for module in _USED_BY_BOTH:
-        import_module(module)
+    import_module(_USED_BY_BOTH)
     try:
         start_http_server(port)
     except OSError as error:
@@ -148,7 +146,7 @@ def run_workers(arguments: WorkerArguments) -> int:
     """Load TARGET, run its workers, and return the exit code of the process.
 
     Raises:
-        WorkerTargetError: If the target is invalid.
+        TargetError: If the target is invalid.
         GlideMQValidationError: If an option is invalid.
     """
     end = None
@@ -210,8 +208,8 @@ class _Crew:
             self._timer.cancel()
         if self._line is not None:
             self._line.send("ended")
-        if self._hurried:
-            # A normal exit would wait for the threads of handlers whose jobs were released.
+        if self._hurried or any(worker.active_count for worker in self._workers):
+            # A normal exit would wait for handlers whose jobs were released, or whose attempts have ended.
             _leave(code)
         return code
 

@@ -11,8 +11,6 @@ from typing import Any, Final, Literal
 from glidemq_py._core.logs import escape_control, format_traceback, indent, keep_only_records, show_id
 from glidemq_py._job.current import label_log_records
 
-__all__ = ["LogFormat", "log_line", "set_up_logs"]
-
 LogFormat = Literal["text", "json"]
 
 _FORMAT: Final = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(job)s%(message)s"

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FileWatch", "watch_files"]
-
 POLL_EVERY_S: Final = 0.4
 _MOST_FILES: Final = 20_000
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})

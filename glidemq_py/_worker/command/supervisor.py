@@ -33,8 +33,6 @@ from glidemq_py._worker.command.reload import watch_files
 from glidemq_py._worker.shutdown import handle_until_exit
 from glidemq_py.errors import EmbeddedServerError
 
-__all__ = ["Line", "supervise"]
-
 _log = get_logger("glidemq_py.worker.supervisor")
 
 
@@ -72,7 +70,10 @@ class Line:
 
 
 MAX_START_CRASHES: Final = 5
-"""Number of consecutive crashes during start after which the supervisor gives up."""
+"""Number of crashes during start after which the supervisor gives up, unless a child has started before.
+
+One that is killed after it has loaded its target does not count: it may be waiting for the server.
+"""
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 30.0
 _SETTLED_S = 10.0
@@ -160,7 +161,7 @@ class _Supervisor:
             if self._stopping.is_set():
                 return
             lived = asyncio.get_running_loop().time() - child.born
-            quick = 0 if lived > _SETTLED_S else quick + 1
+            quick = 0 if child.started and lived > _SETTLED_S else quick + 1
             if self._folders is not None and not child.recycling:
                 await self._wait_for_change(child, code)
                 continue
@@ -176,9 +177,9 @@ class _Supervisor:
         if child.recycling and (code == 0 or self._folders is not None):
             _log.info("child %d recycled: %s", pid, child.recycling)
             return 0.0
-        if not child.started:
+        if not self._ever_started and not (child.loaded and code < 0):
             self._start_crashes += 1
-            if code == _UNUSABLE and not self._ever_started:
+            if code == _UNUSABLE:
                 self._give_up("invalid target or option, see above", _UNUSABLE)
                 return 0.0
             if self._start_crashes >= MAX_START_CRASHES:
@@ -280,7 +281,6 @@ class _Supervisor:
                     self._signal(child, 1)
             elif word == "started":
                 child.started = self._ever_started = True
-                self._start_crashes = 0
                 self._broken = ""
                 _log.info("child %d has started", child.process.pid)
             elif word == "server?":

@@ -16,12 +16,10 @@ from typing import Any, cast
 
 from glidemq_py._core.command_line import hide_secrets
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments
 from glidemq_py._worker.tasks import Task
 from glidemq_py._worker.worker import Worker
-from glidemq_py.errors import GlideMQError, WorkerTargetError
-
-__all__ = ["load_workers"]
+from glidemq_py.errors import GlideMQError
 
 _OURS = str(Path(__file__).parents[2]) + os.sep
 _TARGET = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
@@ -31,20 +29,20 @@ def load_workers(arguments: WorkerArguments) -> list[BaseWorker]:
     """Return the workers of TARGET, with the options of the command line applied.
 
     Raises:
-        WorkerTargetError: If TARGET cannot be imported, does not exist, or cannot be run.
+        TargetError: If TARGET cannot be imported, does not exist, or cannot be run.
         GlideMQValidationError: If an option is invalid.
     """
     target = arguments.target or ""
     parts = _TARGET.fullmatch(target)
     if parts is None:
-        raise WorkerTargetError(f"{hide_secrets(target)!r} is not MODULE:NAME{_meant(target)}")
+        raise TargetError(f"{hide_secrets(target)!r} is not MODULE:NAME{_meant(target)}")
     found: Any = _import(parts["module"])
     reached = parts["module"]
     for name in parts["attribute"].split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise WorkerTargetError(f"{reached} has no attribute {name!r}{_nearest(found, name)}") from None
+            raise TargetError(f"{reached} has no attribute {name!r}{_nearest(found, name)}") from None
         reached = f"{reached}.{name}" if ":" in reached else f"{reached}:{name}"
     return _workers(target, found, arguments)
 
@@ -55,19 +53,19 @@ def _workers(target: str, found: Any, arguments: WorkerArguments) -> list[BaseWo
     if isinstance(found, (list, tuple)):
         members = cast("tuple[Any, ...]", found)
         if not members:
-            raise WorkerTargetError(f"{target} is empty: it must hold at least one Worker")
+            raise TargetError(f"{target} is empty: it must hold at least one Worker")
         for position, member in enumerate(members):
             if not isinstance(member, BaseWorker):
-                raise WorkerTargetError(f"{target}[{position}] is {_kind(member)}, not a Worker")
+                raise TargetError(f"{target}[{position}] is {_kind(member)}, not a Worker")
         if len({id(member) for member in members}) < len(members):
-            raise WorkerTargetError(f"{target} holds the same Worker twice")
+            raise TargetError(f"{target} holds the same Worker twice")
         return _configured(target, cast("Iterable[BaseWorker]", members), arguments)
     if isinstance(found, Task):
-        raise WorkerTargetError(f"{target} is a task of a worker: name the Worker itself")
+        raise TargetError(f"{target} is a task of a worker: name the Worker itself")
     if inspect.isclass(found) or not callable(found):
-        raise WorkerTargetError(f"{target} is {_kind(found)}: must be a Worker, a list of Workers or a function")
+        raise TargetError(f"{target} is {_kind(found)}: must be a Worker, a list of Workers or a function")
     if arguments.queue is None:
-        raise WorkerTargetError(f"{target} is a function: give its queue with --queue NAME")
+        raise TargetError(f"{target} is a function: give its queue with --queue NAME")
     given: dict[str, Any] = {"concurrency": arguments.concurrency, "prefix": arguments.prefix}
     kept = {name: value for name, value in given.items() if value is not None}
     return [Worker(arguments.queue, found, arguments.url, **kept)]
@@ -77,12 +75,12 @@ def _configured(target: str, found: Iterable[BaseWorker], arguments: WorkerArgum
     workers = list(found)
     if arguments.queue is not None:
         names = ", ".join(repr(worker.queue_name) for worker in workers)
-        raise WorkerTargetError(f"--queue requires a function as TARGET; {target} already has a queue: {names}")
+        raise TargetError(f"--queue requires a function as TARGET; {target} already has a queue: {names}")
     for worker in workers:
         try:
             worker.override(concurrency=arguments.concurrency, connection=arguments.url, prefix=arguments.prefix)
         except GlideMQError as error:
-            raise WorkerTargetError(f"{target}: {error}") from error
+            raise TargetError(f"{target}: {error}") from error
     return workers
 
 
@@ -100,16 +98,16 @@ def _import(name: str) -> ModuleType:
     except BaseException as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
-            raise WorkerTargetError(
+            raise TargetError(
                 f"no module {missing!r}{_similar(missing, folder)}; searched the current directory, {folder}, and "
                 "Python's module path"
             ) from None
         if isinstance(error, SystemExit):
-            raise WorkerTargetError(
+            raise TargetError(
                 f"module {name!r} ended the process ({error!r}) during its import: put script code under "
                 '`if __name__ == "__main__":`'
             ) from None
-        raise WorkerTargetError(f"module {name!r} cannot be imported:\n\n{_trace(error)}") from error
+        raise TargetError(f"module {name!r} cannot be imported:\n\n{_trace(error)}") from error
 
 
 def _trace(error: BaseException) -> str:
@@ -141,7 +139,7 @@ def _meant(target: str) -> str:
         return f"; did you mean {example}?"
     try:
         names = _worker_names(_import(module))
-    except WorkerTargetError:
+    except TargetError:
         names = []
     guesses = " or ".join(f"{module}:{name}" for name in names)
     return f"; did you mean {guesses}?" if guesses else f", such as {example}"

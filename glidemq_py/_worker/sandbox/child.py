@@ -26,11 +26,12 @@ from typing import Any, Final, TypeVar
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
-from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.current import label_log_records, running_job
+from glidemq_py._job.failure_text import unstored_error
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import Outcome, QueueLink
+from glidemq_py._partitions.layout import Partition
 from glidemq_py._worker.handlers import is_async
 from glidemq_py._worker.sandbox.framing import (
     Message,
@@ -45,13 +46,10 @@ from glidemq_py.errors import (
     DelayedError,
     EventLoopError,
     GlideMQError,
+    GlideMQValidationError,
     SuspendError,
-    UnsupportedOptionError,
     WaitingChildrenError,
 )
-
-__all__ = ["ATTEMPT_FIELDS", "Request", "SandboxTransport", "SandboxWaiter", "load", "main", "serve"]
-
 
 T = TypeVar("T")
 
@@ -73,7 +71,7 @@ class SandboxTransport:
         """See `Transport.command`."""
         return await self._request("command", *args)
 
-    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`; the error of a command is raised."""
         return list(await self._request("reads", key, [list(each) for each in commands]))
 
@@ -292,7 +290,15 @@ class _Session:
         self._loop.call_soon_threadsafe(self._ended, job, result, error)
 
     def _ended(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
-        text = None
+        try:
+            message = self._outcome(job, result, error)
+        except BaseException as raised:  # by the result or error, which are objects of the application
+            message = self._outcome(job, None, unstored_error("outcome of the handler", raised))
+        self._job = self._task = None
+        self._writer.write(message)
+
+    def _outcome(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> bytes:
+        text = packed = None
         if error is None and job._attempt is not None:
             error = job._attempt.missing_await()
         if error is None:
@@ -300,14 +306,12 @@ class _Session:
                 text = self._encode(result)
             except Exception as invalid:
                 error = invalid
-        packed = None
         if error is not None:
             packed = pack_error(self._plain(error))
             if isinstance(error, MemoryError) and self._memory_limit is not None:
                 packed["text"] = f"the job needed more than the sandbox's memory_limit of {self._memory_limit} bytes"
         attempt, usage = job._attempt, job._usage
-        self._job = self._task = None
-        self._send(
+        return pack_message(
             "ended", result=text, error=packed, should_recycle=isinstance(error, MemoryError),
             job=[job._data_text, job._progress_text],
             attempt={name: getattr(attempt, name) for name in ATTEMPT_FIELDS},
@@ -323,7 +327,7 @@ class _Session:
     def _plain(self, error: BaseException) -> BaseException:
         """Return the error to send; the data of a signal is converted to its stored form."""
         if isinstance(error, SuspendError) and error.on_resume is not None:
-            return UnsupportedOptionError("on_resume", None, _NO_CONTINUATIONS)
+            return GlideMQValidationError("on_resume", None, _NO_CONTINUATIONS)
         if isinstance(error, (DelayedError, WaitingChildrenError)) and error.replace:
             serializer = self._serializer
             try:

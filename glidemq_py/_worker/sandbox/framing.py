@@ -19,7 +19,6 @@ import pickle
 import socket
 import struct
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -28,18 +27,8 @@ from typing import Any, Final, cast
 import msgpack
 
 from glidemq_py import errors
-
-__all__ = [
-    "ROOT_MARK",
-    "Message",
-    "pack_error",
-    "pack_message",
-    "packable",
-    "read_message",
-    "receive_message",
-    "unpack_error",
-]
-
+from glidemq_py._core.logs import format_traceback, text_of
+from glidemq_py._job.failure_text import stored_text
 
 Message = dict[str, Any]
 
@@ -54,7 +43,7 @@ _unpackb: Callable[..., Any] = _msgpack.unpackb
 
 def pack_message(kind: str, **fields: Any) -> bytes:
     """Return the bytes of a message."""
-    body = _packb({"kind": kind, **fields}, use_bin_type=True, unicode_errors="surrogateescape", default=_rare)
+    body = _packb({"kind": kind, **fields}, use_bin_type=True, unicode_errors="surrogatepass", default=_rare)
     return _HEAD.pack(len(body)) + body
 
 
@@ -72,7 +61,7 @@ def packable(fields: dict[str, Any]) -> Message:
 def _unpack(body: bytes) -> Message | None:
     """Return a message; None if it is malformed: a handler has written to the connection, which is then closed."""
     try:
-        message = _unpackb(body, raw=False, unicode_errors="surrogateescape", strict_map_key=False)
+        message = _unpackb(body, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
     except (ValueError, TypeError, RecursionError, _msgpack.UnpackException):
         return None
     return cast("Message", message) if isinstance(message, dict) and "kind" in message else None
@@ -132,8 +121,9 @@ def pack_error(error: BaseException) -> Message:
     kind = type(error)
     kinds = [(each.__module__, each.__qualname__) for each in kind.__mro__ if issubclass(each, BaseException)]
     return {
-        "name": kind.__name__, "module": kind.__module__, "kinds": kinds, "text": _clean(_text(error)),
-        "trace": _clean("".join(traceback.format_exception(kind, error, _users_part(error.__traceback__)))),
+        "name": kind.__name__, "module": kind.__module__, "kinds": kinds,
+        "text": stored_text(_without_root(text_of(error)), _TEXT_CHARS),
+        "trace": _clean(format_traceback((kind, error, _users_part(error.__traceback__))) + "\n"),
         "fields": packable(vars(error)), "pickle": _pickled(error),
     }  # fmt: skip
 
@@ -148,20 +138,13 @@ def _as_ours(signal: errors.JobSignal) -> errors.JobSignal:
     return plain
 
 
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # a broken __str__ must not prevent the report
-        return type(error).__name__
-
-
 def _pickled(error: BaseException) -> bytes | None:
     if type(error).__module__ != _OURS:
         return None
     error.args = tuple(_clean(arg) if isinstance(arg, str) else arg for arg in error.args)
     try:
         return pickle.dumps(error)
-    except Exception:  # an attribute cannot be pickled
+    except BaseException:  # an attribute cannot be pickled
         return None
 
 
@@ -174,10 +157,13 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _clean(text: str) -> str:
-    root = os.getcwd()
-    if len(root) > 1:
-        text = text.replace(root + os.sep, ROOT_MARK + os.sep).replace(root, ROOT_MARK)
+    text = stored_text(_without_root(text), len(text) * 2)
     return text if len(text) <= _TEXT_CHARS else "…" + text[-_TEXT_CHARS:]
+
+
+def _without_root(text: str) -> str:
+    root = os.getcwd()
+    return text if len(root) <= 1 else text.replace(root + os.sep, ROOT_MARK + os.sep).replace(root, ROOT_MARK)
 
 
 class _SandboxTraceback(Exception):  # noqa: N818 - named like its models in the standard library
@@ -222,7 +208,7 @@ def _stand_in(message: Message) -> Exception:
         try:
             error: Exception = type(message["name"], (base,), members)(text)
         # It cannot be created from a text; another base class may be.
-        except Exception:  # nosec B112
+        except BaseException:  # nosec B112
             continue
         error.__dict__.update(message["fields"])
         return error

@@ -17,9 +17,7 @@ from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOption
 from glidemq_py._worker.sandbox.framing import pack_message
 from glidemq_py._worker.sandbox.process import ForkServer, SandboxProcess, Spawner, Starter
 from glidemq_py._worker.sandbox.target import parse_target
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxStartError, UnsupportedOptionError
-
-__all__ = ["Sandbox", "sandboxed"]
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, HandlerError
 
 _log = get_logger(__name__)
 
@@ -74,7 +72,7 @@ class Sandbox:
         Raises:
             GlideMQValidationError: If the handler cannot be loaded.
             SandboxCrashError: If the process died while loading it.
-            SandboxStartError: If loading it took longer than ``start_timeout``.
+            HandlerError: If loading it took longer than ``start_timeout``.
         """
         options, target = self._options, self._target
         self._link = link
@@ -151,7 +149,8 @@ class Sandbox:
         except BaseException as error:
             self._count -= 1
             if isinstance(error, TimeoutError):
-                raise SandboxStartError(self._text, self._options.start_timeout) from None
+                within = f"start_timeout ({self._options.start_timeout} ms)"
+                raise HandlerError(f"a sandbox process did not import handler {self._text!r} within {within}") from None
             if isinstance(error, OSError):
                 raise GlideMQError(f"a sandbox process cannot be started: {error}") from error
             if isinstance(error, GlideMQValidationError):
@@ -220,7 +219,7 @@ def sandboxed(
 
     Raises:
         GlideMQValidationError: If an option or the handler is invalid, or ``sandbox`` is given with a function.
-        UnsupportedOptionError: If the worker has the option ``batch`` too.
+        GlideMQValidationError: If the worker has the option ``batch`` too.
     """
     if not isinstance(handler, str):
         if given is None:
@@ -233,6 +232,6 @@ def sandboxed(
             hint += f', "{module}:{name}"'
         raise GlideMQValidationError("handler", handler, hint)
     if options.batch is not None:
-        raise UnsupportedOptionError("batch", options.batch, "a sandboxed handler runs one job at a time")
+        raise GlideMQValidationError("batch", options.batch, "a sandboxed handler runs one job at a time")
     parsed = SandboxOptions() if given is None else parse_nested("sandbox", given, SandboxOptions)
     return Sandbox(handler, parsed, queue_options, job_type)

@@ -27,9 +27,6 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.sandbox.framing import Message, pack_error, pack_message, packable, read_message, unpack_error
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxCrashError
 
-__all__ = ["Child", "ForkServer", "SandboxProcess", "Spawner", "Starter", "kill"]
-
-
 _BOOT: Final = (
     "import sys; sys.path[:] = sys.argv[3:]; from glidemq_py._worker.sandbox.{0} import main; main(int(sys.argv[1]))"
 )
@@ -258,6 +255,7 @@ class SandboxProcess:
         self._child = child
         self._link = link
         self._replying: set[asyncio.Task[None]] = set()
+        self._job: Job[Any, Any]
         self._outcome: asyncio.Future[Message] | None = None
         self._closing = False
         self._writer: asyncio.StreamWriter | None = None
@@ -366,6 +364,7 @@ class SandboxProcess:
         attempt = job._attempt
         assert attempt is not None
         self.jobs += 1
+        self._job = job
         outcome = self._outcome = self._loop.create_future()
         if self.gone.done():
             raise SandboxCrashError(self.gone.result())
@@ -413,7 +412,10 @@ class SandboxProcess:
     async def _do(self, what: str, arguments: list[Any]) -> Any:
         if what == "call":
             function, key, args, repeatable = arguments
-            return await self._link.transport.call(Call(function, key, tuple(args), _as_it_is, repeatable))
+            call = Call(function, key, tuple(args), _as_it_is)
+            if repeatable and function in _NUMBERED and args[1]:  # the worker, too, may append in this attempt
+                return await self._job._append(lambda number: Call(function, key, (args[0], number), _as_it_is))
+            return await self._link.transport.call(call if repeatable else call.once())
         if what == "command":
             return await self._link.transport.command(*arguments)
         if what == "reads":
@@ -451,6 +453,9 @@ class SandboxProcess:
         await asyncio.wait({self.gone}, timeout=grace_s)
         self.kill()
         await asyncio.wait({self.gone})
+
+
+_NUMBERED: Final = ("stream_chunk", "update_job")
 
 
 def _as_it_is(reply: Any) -> Any:

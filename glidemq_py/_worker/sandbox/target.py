@@ -14,8 +14,6 @@ from typing import Any, Final
 from glidemq_py._worker.handlers import check_handler
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Target", "load_target", "parse_target"]
-
 DEFAULT_FUNCTION: Final = "handler"
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _MODULE = re.compile(rf"(?P<module>{_NAME}):(?P<function>{_NAME})")

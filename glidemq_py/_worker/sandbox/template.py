@@ -15,8 +15,6 @@ from typing import Any, Final
 from glidemq_py._worker.sandbox.child import calm_signals, load, serve
 from glidemq_py._worker.sandbox.framing import Message, receive_message
 
-__all__ = ["main"]
-
 _PID: Final = struct.Struct(">q")
 
 

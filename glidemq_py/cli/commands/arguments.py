@@ -62,7 +62,8 @@ Reason = Annotated[
     typer.Option(
         "--reason",
         metavar="REASON",
-        help="Reason of the failure, such as max_attempts_exceeded or timeout; repeatable.",
+        help="Reason of the failure: explicit_fail (error), max_attempts_exceeded (error, last attempt), "
+        "cancelled, timeout, ...; repeatable.",
         autocompletion=words(FailureReason),
     ),
 ]

@@ -108,6 +108,9 @@ async def restore(
     queue: Queue,
     backup_id: Annotated[str | None, typer.Option("--backup", metavar="ID", help="Default: the newest one.")] = None,
     source: Annotated[str | None, typer.Option("--source", metavar="QUEUE", help="Queue that was backed up.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="Number of partitions; default: as the backup.")
+    ] = None,
     storage_option: _Storage = None,
 ) -> None:
     """Restore a backup into an empty queue."""
@@ -115,10 +118,14 @@ async def restore(
     options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
     target = await shell.operator.queue(queue)
     with shell.working(f"restoring queue {queue!r}"):
-        report = await target.restore(destination, backup_id=backup_id, source=source, storage_options=options or None)
+        report = await target.restore(
+            destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=options or None
+        )
     shell.print_json(report)
     again = " (continued)" if report.resumed else ""
     shell.say(f"queue {queue!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")
+    for what, count in report.not_kept.items():
+        shell.note(f"not kept: {count:,} {what}")
 
 
 async def _check_order(shell: Shell, verb: str, destination: str, names: list[str]) -> None:

@@ -61,7 +61,7 @@ async def ls(
     shell.print_json({"failures": found, "more": more})
     rows = [
         (
-            each.job_id, each.name, age(each.failed_at), each.attempts_made, each.reason,
+            each.job_id, each.name, age(each.failed_at), each.attempts_made, each.reason.words,
             (f"{each.error_type}: {each.error}" if each.error_type else each.error)[:_LONG],
         )
         for each in found
@@ -85,7 +85,7 @@ async def stats(shell: Shell, queue: Queue) -> None:
     if found.counts:
         shell.say()
         rows = sorted(
-            ((reason, name, number) for (reason, name), number in found.counts.items()), key=lambda row: -row[2]
+            ((reason.words, name, number) for (reason, name), number in found.counts.items()), key=lambda row: -row[2]
         )
         shell.table(("REASON", "NAME", ">FAILURES"), rows, "")
 

@@ -58,11 +58,19 @@ def jobs_table(shell: Shell, jobs: Iterable[JobSummary], empty: str) -> None:
     rows = [
         (
             job.id, job.name, state_cell(job.state), age(job.added_at), job.attempts_made or "",
-            (job.error or (f"due {age(job.due_at)}" if job.due_at else ""))[:_LONG],
+            (job.error or _waiting(job))[:_LONG],
         )
         for job in jobs
     ]  # fmt: skip
     shell.table(("ID", "NAME", "STATE", "ADDED", ">FAILED", "ERROR"), rows, empty)
+
+
+def _waiting(job: JobSummary) -> str:
+    """Return the reason for which a job waits, or ''."""
+    if job.suspended_at is None:
+        return f"due {age(job.due_at)}" if job.due_at else ""
+    until = f", until {clock(job.suspended_until)}" if job.suspended_until else ""
+    return f"waits for {job.waits_for or 'a signal'} since {age(job.suspended_at)}{until}"
 
 
 @command(app, "ls")
@@ -134,6 +142,9 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         ("state", state_cell(job.state)),
         ("added", _moment(job.added_at)),
         ("due", _moment(job.due_at)),
+        ("waits for", job.waits_for or ("a signal" if job.suspended_at else "")),
+        ("suspended", _moment(job.suspended_at)),
+        ("until", _moment(job.suspended_until)),
         ("started", _moment(job.started_at)),
         ("finished", _moment(job.finished_at)),
         ("run time", "" if job.run_time is None else span(job.run_time)),
@@ -158,7 +169,7 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         took = "" if attempt.duration is None else f" after {span(attempt.duration)}"
         error = f"{attempt.error_type}: {attempt.error}" if attempt.error_type else attempt.error
         which = f"attempt {attempt.number}: " if attempt.number else ""  # a parent whose child failed has not run
-        shell.say(f"{which}{attempt.reason}{took}, {clock(attempt.failed_at)}: {error}")
+        shell.say(f"{which}{attempt.reason.words}{took}, {clock(attempt.failed_at)}: {error}")
     if len(found.attempts) in requeued:
         shell.say(_REQUEUED)
     if found.traceback:
@@ -242,10 +253,7 @@ async def add(
     priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="1 (most urgent) to 2047.")] = None,
 ) -> None:
     """Add a job, and print its id."""
-    try:
-        text = typer.get_text_stream("stdin").read() if data == "-" else data
-    except UnicodeDecodeError as error:
-        raise GlideMQValidationError("DATA", None, f"stdin is not {error.encoding} text: {error.reason}") from None
+    text = _text(data)
     given = pairs_of("--option", options or ())
     for own in {"self", "name", "data"} & given.keys():
         raise GlideMQValidationError("--option", own, "is an argument of the command, not an option of the job")
@@ -265,6 +273,30 @@ async def add(
     shell.say(result.ids[0])
     if result.detail != "added":
         shell.note(f"not added as a new job: {result.detail}")
+
+
+def _text(data: str | None) -> str | None:
+    try:
+        return typer.get_text_stream("stdin").read() if data == "-" else data
+    except UnicodeDecodeError as error:
+        raise GlideMQValidationError("DATA", None, f"stdin is not {error.encoding} text: {error.reason}") from None
+
+
+@command(app, "signal")
+async def signal(
+    shell: Shell,
+    queue: Queue,
+    job_id: JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)],
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="Data: JSON, or text. '-' reads stdin.", show_default=False)
+    ] = None,
+) -> None:
+    """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""
+    text = _text(data)
+    action = operate.actions.SignalJob(queue=queue, id=job_id, name=name, data=None if text is None else value_of(text))
+    done = f"sent signal {name!r} to job {job_id!r} of queue {queue!r}"
+    await shell.change(action, f"signal job {job_id!r}", done)
 
 
 def _chosen(ids: list[str] | None, wanted: JobFilter, criteria: str) -> tuple[tuple[str, ...], JobFilter | None]:

@@ -25,6 +25,8 @@ __all__ = ["app"]
 app = group("queue", "Look at queues and change them.")
 
 _MINUTES_SHOWN = 5
+_WAITING = {"suspended": ">SUSPENDED", "waiting_children": ">WAITING FOR CHILDREN"}
+"""Columns that are shown if a queue has such jobs."""
 _POINTS = ("P50", "P95", "P99")
 
 
@@ -66,8 +68,12 @@ async def ls(
     if busy:
         found = [each for each in found if each.unfinished or each.failed]
     shell.print_json(found)
-    columns = ("QUEUE", ">READY", ">ACTIVE", ">DELAYED", ">COMPLETED", ">FAILED", ">WORKERS", "OLDEST", "")
-    shell.table(columns, (_row(each) for each in found), f"no queues (prefix {shell.settings.prefix!r})")
+    waiting = [field for field in _WAITING if any(getattr(each, field) for each in found)]
+    columns = (
+        "QUEUE", ">READY", ">ACTIVE", ">DELAYED", *map(_WAITING.__getitem__, waiting), ">COMPLETED", ">FAILED",
+        ">WORKERS", "OLDEST", "",
+    )  # fmt: skip
+    shell.table(columns, (_row(each, waiting) for each in found), f"no queues (prefix {shell.settings.prefix!r})")
 
 
 async def queue_names(
@@ -81,11 +87,12 @@ async def queue_names(
     return await shell.operator.list_queues(match, scan=scan)
 
 
-def _row(queue: QueueSnapshot) -> tuple[Any, ...]:
+def _row(queue: QueueSnapshot, waiting: list[str]) -> tuple[Any, ...]:
     idle = queue.ready and not queue.workers
     kind = "broadcast" if queue.is_broadcast else ""
     return (
-        queue.name, _ready(queue), queue.active, queue.delayed, queue.completed, _red(queue.failed),
+        queue.name, _ready(queue), queue.active, queue.delayed, *(getattr(queue, field) for field in waiting),
+        queue.completed, _red(queue.failed),
         (queue.workers, "yellow" if idle else ""), span(queue.oldest_waiting) if queue.ready else "",
         (f"{kind}, paused".lstrip(", "), "yellow") if queue.paused else kind,
     )  # fmt: skip
@@ -105,7 +112,7 @@ async def show(shell: Shell, queue: Queue) -> None:
     found = await shell.operator.get_queue_details(queue)
     shell.print_json(found)
     now, stats = found.queue, found.failures
-    reasons = joined(f"{reason} {count:,}" for reason, count in stats.by_reason.items())
+    reasons = joined(f"{reason.words} {count:,}" for reason, count in stats.by_reason.items())
     state = ("paused", "yellow") if now.paused else "running"
     common = [
         *_limits_facts(found.limits),
@@ -294,38 +301,13 @@ async def limits(
 
 
 @command(app, "partitions")
-async def partitions(
-    shell: Shell,
-    queue: Queue,
-    count: Annotated[
-        int | None, typer.Argument(metavar="COUNT", help="New number of partitions, 1 to 256.", show_default=False)
-    ] = None,
-    yes: Yes = False,
-) -> None:
-    """Show the number of partitions of a queue, or change it while the queue is in use.
-
-    Call it again with the same number until the change is complete: docs/learn/partitions.md.
-    """
+async def partitions(shell: Shell, queue: Queue) -> None:
+    """Show the number of partitions of a queue."""
     await reject_broadcast(shell, queue, "its messages are not divided into partitions")
     opened = await shell.operator.queue(queue)
     found = await opened.get_partitions()
-    if count is not None:
-        if count != found.count and not yes:
-            change = f"change queue {queue!r} from {_partitions_text(found.count)} to {_partitions_text(count)}"
-            shell.confirm(change, dry_run=False)
-        with shell.working(f"changing the number of partitions of queue {queue!r}"):
-            found = await opened.set_partitions(count)
     shell.print_json(found)
-    shell.say(f"queue {queue!r}: {_partitions_text(found.count)}")
-    if not found.is_settled:
-        shell.note(
-            f"the change is not complete: jobs are left whose keys belong to another partition; {found.serving} "
-            f"partitions are served; later, run: glidemq queue partitions {queue} {found.count}"
-        )
-
-
-def _partitions_text(count: int) -> str:
-    return "no partitions" if count == 1 else f"{count} partitions"
+    shell.say(f"queue {queue!r}: {'no partitions' if found.count == 1 else f'{found.count} partitions'}")
 
 
 @command(app, "metrics")

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from glidemq_py._api.bulk import AddCoalescer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.layout_errors import LayoutChangedError
-from glidemq_py.errors import PartitionedQueueError, PayloadTooLargeError
+from glidemq_py.errors import PayloadTooLargeError
 from glidemq_py.gateway.bulk import add_usual, begin_usual, push_many, usual_rows
-from glidemq_py.gateway.plain_job import PlainJob
 from glidemq_py.gateway.push_order import Way
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, ineffective_policies
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
 from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Handler, Kind, is_map
@@ -27,7 +26,16 @@ __all__ = ["COMMANDS"]
 _QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
 
 
+def _note_policies(session: Session, first: Any) -> None:
+    """Log once per connection that options of its jobs have no effect, given its first job: they are often defaults."""
+    if not session.has_noted_policies and (names := ineffective_policies(first)):
+        session.has_noted_policies = True
+        text = f"gateway: {', '.join(names)} of {session.peer}: no effect on jobs without parentId"
+        session.state.warnings.warn("policies", text)
+
+
 async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
+    _note_policies(session, given["job"])
     return {"id": await _add(session, given["queue"], given["job"])}
 
 
@@ -42,7 +50,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
     async with session.pushing:
         queue = await session.state.queue(name_of_queue)
         session.state.maintain(queue)
-        job = await _checked(session, queue, given)
+        job = await RoutedJob.checked(session.state, queue, given)
         if isinstance(job, str):
             return job
         place = await session.push_order.enter(queue.name, job.way)
@@ -51,13 +59,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
                 return await job.add()
     _placed(session)
     with place:
-        try:
-            return await job.add(added=place.leave)
-        except LayoutChangedError:
-            if queue._partitions is not None:
-                raise
-            job = await _checked(session, queue, given)  # the queue was deleted, with its partitions
-            return job if isinstance(job, str) else await job.add(added=place.leave)
+        return await job.add(place.leave)
 
 
 def _placed(session: Session) -> None:
@@ -65,19 +67,11 @@ def _placed(session: Session) -> None:
     session.unplaced.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
 
-async def _checked(session: Session, queue: Queue[Any, Any], given: Mapping[str, Any]) -> PlainJob | RoutedJob | str:
-    """Return a job to add; or its id, if it is that of an unfinished job."""
-    try:
-        link = await queue._connected()
-    except PartitionedQueueError:
-        return await RoutedJob.checked(session.state, queue, given)
-    return await PlainJob.checked(session.state, queue, link, given)
-
-
 async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
     jobs = given["jobs"]
     if not jobs:
         return {"ids": []}
+    _note_policies(session, jobs[0])
     if len(jobs) == 1 and is_map(jobs[0]):  # the client's usual add; it leaves together with others
         try:
             return {"ids": [await _add(session, given["queue"], jobs[0])]}
@@ -121,6 +115,7 @@ def _begin(
     begun = begin_usual(session, given["queue"], jobs) if jobs else None
     if begun is None:
         return None
+    _note_policies(session, jobs[0])
     added, finish = begun
 
     def end(added: asyncio.Future[Any]) -> Answer | Coroutine[Any, Any, Answer]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_values import json_value
@@ -54,8 +55,7 @@ async def read_schedulers(state: GatewayState) -> list[tuple[str, JobScheduler]]
     """Read the schedulers of all queues, by name; for `GatewayState.schedulers`."""
     queues = await _queues(state)
     found: list[tuple[str, JobScheduler]] = []
-    for start in range(0, len(queues), _AT_A_TIME):
-        some = queues[start : start + _AT_A_TIME]
+    for some in pieces(queues, _AT_A_TIME):
         lists = await asyncio.gather(*(_schedulers(state, queue) for queue in some))
         found += [(queue, each) for queue, listed in zip(some, lists, strict=True) for each in listed]
     return sorted(found, key=lambda pair: (pair[1].name, pair[0]))

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure
-from glidemq_py._features.stalled_jobs.queue_api import MAX_STALLED_COUNT
+from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
 from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, size_of
@@ -42,7 +43,10 @@ _AUTO_RETRIES: Final = 3
 _STALLED_MS: Final = 30_000
 _MOST_STALLS: Final = 3
 """Without a policy: the third expiry of a lock fails the job (``lua/features/leases/leases.lua``)."""
-_REASONS: Final = tuple(str(each) for each in FailureReason if each is not FailureReason.CHILD_FAILED)
+_TRANSLATED: Final = {
+    FailureReason.CHILD_FAILED: FailureReason.UNKNOWN, FailureReason.CANCELLED: FailureReason.EXPLICIT_FAIL,
+}  # fmt: skip
+_REASONS: Final = tuple(str(each) for each in FailureReason if each not in _TRANSLATED)
 """Reasons that clients know."""
 
 _QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
@@ -79,8 +83,8 @@ def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(reason: FailureReason) -> str:
-    """Return the reason that clients know; theirs of a parent whose child failed is unknown."""
-    return str(FailureReason.UNKNOWN if reason is FailureReason.CHILD_FAILED else reason)
+    """Return the reason that clients know."""
+    return str(_TRANSLATED.get(reason, reason))
 
 
 async def _failures(queue: Queue[Any, Any], wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
@@ -116,8 +120,7 @@ async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
     async with contextlib.AsyncExitStack() as stack:
         read: list[_Entry] = []
         size, has_room = 0, False
-        for start in range(0, len(found), _READ_TOGETHER):
-            some = found[start : start + _READ_TOGETHER]
+        for some in pieces(found, _READ_TOGETHER):
             for each in await asyncio.gather(*(_read(session, queue, failure) for failure in some)):
                 if each is not None:
                     read.append(each)

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.dependencies.dependencies import add_dependency
@@ -15,11 +16,10 @@ from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag
-from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py._job.job import Job
+from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import (
     AmbiguousResultError,
-    CycleError,
     DuplicateJobError,
     DurabilityError,
     GlideMQError,
@@ -91,8 +91,7 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
     if is_complete:
         session.state.ids.chosen.added(claimed)
     snapshots: list[dict[str, Any]] = []
-    for start in range(0, len(jobs), _READ_TOGETHER):
-        some = jobs[start : start + _READ_TOGETHER]
+    for some in pieces(jobs, _READ_TOGETHER):
         snapshots += await asyncio.gather(*(_snapshot(session, job) for job in some))
     for queue in queues:
         session.state.changed({"queue": queue})
@@ -109,7 +108,7 @@ async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) 
     """
     flows, durable = session.state.flows, any(job.is_durable for job in jobs) or None
     try:
-        await flows._add_graph(plan, None, durable)
+        await flows._add_one(plan, None, durable, "add_dag")
     except (UnfinishedFlowError, DurabilityError) as error:
         return _accept(error, durable)
     except AmbiguousResultError as ambiguous:
@@ -117,7 +116,7 @@ async def _add(session: Session, jobs: Sequence[_FlowJob], plan: list[Planned]) 
             raise
         # The ids make it safe to add the flow again: a part of it cannot exist.
         try:
-            await flows._add_graph(await _planned(session, jobs), None, durable)
+            await flows._add_one(await _planned(session, jobs), None, durable, "add_dag")
         except DuplicateJobError:
             return _accept(ambiguous, durable)
         except UnfinishedFlowError as error:
@@ -213,8 +212,8 @@ async def _planned(session: Session, jobs: Sequence[_FlowJob]) -> list[Planned]:
     await flows.connect()
     try:
         plan = plan_dag(nodes, flows._link)
-    except CycleError:
-        raise CommandError("the jobs of a flow must not wait for one another in a cycle") from None
+    except GlideMQValidationError as error:
+        raise CommandError(f"the jobs of a flow {error.problem}") from None
     names = {engine_id(job.id): job.push[0] for job in jobs}
     for planned in plan:
         planned.rename(names[planned.name])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._features.fair_keys.options import validate_fair_key
 from glidemq_py._features.fair_keys.queue_api import set_fair_limits
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
-from glidemq_py.gateway.lookup import parts_of_key
+from glidemq_py.gateway.lookup import part_of_key
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -84,10 +84,9 @@ async def _rate_limit_ttl(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _hold(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    for part in await parts_of_key(queue, group):
-        link = await part._connected()
-        call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
-        await link.transport.call(call)
+    link = await (await part_of_key(queue, group))._connected()
+    call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
+    await link.transport.call(call)
     return {"id": UNDEFINED}
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.commands.cron import all_crons
@@ -36,8 +37,7 @@ async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
     """Read the jobs of all queues by state, by the name of the queue on the wire; for `GatewayState.counts`."""
     names = await listed_queues(state.transport, state.options.prefix)
     found: dict[str, dict[str, int]] = {}
-    for start in range(0, len(names), _AT_A_TIME):
-        some = names[start : start + _AT_A_TIME]
+    for some in pieces(names, _AT_A_TIME):
         for name, counts in zip(some, await asyncio.gather(*(_counts(state, each) for each in some)), strict=True):
             found[wire_name(name)] = counts
     return found
@@ -99,7 +99,7 @@ async def _prometheus(session: Session, given: Mapping[str, Any]) -> Answer:
     try:
         from glidemq_py.gateway.prometheus import exposition
     except ImportError:
-        raise CommandError('Prometheus requires prometheus-client: pip install "glidemq-py[prometheus]"') from None
+        raise CommandError('Prometheus requires prometheus-client: pip install "glidemq-py[gateway]"') from None
     return {"data": {"metrics": await exposition(session)}}
 
 

@@ -4,17 +4,6 @@
 -- request as it is (G.requests), and the further arguments.
 G.calls = {
   add = function(args) return cmsgpack.unpack(args[1]), args[2] end, -- hot: G.requests.add
-  add_once = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return {
-      write = r[1], batch = r[2], sequence = r[3], number = r[4], keep = r[5], layout = r[6], partitions = r[7],
-      before = r[8], piece = r[9], jobs = args[2],
-    }
-  end,
-  once_counts = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { write = r[1], batch = r[2], sequence = r[3], keep = r[4] }
-  end,
   confirm_durable = function(args)
     local r = cmsgpack.unpack(args[1])
     return { marks = r[1], keep = r[2], cluster = r[3] }
@@ -52,25 +41,8 @@ G.calls = {
   recover_stalled = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
-      holder = r[1], hold = r[2], lock_duration = r[3], max_stalled = r[4], quiet = r[5], cursor = r[6],
-      foreign_prefix = r[7], grace = r[8],
+      holder = r[1], hold = r[2], lock_duration = r[3], max_stalled = r[4], quiet = r[5], cursor = r[6], grace = r[7],
     }
-  end,
-  set_stalled_policy = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { interval = r[1], max_stalled = r[2], grace = r[3] }
-  end,
-  set_failure_setting = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { field = r[1], text = r[2] }
-  end,
-  set_timeline = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { text = r[1] }
-  end,
-  set_metrics_by_name = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { text = r[1] }
   end,
   run_failure_policy = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -78,7 +50,7 @@ G.calls = {
   end,
   remove_deduplication = function(args) return { id = args[1] } end,
   invalidate = function(args) return { token = args[1] } end,
-  leave = function(args) return { consumer = args[1] } end,
+  leave = function(args) return { consumer = args[1], group = args[2] } end,
   control_workers = function(args)
     local r = cmsgpack.unpack(args[1])
     return { command = r[1], workers = r[2] }
@@ -109,11 +81,12 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       kind = r[1], id = r[2], text = r[3], fence = r[4], processed_on = r[5], keep = r[6], message = r[7],
+      number = args[2],
     }
   end,
   stream_chunk = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { id = r[1], fence = r[2], processed_on = r[3], keep = r[4], fields = r[5] }
+    return { id = r[1], fence = r[2], processed_on = r[3], keep = r[4], fields = r[5], number = args[2] }
   end,
   store_vector = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -125,7 +98,9 @@ G.calls = {
   count_delayed = function(args) return { band = args[1] } end,
   page = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { state = r[1], cursor = r[2], count = r[3], fields = r[4], name = r[5], where = r[6] }
+    return {
+      state = r[1], cursor = r[2], count = r[3], fields = r[4], name = r[5], where = r[6], newest = r[7],
+    }
   end,
   records = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -167,10 +142,7 @@ G.calls = {
   gauges = function() end,
   pause = function() end,
   resume = function() end,
-  set_event_retention = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { count = r[1] }
-  end,
+  set_settings = function(args) return { settings = cmsgpack.unpack(args[1]) } end,
   remove = function(args) return { id = args[1], states = args[2] } end,
   revoke = function(args) return { id = args[1], states = args[2] } end,
   revoke_jobs = function(args)
@@ -196,10 +168,6 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { batch = r[1], want = r[2], left = r[3], total = r[4], completed = r[5], kept = r[6] }
   end,
-  requeue_keyed = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1], rows = r[2], completed = r[3] }
-  end,
   failures_change = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
@@ -221,63 +189,29 @@ G.calls = {
   delete_side_keys = function(args) return { ids = cmsgpack.unpack(args[1]) } end,
   obliterate = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { force = r[1], batch = r[2], cursor = r[3], has_usage = r[4], epoch = r[5] }
+    return { force = r[1], batch = r[2], cursor = r[3], has_usage = r[4], layout = r[5] }
+  end,
+  begin_partitions = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { above = r[1] }
+  end,
+  store_layout = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { number = r[1], layout = r[2], settings = r[3], deleted = r[4] }
   end,
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { layout = r[1], epoch = r[2], settings = r[3], has_former = r[4] }
+    return { number = r[1], layout = r[2], settings = r[3] }
   end,
-  set_layout = function(args)
+  restore_layout = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { before = r[1], layout = r[2], epoch = r[3], settings = r[4] }
-  end,
-  advance_layout = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1], layout = r[2] }
-  end,
-  delete_layout = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { before = r[1], epoch = r[2] }
-  end,
-  end_deletion = function(args) return { epoch = cmsgpack.unpack(args[1]) } end,
-  keys_in_use = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1], rows = r[2], peek = r[3] }
-  end,
-  read_settings = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { cursor = r[1] }
-  end,
-  dedup_keys = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { start = r[1], count = r[2] }
-  end,
-  copy_settings = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { settings = r[1], limits = r[2], groups = r[3], used_from = r[4], epoch = r[5] }
-  end,
-  note_settings = function() end,
-  hold_limits = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { limits = r[1], settings = r[2] }
+    return { number = r[1], layout = r[2], before = r[3] }
   end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])
     return { concurrency = r[1], rate = r[2], ttl = r[3] }
   end,
   queue_limits = function() end,
-  open_share_round = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { number = r[1], limit = r[2], ttl = r[3], pause = r[4], above = r[5] }
-  end,
-  fence_share = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1] }
-  end,
-  set_share = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1], before = r[2], share = r[3], ends_in = r[4] }
-  end,
   limit_group = function(args)
     local r = cmsgpack.unpack(args[1])
     return { key = r[1], concurrency = r[2], rate = r[3], bucket = r[4] }
@@ -311,7 +245,7 @@ G.calls = {
   notify_parents = function() end,
   add_remote_children = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { parent = r[1], members = r[2] }
+    return { parent = r[1], members = r[2], generation = r[3] }
   end,
   depend = function(args) return { rows = cmsgpack.unpack(args[1]) } end,
   remove_dependency = function(args)
@@ -499,10 +433,9 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       holder = r[1], hold = r[2], lock_duration = r[3], max_stalled = r[4], quiet = r[5], cursor = r[6], group = r[7],
-      foreign_prefix = r[8], grace = r[9],
+      grace = r[8],
     }
   end,
-  broadcast_leave = function(args) return { group = args[1], consumer = args[2] } end,
   broadcast_subscribe = function(args)
     local r = cmsgpack.unpack(args[1])
     return { group = r[1], start = r[2] }
@@ -543,7 +476,7 @@ G.calls = {
   end,
   blocked_groups = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { holder = r[1], hold = r[2], blocked = r[3], full = r[4], cursor = r[5] }
+    return { holder = r[1], hold = r[2], blocked = r[3], full = r[4], cursor = r[5], peers = r[6] }
   end,
   repair = function(args) return { rows = cmsgpack.unpack(args[1]) } end,
   repair_group = function(args)
@@ -558,7 +491,7 @@ G.calls = {
   end,
   maintenance_due = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { holder = r[1], hold = r[2] }
+    return { holder = r[1], hold = r[2], owed = r[3] }
   end,
   backup_facts = function() end,
   backup_jobs = function(args)
@@ -609,48 +542,27 @@ local PLAIN_KEY = {
   register_queue = true, claim_ids = true, registry_touch = true,
 }
 
--- Return the function to register for a call: it gets the queue (or the key, if it belongs to no queue) and
--- the arguments by name. One that checks the features of the queue itself gets the arguments unread.
-G.reading = function(name, callback, guards_itself)
-  local read = G.calls[name]
-  if not read then return callback end
-  if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end
-  if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end
-  return function(keys, args, settings) return callback(G.queue(keys[1], settings), read(args)) end
-end
-
--- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.
-G.replies = {
-  add = function(now, results) -- hot: in the order of the fields
-    return cmsgpack.pack({ now, results })
-  end,
-  add_once = function(r) return cmsgpack.pack({ r.status, r.jobs, r.others }) end,
-  once_counts = function(r) return cmsgpack.pack({ r.state, r.counts }) end,
+-- Write the reply of a call, which the function returns by name: `return { deleted = n, cursor = '' }`.
+local WRITE = {
   confirm_durable = function(r) return cmsgpack.pack({ r.found, r.node }) end,
   flow_add = function(r) return cmsgpack.pack({ r.now, r.ids, r.refused }) end,
   flow_reserve = function(r) return cmsgpack.pack({ r.ids, r.taken, r.costly }) end,
-  exchange = function(now, statuses, jobs, next_due, flags, dropped, budgets) -- hot: in the order of the fields
-    return cmsgpack.pack({ now, statuses, jobs, next_due, flags, dropped, budgets })
-  end,
+  flows_due = function(list) return cmsgpack.pack(list) end,
   reattach = function(r) return cmsgpack.pack({ r.now, r.jobs, r.dropped, r.cursor, r.budgets }) end,
   heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses, r.commands, r.layout }) end,
   recover_stalled = function(r)
     return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval, r.policy })
   end,
-  run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait, r.keyed }) end,
+  run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait }) end,
   control_workers = function(r) return cmsgpack.pack({ r.sent, r.unknown }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
   end_leases = function(r) return cmsgpack.pack({ r.recovered, r.failed, r.wait, r.outbox_pending }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,
-  counts = function(r)
-    return {
-      r.waiting, r.active, r.delayed, r.prioritized, r.completed, r.failed, r.paused, r.suspended, r.waiting_children,
-      r.group_waiting, r.band,
-    }
-  end,
+  count_parked = function(list) return cmsgpack.pack(list) end,
   count_delayed = function(r) return { r.late, r.band } end,
   page = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
+  records = function(list) return cmsgpack.pack(list) end,
   event_slice = function(r) return cmsgpack.pack({ r.added, r.kept, r.last, r.entries }) end,
   results_find = function(r) return cmsgpack.pack({ r.cursor, r.found }) end,
   results_range = function(r) return cmsgpack.pack({ r.id, r.first, r.last, r.start_job, r.stop, r.stop_job }) end,
@@ -660,41 +572,42 @@ G.replies = {
   failure_stats = function(r) return cmsgpack.pack({ r.kept, r.oldest, r.newest, r.retries, r.counts }) end,
   metrics_by_name = function(r) return cmsgpack.pack({ r.last, r.rows, r.cursor }) end,
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox, r.subscriptions, r.unread }) end,
+  revoke_jobs = function(list) return cmsgpack.pack(list) end,
   count_ranks = function(r) return cmsgpack.pack({ r.cursor, r.counts }) end,
+  due_times = function(list) return cmsgpack.pack(list) end,
   promote_jobs = function(r) return cmsgpack.pack({ r.promoted, r.cursor }) end,
-  requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left, r.kept, r.keyed }) end,
-  failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high, r.keyed }) end,
+  requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left, r.kept }) end,
+  failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
+  clean_jobs = function(list) return cmsgpack.pack(list) end,
+  delete_side_keys = function(list) return cmsgpack.pack(list) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
-  read_settings = function(r) return cmsgpack.pack({ r.settings, r.limits, r.groups, r.cursor }) end,
-  note_settings = function(r) return cmsgpack.pack({ r.number, r.changing }) end,
+  begin_partitions = function(r) return cmsgpack.pack({ r.layout, r.number, r.settings, r.deleted }) end,
   queue_limits = function(r)
-    return cmsgpack.pack({
-      r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait, r.total, r.total_ttl,
-    })
+    return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait })
   end,
-  open_share_round = function(r)
-    return cmsgpack.pack({ r.epoch, r.limit, r.left, r.wait, r.share, r.ends_in, r.active, r.ready })
-  end,
-  fence_share = function(r) return cmsgpack.pack({ r.epoch, r.share, r.ends_in, r.active, r.ready }) end,
-  set_share = function(r) return cmsgpack.pack({ r.epoch, r.active, r.ready }) end,
+  fair_keys = function(list) return cmsgpack.pack(list) end,
   group_info = function(r)
     return cmsgpack.pack({
       r.active, r.parked, r.next_seq, r.concurrency, r.rate_max, r.rate_ms, r.capacity, r.refill, r.limited_until,
     })
   end,
   sweep_suspended = function(r) return cmsgpack.pack({ r.failed, r.next_due, r.more, r.held }) end,
+  depend = function(list) return cmsgpack.pack(list) end,
   open_children = function(r) return cmsgpack.pack({ r.number, r.failure }) end,
   children = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
+  flow_nodes = function(list) return cmsgpack.pack(list) end,
   watch_children = function(r) return cmsgpack.pack({ r.rows, r.more, r.peers, r.batches }) end,
   child_outcomes = function(r) return cmsgpack.pack({ r.outbox_pending, r.rows }) end,
   notify_remote_parents = function(r) return cmsgpack.pack({ r.notified, r.cursor, r.left }) end,
-  batch_join = function(r) return cmsgpack.pack({ r.status, r.ids, r.known }) end,
+  remote_children = function(list) return cmsgpack.pack(list) end,
+  batch_join = function(r) return cmsgpack.pack({ r.status, r.ids, r.known, r.stem }) end,
   batch_jobs = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   batches = function(r) return cmsgpack.pack({ r.ids, r.cursor }) end,
   batch_watch = function(r) return cmsgpack.pack({ r.parent, r.members, r.calm, r.more }) end,
   report_usage = function(r) return { r.status, r.is_first } end,
+  usages = function(list) return cmsgpack.pack(list) end,
   usage_minutes = function(r)
     return cmsgpack.pack({ r.jobs, r.total_tokens, r.total_cost, r.unit, r.models, r.tokens, r.costs, r.minutes })
   end,
@@ -709,6 +622,8 @@ G.replies = {
   write_drain = function(r) return cmsgpack.pack({ r.state, r.deleted, r.cursor, r.last_commit }) end,
   write_publish = function(r) return cmsgpack.pack({ r.state, r.jobs, r.others, r.queues, r.ballot }) end,
   write_abort = function(r) return cmsgpack.pack({ r.state, r.queues, r.cursor }) end,
+  writes = function(list) return cmsgpack.pack(list) end,
+  write_reports = function(list) return cmsgpack.pack(list) end,
   broadcast_publish = function(r) return cmsgpack.pack({ r.now, r.results }) end,
   broadcast_exchange = function(r)
     return cmsgpack.pack({ r.now, r.statuses, r.jobs, r.next_due, r.flags, r.dropped, r.marks })
@@ -721,12 +636,45 @@ G.replies = {
   check_scope = function(r) return cmsgpack.pack({ r.broadcast, r.peers }) end,
   check_places = function(r) return cmsgpack.pack({ r.rows, r.seen, r.cursor }) end,
   check_jobs = function(r) return cmsgpack.pack({ r.lost, r.unsure, r.members }) end,
+  check_keys = function(list) return cmsgpack.pack(list) end,
   check_groups = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   check_group = function(r) return cmsgpack.pack({ r.moved, r.rows }) end,
+  check_counters = function(list) return cmsgpack.pack(list) end,
   blocked_groups = function(r) return cmsgpack.pack({ r.names, r.cursor }) end,
+  repair = function(list) return cmsgpack.pack(list) end,
+  repair_group = function(list) return cmsgpack.pack(list) end,
+  repair_counters = function(list) return cmsgpack.pack(list) end,
   maintenance_due = function(r) return cmsgpack.pack({ r.held, r.busy, r.wait, r.layout }) end,
   backup_facts = function(r) return cmsgpack.pack({ r.now, r.broadcast, r.features }) end,
   backup_jobs = function(r) return cmsgpack.pack({ r.rows, r.taken, r.deferred, r.used, r.large }) end,
   backup_keys = function(r) return cmsgpack.pack({ r.rows, r.taken, r.cursor, r.used }) end,
   restore_begin = function(r) return cmsgpack.pack({ r.status, r.detail }) end,
+  claim_ids = function(list) return cmsgpack.pack(list) end,
+}
+
+-- Return the function to register for a call: it gets the queue (or the key, if it belongs to no queue) and
+-- the arguments by name, and returns an error, a single value, or its reply by name. One that checks the
+-- features of the queue itself gets the arguments unread.
+G.reading = function(name, callback, guards_itself)
+  local read, write, run = G.calls[name], WRITE[name], callback
+  if not read then return callback end
+  if write then
+    run = function(...)
+      local reply = callback(...)
+      return type(reply) == 'table' and not reply.err and write(reply) or reply
+    end
+  end
+  if PLAIN_KEY[name] then return function(keys, args) return run(keys[1], read(args)) end end
+  if guards_itself then return function(keys, args) return run(G.queue(keys[1]), args) end end
+  return function(keys, args, settings) return run(G.queue(keys[1], settings), read(args)) end
+end
+
+-- Writers of the replies of hot calls: they get the fields in their order.
+G.replies = {
+  add = function(now, results)
+    return cmsgpack.pack({ now, results })
+  end,
+  exchange = function(now, statuses, jobs, next_due, flags, dropped, budgets)
+    return cmsgpack.pack({ now, statuses, jobs, next_due, flags, dropped, budgets })
+  end,
 }

@@ -2,15 +2,11 @@
 -- first, then the record; the old place is removed last. Bound: core/find_waiting.lua.
 local R = G.rescheduling
 
--- Move the job to the place given by `priority` and `due`, and write further fields of its record.
+-- Move the job to the place given by `priority` and `due`. The variable arguments are further fields of its record.
 R.move = function(q, id, h, now, priority, due, ...)
-  local place = h.state == 'delayed' and G.place_again or G.place
-  local state, entry = place(q, now, {
-    id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due, rank = h.rank,
-    fair = h.fairKey,
-  })
-  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry, ...)
-  G.note_state(q, id, state, now)
+  h.priority = priority
+  local state = G.put(q, id, now, h, due, h.state == 'delayed')
+  G.set(q, id, ...)
   return state
 end
 

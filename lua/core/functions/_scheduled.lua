@@ -45,14 +45,17 @@ end
 
 -- Return members of a sorted set with their scores, after the last one of the cursor `<score>@<member>`, or from the rank
 -- of a cursor `r:<rank>`. If it has left the set, all members with its score are returned again.
-G.set_slice = function(key, cursor, count, low, high)
-  local from = tonumber(string.match(cursor, '^r:(%d+)$') or '')
-  if from then return redis.call('ZRANGE', key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
+-- newest: from the highest score on; the bounds are then `high`, `low`.
+G.set_slice = function(key, cursor, count, low, high, newest)
+  local rev = newest and 'REV' or ''
+  local by_rank, by_score = 'Z' .. rev .. 'RANGE', 'Z' .. rev .. 'RANGEBYSCORE'
+  local from = tonumber(string.match(cursor, '^r:(%d+)$'))
+  if from then return redis.call(by_rank, key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
   local score, last = string.match(cursor, '^(.-)@(.*)$')
-  if not score then return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
+  if not score then return redis.call(by_score, key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
   if redis.call('ZSCORE', key, last) ~= score then
-    return redis.call('ZRANGEBYSCORE', key, score, high, 'WITHSCORES', 'LIMIT', 0, count)
+    return redis.call(by_score, key, score, high, 'WITHSCORES', 'LIMIT', 0, count)
   end
-  local rank = redis.call('ZRANK', key, last)
-  return redis.call('ZRANGE', key, rank + 1, rank + count, 'WITHSCORES')
+  local rank = redis.call('Z' .. rev .. 'RANK', key, last)
+  return redis.call(by_rank, key, G.int(rank + 1), G.int(rank + count), 'WITHSCORES')
 end

@@ -1,28 +1,27 @@
 -- add: add one or many jobs in one step.
--- KEYS 1 meta   ARGV 1 packed {rows, quiet, layout, known} 2 (optional) mark   -> packed {now, results}
--- layout: number of the layout that the client knows (features/partitions/moving.lua), 0 = no partitions; may be absent.
--- known: true = add only jobs whose key has jobs here
--- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
+-- KEYS 1 meta   ARGV 1 packed {rows, quiet, layout} 2 (optional) mark   -> packed {now, results}
+-- layout: number of the layout that the client knows (features/partitions/layout.lua), 0 = no partitions; may be absent.
+-- mark: text that `confirm_durable` finds if the add was not lost (features/durability/functions/durability.lua)
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank,
 -- dependencies, fair key, batch}, cut after the last one given; `false` = not given
---   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
+--   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given; {key}
 --   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
 --   rank: a rank that no priority has, or the rank of a LIFO job with a priority (features/ranks/ranks.lua)
---   parent: {id, queue name}, in this queue or another (features/flows/functions/add_parent.lua)
---   batch: `P` and id of the batch that the job has joined (features/job_batches)
---   dependencies: {policy, flat queue names and ids} of jobs to wait for (features/flows/functions/depend.lua)
+--   parent: {id, queue name, generation}, in this queue or another (features/flows/functions/add_parent.lua); generation: of
+--   one in another queue
+--   batch: {`P` and id, stem} of the batch that the job has joined (features/job_batches)
+--   dependencies: {policy, flat queue names and ids, generation} of jobs to wait for (features/flows/functions/depend.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
--- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added), 'backlog'
--- with the maximum backlog of the fair key, which is reached (not added), 'moved' (with `known`: the key has no jobs
--- here, and will have none: not added)
+-- ('gone', the parent's state, or 'ordering': not added), 'dependency' with the id of one that does not exist (not added),
+-- 'backlog' with the maximum backlog of the fair key, which is reached (not added)
 -- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
-local JOB, DEDUPLICATION, ROUTED = G.rows.new_job, G.rows.deduplication, G.rows.routed_key
+local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
 local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
-local DEPENDENCIES, FAIR = JOB.dependencies, JOB.fair
+local DEPENDENCIES, FAIR, ORDERING, GROUP = JOB.dependencies, JOB.fair, JOB.ordering, G.rows.ordering
 local REQUEST = G.requests.add
 local STEPS_MAX = 40 -- 2^40 ids
 local A, F = G.adding, G.fair
@@ -121,11 +120,11 @@ end
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
 -- 'replaced', or
 -- 'staged' with the id of the started job as the second.
-local function reject_reason(q, now, quiet, row, group)
+local function reject_reason(q, now, quiet, row)
   local id, dedup = row[ID], row[DEDUP]
-  if group and A.too_costly(q, group) then return 'cost', id or '' end
+  if row[ORDERING] and A.too_costly(q, row[ORDERING]) then return 'cost', id or '' end
   if row[PARENT] then
-    local invalid = A.invalid_parent(q, row[PARENT])
+    local invalid = A.invalid_parent(q, row[PARENT], row[ORDERING])
     if invalid then return 'parent', invalid end
   end
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
@@ -143,8 +142,17 @@ local function reject_reason(q, now, quiet, row, group)
   return outcome, existing
 end
 
+-- Add a row without a parent, dependencies or a job to wait for.
+local function add_unchecked(q, now, now_text, quiet, row, id, trims, plain)
+  if row[DELAY] or row[PRIORITY] or row[ORDERING] or row[JOB.rank] or row[FAIR] then
+    A.full(q, now, quiet, id, row)
+  else
+    add_plain(q, now_text, quiet, id, row, trims, plain)
+  end
+end
+
 -- behind: the job that the new one is staged behind, if any. plain: see add_plain.
-local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, plain)
+local function add_row(q, now, now_text, quiet, id, row, trims, behind, plain)
   local given = row[ID] and row[ID] ~= ''
   if id == '' then
     id = next_free_id(q)
@@ -154,16 +162,14 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, p
   local parent = row[PARENT] and A.attach_child(q, id, row[PARENT], row[OPTS])
   if row[JOB.batch] then parent = G.batches.with_fields(q, parent, row[JOB.batch]) end
   if row[DEPENDENCIES] then
-    A.add_dependent(q, now, quiet, id, row, group, parent, behind)
+    A.add_dependent(q, now, quiet, id, row, parent, behind)
   elseif parent then
-    A.full(q, now, quiet, id, row, group, parent)
+    A.full(q, now, quiet, id, row, parent)
   elseif behind then
-    A.full(q, now, quiet, id, row, group, { 'stagedBehind', behind }, true)
+    A.full(q, now, quiet, id, row, { 'stagedBehind', behind }, true)
     G.dependencies.attach(q, id, behind, 'ignore')
-  elseif row[DELAY] or row[PRIORITY] or group or row[JOB.rank] or row[FAIR] then
-    A.full(q, now, quiet, id, row, group)
   else
-    add_plain(q, now_text, quiet, id, row, trims, plain)
+    add_unchecked(q, now, now_text, quiet, row, id, trims, plain)
   end
   local dedup = row[DEDUP]
   if dedup then G.record_dedup(q, dedup[DEDUPLICATION.id], id, dedup[DEDUPLICATION.ttl], now) end
@@ -194,29 +200,40 @@ local function has_only_id(row)
   return #row <= ATTEMPTS and row[ID] and row[ID] ~= '' and not row[DELAY] and not row[FAIR]
 end
 
--- Return whether an id is free; then the counter of ids is moved behind it.
-local function take_id(q, id)
-  if redis.call('EXISTS', q.J .. id) == 1 then return false end
-  G.advance_counter(q, id)
+-- The same, and the id is free; then the counter of ids is moved behind it. is_new: it is known to be free.
+local function takes_id(q, row, is_new)
+  if not has_only_id(row) then return false end
+  if is_new then return true end
+  if redis.call('EXISTS', q.J .. row[ID]) == 1 then return false end
+  G.advance_counter(q, row[ID])
   return true
 end
 
 -- Return whether an id is issued for a row in advance (issue_ids).
 local function has_issued_id(row) return not (row[ID] and row[ID] ~= '' or row[DEDUP]) end
 
+-- Return whether a row has no id, and no option that needs a check.
+local function is_unchecked(q, row)
+  if row[ID] ~= '' then return false end
+  if row[FAIR] then
+    return #row == FAIR and not (row[ORDERING] or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] or F.any_limited(q))
+  end
+  local o = row[ORDERING]
+  return #row <= ORDERING and (not o or #o == 1 or o[GROUP.cost] <= 0 and o[GROUP.tb_capacity] <= 0)
+end
+
 -- See add_plain. id: the one that the caller chose, if any.
 local function kind_of(id) return id and id ~= '' and 'chosen' or 'plain' end
 
 -- issued: the id issued for the row; nil if it has one, or needs one only if it is added. Return its result.
 local function add_if_valid(q, now, now_text, quiet, row, issued, trims, not_plain)
-  local group = A.group_of(row, now_text)
   local id, outcome, existing, added = issued or row[ID] or ''
-  if row[ID] or group or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] or row[FAIR] then
-    outcome, existing, added = reject_reason(q, now, quiet, row, group)
+  if row[ID] or row[ORDERING] or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] or row[FAIR] then
+    outcome, existing, added = reject_reason(q, now, quiet, row)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end
   local plain = not not_plain and kind_of(row[ID])
-  id = add_row(q, now, now_text, quiet, id, row, group, trims, added == 'staged' and existing, plain)
+  id = add_row(q, now, now_text, quiet, id, row, trims, added == 'staged' and existing, plain)
   return added and G.new.added_other({ outcome = added, id = id }) or id
 end
 
@@ -227,16 +244,20 @@ local function add_all(q, rows, quiet, not_plain, now)
   F.add_names(q, rows)
   local ids, next_auto = issue_ids(q, rows), 0
   local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
-  local are_new = #rows > 1 and chosen_ids_are_new(q, rows)
+  local are_new, plain = #rows > 1 and chosen_ids_are_new(q, rows), not not_plain and 'plain'
   for i = 1, #rows do
     local row = rows[i]
     if ids and row[ID] == nil then -- only name, data and options, as in most rows: no checks needed
       next_auto = next_auto + 1
-      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, not not_plain and 'plain')
+      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, plain)
       results[i] = ids[next_auto]
-    elseif has_only_id(row) and (are_new or take_id(q, row[ID])) then
+    elseif takes_id(q, row, are_new) then
       add_plain(q, now_text, quiet, row[ID], row, i == trimming, not not_plain and 'chosen')
       results[i] = row[ID]
+    elseif ids and is_unchecked(q, row) then
+      next_auto = next_auto + 1
+      add_unchecked(q, now, now_text, quiet, row, ids[next_auto], i == trimming, plain)
+      results[i] = ids[next_auto]
     else
       local id
       if has_issued_id(row) then
@@ -249,47 +270,23 @@ local function add_all(q, rows, quiet, not_plain, now)
   return results
 end
 
--- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua; the former
--- two set `any_backlog`: a write that is published is published as a whole, beyond the maximum backlog of fair keys.
+-- Add rows and return now, results. Also used by stage_publish.lua and schedulers_fire.lua; the former sets
+-- `any_backlog`: a write that is published is published as a whole, beyond the maximum backlog of fair keys.
 -- not_plain: the caller writes a field that a plain job does not have (core/fetch_plain.lua).
 G.add_rows = function(q, rows, quiet, not_plain)
   local now = G.now(q)
   if #rows < 2 then return now, add_all(q, rows, quiet, not_plain, now) end
   check_places(q)
-  return now, F.adding(q, #rows, add_all, q, rows, quiet, not_plain, now)
-end
-
--- Return the positions of the rows whose keys have jobs in this partition. A row with a shorter ttl may find that its key
--- has none any more: then the rows before it are looked at again.
-local function known_rows(q, rows, now)
-  local routed, found, moved, kept = {}, {}, {}, {}
-  for i = 1, #rows do
-    routed[i] = G.moving.routed_key(rows[i])
-    found[i] = G.moving.in_use(q, routed[i], now)
-    if not found[i] then moved[routed[i][ROUTED.key]] = true end
-  end
-  for i = 1, #rows do
-    if found[i] and (not moved[routed[i][ROUTED.key]] or G.moving.in_use(q, routed[i], now)) then kept[#kept + 1] = i end
-  end
-  return kept
-end
-
--- Add the rows whose keys have jobs in this partition; the others are for another one.
-local function add_known(q, rows, quiet)
-  local now, results = G.now(q), {}
-  local kept, known = known_rows(q, rows, now), {}
-  for i = 1, #kept do known[i] = rows[kept[i]] end
-  local at, added = G.add_rows(q, known, quiet)
-  for i = 1, #rows do results[i] = G.new.added_other({ outcome = 'moved', id = '' }) end
-  for i = 1, #kept do results[kept[i]] = added[i] end
-  return at, results
+  A.count_turns(q, rows)
+  local results = F.adding(q, #rows, add_all, q, rows, quiet, not_plain, now)
+  A.write_tie(q)
+  return now, results
 end
 
 G.export('add', {}, function(q, request, mark)
-  local refused = G.moving.check(q, request[REQUEST.layout])
+  local refused = G.layout.check(q, request[REQUEST.layout])
   if refused then return refused end
-  local add = request[REQUEST.known] and add_known or G.add_rows
-  local now, results = add(q, request[REQUEST.rows], request[REQUEST.quiet])
+  local now, results = G.add_rows(q, request[REQUEST.rows], request[REQUEST.quiet])
   if mark then G.mark_durable(q, mark) end
   return G.replies.add(now, results)
 end)

@@ -5,18 +5,16 @@
 --   band: 0, or the priority from which count_delayed continues; jobs from there on are counted as prioritized so far
 --   below normal: prioritized jobs with a rank below 0
 -- count_parked: count parked jobs, one page of the groups per call.
--- KEYS 1 meta   ARGV 1 cursor ('0' at first)   -> packed {cursor ('0' = the end), group, jobs parked in it, ...};
+-- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), group, jobs parked in it, ...};
 -- groups without parked jobs are omitted, a group may be returned twice
 -- count_delayed: count delayed jobs with a priority.   KEYS 1 meta   ARGV 1 band   -> {delayed, band or 0}
 -- No scan of jobs: every number is a length kept by the server, or two places in a sorted set per priority in use, so
 -- the cost does not grow with the queue. Bound: GROUPS_A_CALL groups, 256 priorities.
 
-local SCAN = G.rows.scan
 local GROUPS_A_CALL = 500
 
 local function parked_in(q, group)
-  local n = G.pcall('ZCARD', q.P .. 'groupq:' .. group)
-  return type(n) == 'number' and n or 0
+  return G.size('ZCARD', q.P .. 'groupq:' .. group)
 end
 
 -- Return the number of parked jobs; -1 if there are too many groups for this call.
@@ -36,12 +34,6 @@ local function waiting(q)
     + call('ZCARD', q.suspects)
   if G.fair.used(q) then n = n + G.fair.waiting(q) end
   return n, from_stream
-end
-
--- Return the number of jobs that are ready, or would be without limits of their keys.
-G.ready_count = function(q)
-  local n, _, prioritized = waiting(q), G.count_scheduled(q, G.now(q))
-  return n + prioritized + redis.call('ZCARD', q.ranked_above) + redis.call('ZCARD', q.ranked_below)
 end
 
 G.counts = function(q)
@@ -65,16 +57,16 @@ end
 G.export('counts', { 'no-writes' }, function(q) return G.counts(q) end)
 
 G.export('count_parked', { 'no-writes' }, function(q, r)
-  local page = redis.call('HSCAN', q.ordering, r.cursor, 'COUNT', GROUPS_A_CALL)
-  local groups, found = page[SCAN.found], { page[SCAN.cursor] }
+  local groups, after = G.scan('HSCAN', q.ordering, r.cursor, GROUPS_A_CALL)
+  local found = { after }
   for i = 1, #groups, 2 do
     local n = parked_in(q, groups[i])
     if n > 0 then found[#found + 1], found[#found + 2] = groups[i], n end
   end
-  return cmsgpack.pack(found)
+  return found
 end)
 
 G.export('count_delayed', { 'no-writes' }, function(q, r)
   local delayed, band = G.count_delayed(q, G.now(q), G.count_of(r.band))
-  return G.replies.count_delayed({ late = delayed, band = band })
+  return { late = delayed, band = band }
 end)

@@ -7,9 +7,9 @@
 -- producers cannot prolong it. Bound: `batch` jobs, 512 groups and 256 priorities per call.
 
 local STREAM_ENTRY = G.rows.stream_entry
-local SCAN = G.rows.scan
 local M = G.groups
 local BANDS_A_CALL, GROUPS_A_SCAN = 256, 100
+local LISTS = { lifo = true, priority = true }
 local NOT_BEGUN = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
 -- d: the deleted jobs, and the groups whose turns and slots became free.
@@ -40,25 +40,34 @@ local function delete(q, d, id)
   d.ids[#d.ids + 1] = id
 end
 
--- Members of a broadcast retry are `id||group`.
-local function delete_members(q, d, field, members)
-  for _, member in ipairs(members) do delete(q, d, string.match(member, '^(.-)||') or member) end
-  if #members > 0 then redis.call('ZREM', q[field], unpack(members)) end
-end
-
 -- ---------------------------------------------------------------- phases: (q, d, position) -> next position, or nil
 
 local PHASE = {}
 
--- position: how many of the members present at first are left.
-PHASE.suspects = function(q, d, position)
-  local left = tonumber(position) or redis.call('ZCARD', q.suspects)
-  local ids = left > 0 and redis.call('ZRANGE', q.suspects, 0, math.min(left, d.batch) - 1) or {}
-  for _, id in ipairs(ids) do delete(q, d, id) end
-  if #ids > 0 then redis.call('ZREM', q.suspects, unpack(ids)) end
-  left = left - #ids
-  return #ids > 0 and left > 0 and G.int(left) or nil
+-- position: how many of those present at first are left. Return the next one.
+local function rest(left, done) return done > 0 and left > done and G.int(left - done) or nil end
+
+-- The jobs of a list or a sorted set; if they are delayed, only with `delayed`. position: see `rest`.
+local function place(field, is_delayed)
+  local is_list = LISTS[field]
+  return function(q, d, position)
+    if is_delayed and not d.delayed then return nil end
+    local key = q[field]
+    local left = tonumber(position) or redis.call(is_list and 'LLEN' or 'ZCARD', key)
+    local most = math.min(left, d.batch) - 1
+    local members = left > 0 and redis.call(is_list and 'LRANGE' or 'ZRANGE', key, 0, most) or {}
+    for _, member in ipairs(members) do delete(q, d, G.job_of_member(q, key, member)) end
+    if is_list then
+      redis.call('LTRIM', key, #members, -1)
+    elseif #members > 0 then
+      redis.call('ZREM', key, unpack(members))
+    end
+    return rest(left, #members)
+  end
 end
+PHASE.suspects, PHASE.lifo, PHASE.priority = place('suspects'), place('lifo'), place('priority')
+PHASE.above, PHASE.below, PHASE.own = place('ranked_above'), place('ranked_below'), place('delayed_own', true)
+PHASE.scheduled, PHASE.fairdelayed = place('scheduled', true), place('fair_delayed', true)
 
 -- position: the entry read last, and the entry to end with.
 PHASE.stream = function(q, d, position)
@@ -68,44 +77,12 @@ PHASE.stream = function(q, d, position)
     if not last then return nil end
     after, till = '', last[STREAM_ENTRY.id]
   end
-  local page = redis.call('XRANGE', q.stream, after == '' and '-' or '(' .. after, till, 'COUNT', d.batch)
+  local page = redis.call('XRANGE', q.stream, G.after(after), till, 'COUNT', d.batch)
   if #page == 0 then return nil end
   G.delete_unclaimed(q, G.GROUP, page, function(id) delete(q, d, id) end)
   local last = page[#page][STREAM_ENTRY.id]
   return #page == d.batch and last ~= till and last .. '|' .. till or nil
 end
-
--- position: how many of the members present at first are left.
-local function list(field)
-  return function(q, d, position)
-    local left = tonumber(position) or redis.call('LLEN', q[field])
-    local ids = left > 0 and redis.call('LRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
-    for _, id in ipairs(ids) do delete(q, d, id) end
-    if #ids > 0 then redis.call('LTRIM', q[field], #ids, -1) end
-    left = left - #ids
-    return #ids > 0 and left > 0 and G.int(left) or nil
-  end
-end
-
-PHASE.lifo, PHASE.priority = list('lifo'), list('priority')
-
--- Jobs with ranks of their own sets; delayed ones only with `delayed`.
-local function ranks(field)
-  return function(q, d, position)
-    if field == 'delayed_own' and not d.delayed then return nil end
-    local left = tonumber(position) or redis.call('ZCARD', q[field])
-    local members = left > 0 and redis.call('ZRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
-    for _, member in ipairs(members) do
-      local id = field == 'delayed_own' and member or G.ranks.id_of(member)
-      if id then delete(q, d, id) end
-    end
-    if #members > 0 then redis.call('ZREM', q[field], unpack(members)) end
-    left = left - #members
-    return #members > 0 and left > 0 and G.int(left) or nil
-  end
-end
-
-PHASE.above, PHASE.below, PHASE.own = ranks('ranked_above'), ranks('ranked_below'), ranks('delayed_own')
 
 -- Due members of the scheduled set, by priority. position: the priority, and how many members to read at most.
 PHASE.due = function(q, d, position)
@@ -118,7 +95,8 @@ PHASE.due = function(q, d, position)
     if not band then return nil end
     local limit, until_now = math.min(room, left), G.scheduled_score(band, d.now)
     local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(band), until_now, 'LIMIT', 0, limit)
-    delete_members(q, d, 'scheduled', due)
+    for _, member in ipairs(due) do delete(q, d, G.job_of_member(q, q.scheduled, member)) end
+    if #due > 0 then redis.call('ZREM', q.scheduled, unpack(due)) end
     room, left = room - #due, left - #due
     if #due == limit then break end
     band = band + 1
@@ -126,34 +104,20 @@ PHASE.due = function(q, d, position)
   return G.int(band) .. '|' .. G.int(left)
 end
 
--- position: how many of the jobs present at first are left.
+-- position: see `rest`.
 PHASE.fair = function(q, d, position)
   if not G.fair.used(q) then return nil end
   local left = tonumber(position) or G.fair.waiting(q)
   local ids = left > 0 and G.fair.take_some(q, math.min(left, d.batch)) or {}
   for _, id in ipairs(ids) do delete(q, d, id) end
-  left = left - #ids
-  return #ids > 0 and left > 0 and G.int(left) or nil
+  return rest(left, #ids)
 end
-
-local function delayed(field)
-  return function(q, d, position)
-    if not d.delayed then return nil end
-    local left = tonumber(position) or redis.call('ZCARD', q[field])
-    local members = left > 0 and redis.call('ZRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
-    delete_members(q, d, field, members)
-    left = left - #members
-    return #members > 0 and left > 0 and G.int(left) or nil
-  end
-end
-
-PHASE.scheduled, PHASE.fairdelayed = delayed('scheduled'), delayed('fair_delayed')
 
 -- Parked jobs. position: the cursor of the group scan, and how many of the jobs parked at first are left.
 PHASE.groups = function(q, d, position)
-  local scan, left = string.match(position, '^(%d+)|(%d*)$')
-  local page = redis.call('HSCAN', q.ordering, scan or 0, 'COUNT', GROUPS_A_SCAN)
-  local names, parked, room = page[SCAN.found], 0, d.batch
+  local scan, left = string.match(position, '^(%d*)|(%d*)$')
+  local names, after = G.scan('HSCAN', q.ordering, scan or '', GROUPS_A_SCAN)
+  local parked, room = 0, d.batch
   left = tonumber(left)
   for i = 1, #names, 2 do
     local key = q.P .. 'groupq:' .. names[i]
@@ -169,8 +133,8 @@ PHASE.groups = function(q, d, position)
     if #ids > 0 then redis.call('ZREM', key, unpack(ids)) end
     room, left = room - #ids, left - #ids
   end
-  if left > 0 and room < d.batch then return (scan or '0') .. '|' .. G.int(left) end
-  return page[SCAN.cursor] ~= '0' and page[SCAN.cursor] .. '|' or nil
+  if left > 0 and room < d.batch then return (scan or '') .. '|' .. G.int(left) end
+  return after ~= '' and after .. '|' or nil
 end
 
 -- Jobs that were parked during the stream phase may be in the stream by now.
@@ -232,5 +196,5 @@ end
 
 G.export('drain', { 'allow-oom' }, G.for_operators(function(q, r)
   local deleted, cursor = G.drain_some(q, r)
-  return G.replies.drain({ deleted = deleted, cursor = cursor })
+  return { deleted = deleted, cursor = cursor }
 end))

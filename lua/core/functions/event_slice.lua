@@ -8,16 +8,14 @@ local EVENT = G.rows.event
 
 G.export('event_slice', { 'no-writes' }, function(q, r)
   if redis.call('EXISTS', q.events) == 0 then
-    return G.replies.event_slice({ added = 0, kept = 0, last = '0-0', entries = {} })
+    return { added = 0, kept = 0, last = '0-0', entries = {} }
   end
-  local info, facts = redis.call('XINFO', 'STREAM', q.events), {}
-  for i = 1, #info, 2 do facts[info[i]] = info[i + 1] end
-  local entries = {}
+  local entries, facts = {}, G.stream_facts(q.events)
   if r.count > 0 then entries = redis.call('XRANGE', q.events, '(' .. r.after, '+', 'COUNT', r.count) end
   if r.ids_only == 1 then
     for i = 1, #entries do entries[i] = G.new.event({ id = entries[i][EVENT.id], fields = {} }) end
   end
-  return G.replies.event_slice({
+  return {
     added = facts['entries-added'], kept = facts['length'], last = facts['last-generated-id'], entries = entries,
-  })
+  }
 end)

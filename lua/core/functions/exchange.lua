@@ -5,10 +5,10 @@
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = no ready job is left, 4 = a limit of the queue allowed fewer jobs than requested, 8 = the
---   outbox has entries, of this call or of another; 16 = the worker should send figures per job name; 32 = with 4: the
---   share of the partition allowed fewer jobs than are ready; 64 = the number of jobs leased per time is limited; 65536
---   and above: the revision of the schedulers (schedulers/schedulers.lua), if there is one
---   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limit_tokens.lua
+--   outbox has entries, of this call or of another; 16 = the worker should send figures per job name; 64 = the
+--   number of jobs leased per time is limited; 65536 and above: the revision of the schedulers (schedulers/schedulers.lua),
+--   if there is one
+--   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limits.lua
 --   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if invalidated, it
 --   fetches nothing
 --   dropped: {stream entry id or '', job id, reason} of the entries dropped during the fetch
@@ -32,12 +32,7 @@ local NO_METRICS, LEASING, CHANNEL, IDLE = REQUEST.no_metrics, REQUEST.leasing, 
 local TOKENS, FETCHED_ID = G.rows.tokens, G.rows.fetched_job.id
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
-local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME, LACKS_SHARE, HAS_RATE = 1, 2, 4, 8, 16, 32, 64
-
-local function earlier(a, b)
-  if a < 0 or (b >= 0 and b < a) then return b end
-  return a
-end
+local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME, HAS_RATE = 1, 2, 4, 8, 16, 64
 
 -- Return whether every start of a job is reported by an event: until the time in the field `tellsStarts` of P:meta.
 local function tells_starts(q, fetching)
@@ -71,10 +66,7 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
     if fetching.tells_starts then tell_starts(q, fetching.jobs) end
     G.spend(q, limits, #fetching.jobs)
   end
-  if flags == 0 and limits.limited and #fetching.jobs == limits.want then
-    flags = LIMITED
-    if limits.lacks_share and G.ready_count(q) > 0 then flags = LIMITED + LACKS_SHARE end
-  end
+  if flags == 0 and limits.limited and #fetching.jobs == limits.want then flags = LIMITED end
   -- A worker that cannot fetch any job now waits until something new is pushed: on its channel, or in the stream.
   if flags ~= 0 and fetching.channel then
     G.register_channel(q, fetching.now, fetching.channel)
@@ -92,8 +84,7 @@ local function read_places(q, ranked)
   if ranked then places = places + redis.call('EXISTS', q.ranked_above, q.ranked_below, q.delayed_own) end
   if places == 0 then return true, false end
   local outbox = redis.call('EXISTS', q.outbox)
-  local entries = outbox == 1 and G.pcall('XLEN', q.outbox)
-  return places == outbox, type(entries) == 'number' and entries > 0
+  return places == outbox, outbox == 1 and G.size('XLEN', q.outbox) > 0
 end
 
 -- Find out which sources and which records the fetch must read. Return whether the outbox has entries.
@@ -103,15 +94,20 @@ local function find_sources(q, fetching)
   fetching.reads_plain = not (fetching.ranked or q.limits_names)
   local outbox_has_entries
   fetching.no_places, outbox_has_entries = read_places(q, fetching.ranked)
+  G.fair.prepare(q, fetching, PROMOTE_MAX)
+  if fetching.fair_waits or fetching.lease or not fetching.no_places then G.note_clock(q, fetching.now) end
   return outbox_has_entries
 end
 
 -- Make due jobs ready. Return ms until the next one is due, or -1.
 local function promote(q, fetching, quiet)
-  local next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.groups.end_limits(q, fetching))
+  local next_due = G.earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.groups.end_limits(q, fetching))
   if not fetching.ranked then return next_due end
-  return earlier(next_due, G.ranks.promote_due(q, fetching.now, PROMOTE_MAX, quiet))
+  return G.earlier(next_due, G.ranks.promote_due(q, fetching.now, PROMOTE_MAX, quiet))
 end
+
+-- Return ms until the next exchange is needed, or -1. sweeps: see _clock.lua.
+local function next_wait(q, next_due, fetching) return rawget(q, 'sweeps') and 0 or G.earlier(next_due, fetching.next_due) end
 
 local function scheduled_is_ready(q, fetching)
   return fetching.ranked and G.ranks.is_ready(q) or G.priority_is_due(q, fetching.now)
@@ -137,7 +133,6 @@ local function run(q, fetching, request, want)
   local passed = charges and G.budgets.charge_finished(q, charges, finished, statuses)
   local next_due, flags = -1, 0
   local outbox_has_entries = find_sources(q, fetching)
-  G.fair.prepare(q, fetching, PROMOTE_MAX)
   if not fetching.no_places then next_due = promote(q, fetching, quiet) end
   if want > 0 then
     flags = fetch_within_limits(q, fetching, want, request[REQUEST.limiter], tokens)
@@ -148,18 +143,19 @@ local function run(q, fetching, request, want)
   end
   G.fair.finish(q, fetching)
   G.promote_groups(q, fetching)
-  if fetching.parked then next_due = earlier(next_due, G.groups.next_limited(q, fetching.now)) end
+  if fetching.parked then next_due = G.earlier(next_due, G.groups.next_limited(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedulers_flag') or 0) + record_by_name(q, fetching, request)
-  return G.replies.exchange(fetching.now, statuses, fetching.jobs, earlier(next_due, fetching.next_due), flags,
-    fetching.dropped, G.budgets.reply_part(fetching, passed))
+  return G.replies.exchange(fetching.now, statuses, fetching.jobs, next_wait(q, next_due, fetching), flags, fetching.dropped,
+    G.budgets.reply_part(fetching, passed))
 end
 
-G.export('exchange', { 'allow-oom' }, function(q, args)
-  local settings, rejected = G.settings(q)
+G.export('exchange', { 'allow-oom' }, G.for_workers(function(q, args)
+  local now = G.now(q)
+  local settings, rejected = G.settings(q, now)
   if rejected then return rejected end
   local request = G.calls.exchange(args)
-  local fetching, want = G.fetching(q, G.now(q), request[CONSUMER], request[QUIET]), math.min(request[WANT], WANT_MAX)
+  local fetching, want = G.fetching(q, now, request[CONSUMER], request[QUIET]), math.min(request[WANT], WANT_MAX)
   local idle, leasing = request[IDLE], request[LEASING]
   if idle and redis.call('ZSCORE', q.invalidated, idle) then want = 0 end
   fetching.held, fetching.settings, fetching.channel = request[REQUEST.held] or nil, settings, request[CHANNEL] or nil
@@ -173,4 +169,4 @@ G.export('exchange', { 'allow-oom' }, function(q, args)
   if fetching.lease then G.leases.store(q, fetching) end
   if not ok then error(reply, 0) end
   return reply
-end, true)
+end), true)

@@ -22,25 +22,28 @@ local function renew_lock(q, now_text, consumer, job)
   if rejected then return rejected end
   redis.call('HSET', key, 'lastActive', now_text)
   if entry == '' then
-    redis.call('ZADD', q.list_active_ids, 'XX', now_text, id)
+    redis.call('ZADD', q.list_heartbeats, 'XX', now_text, id)
   else
     G.pcall('XCLAIM', q.stream, G.GROUP, consumer, 0, entry, 'JUSTID')
   end
   return revoked == '1' and REVOKED or G.OK
 end
 
+-- Register the worker of a heartbeat, if the call has its registration. Return the commands of control_workers.
+G.register_worker = function(q, now, r)
+  G.follow_clock(q, now)
+  if r.info == '' then return {} end
+  redis.call('ZADD', q.workers, G.int(now), r.consumer)
+  G.remove_older(q.workers, now - FORGET_WORKER_MS)
+  G.stalled_policy.register(q, r.consumer, r.info, G.int(now))
+  return G.control.register(q, r.consumer, r.info, r.ttl)
+end
+
 G.export('heartbeat', { 'allow-oom' }, function(q, request)
   local now = G.now(q)
-  local now_text, statuses, commands = G.int(now), {}, {}
-  if request.info ~= '' then
-    commands = G.control.register(q, request.consumer, request.info, request.ttl)
-    redis.call('ZADD', q.workers, now_text, request.consumer)
-    G.stalled_policy.register(q, request.consumer, request.info, now_text)
-    G.remove_older(q.workers, now - FORGET_WORKER_MS)
-  end
+  local now_text, statuses, commands = G.int(now), {}, G.register_worker(q, now, request)
   for i, job in ipairs(request.jobs) do
     statuses[i] = renew_lock(q, now_text, request.consumer, job)
   end
-  return G.replies.heartbeat({ now = now, statuses = statuses, commands = commands,
-    layout = G.moving.number(q) })
+  return { now = now, statuses = statuses, commands = commands, layout = G.layout.number(q) }
 end)

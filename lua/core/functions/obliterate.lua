@@ -1,10 +1,11 @@
 -- obliterate: delete a queue with every key, in bounded steps, at a cost that depends on the size of the queue.
--- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1, epoch}
+-- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1, layout}
 -- -> packed {status, deleted jobs, cursor, removed}
 -- status: 'more' (call again with the cursor of the reply; '' at first), 'done', 'active' (force is off and jobs are
--- active; nothing was changed, and the number is the count of active jobs), 'partitioned' (the queue has a layout, which
--- must be deleted first (delete_layout), or the partition has, or will have, a layout after `epoch`; nothing was changed)
--- epoch: number of the deletion of a partitioned queue: layouts up to it are refused from then on; 0 = another queue
+-- active; nothing was changed, and the number is the count of active jobs), 'partitioned' (partition 0 has
+-- another layout than `layout`, or another partition a later one; nothing was changed)
+-- layout: number of the layout of a partitioned queue: the first step for each further partition removes it there, the last
+-- one for partition 0 deletes the layout; layouts up to it are refused from then on. 0 = a queue without partitions
 -- removed: how many keys and places in indexes this call removed, approximately; 0 = there was no progress.
 -- Jobs are found through the indexes, then through their families, the events and the ids near both ends of the id
 -- counter: a Node peer's library leaves parents that wait for their children, active jobs of lists and keys of removed
@@ -18,8 +19,6 @@ local STREAM_CONSUMER = G.rows.stream_consumer
 local RELATIVES, GROUPS, IDS, MINUTES = 1000, 50, 1000, 1000
 local GAP = 4000 -- the search by id ends after this many ids in a row without a key
 local MINUTE_MS, USAGE_MS = 60000, 2592000000
-
-local function typed(reply) return type(reply) == 'table' and not reply.err and reply or {} end
 
 -- ------------------------------------------------------------------ jobs
 
@@ -40,18 +39,13 @@ end
 -- Delete a job with all its keys. Return 1 if it existed, and how many keys it had.
 local function delete_job(q, id, subscriptions)
   local P, key = q.P, q.J .. id
-  local parent, parent_queue, group, budget, flow = unpack(typed(G.pcall('HMGET', key, 'parentId', 'parentQueue',
-    'groupKey', 'budgetKey', 'building')))
+  local parent, parent_queue, group, budget, flow = unpack(G.pcall('HMGET', key, 'parentId', 'parentQueue',
+    'groupKey', 'budgetKey', 'building'))
   if parent and parent_queue then add_relatives(q, { G.flows.P_of(q, parent_queue) .. parent }) end
-  local parents = typed(G.pcall('SPOP', P .. 'parents:' .. id, RELATIVES))
+  local parents = G.pcall('SPOP', P .. 'parents:' .. id, RELATIVES)
   add_relatives(q, parents)
-  local children = typed(G.pcall('SPOP', P .. 'deps:' .. id, RELATIVES))
+  local children = G.pcall('SPOP', P .. 'deps:' .. id, RELATIVES)
   add_relatives(q, children)
-  if #children == RELATIVES then -- there may be more children: come back, with the record gone
-    redis.call('SADD', q.obliterating, id)
-  else
-    redis.call('UNLINK', P .. 'deps:' .. id)
-  end
   -- Parked jobs of the group are in the record that is deleted here: only an empty one.
   if group and G.pcall('ZCARD', P .. 'groupq:' .. group) == 0 then delete_group(q, group) end
   if budget and string.sub(budget, 1, #P) == P then redis.call('UNLINK', budget) end
@@ -59,41 +53,39 @@ local function delete_job(q, id, subscriptions)
   local records = {}
   for i, name in ipairs(subscriptions) do records[i] = G.subscriptions.record_key(q, id, name) end
   if #records > 0 then redis.call('UNLINK', unpack(records)) end
-  local existed = redis.call('UNLINK', key)
-  local others = redis.call('UNLINK', P .. 'log:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id,
-    P .. 'signals:' .. id, P .. 'depvals:' .. id, P .. 'budget:' .. id, key .. ':usage-lock')
+  local existed, others = redis.call('UNLINK', key), 0
+  if #children == RELATIVES then -- there may be more children: come back, with the record gone
+    redis.call('SADD', q.obliterating, id)
+  else
+    others = redis.call('UNLINK', P .. 'budget:' .. id, key .. ':usage-lock', G.satellites(q, id))
+  end
   return existed, existed + #parents + #children + others
 end
 
--- A member of `scheduled` may be a further attempt of one subscription: `id||group`. Return the ids, and `removed`.
-local function without_subscriptions(q, members, removed)
+-- Return the ids of the members of a set. A member of `scheduled` may be a further attempt of a subscription.
+local function ids_of(q, key, members)
   for i, member in ipairs(members) do
-    local id, group = string.match(member, '^(.-)||(.*)$')
-    if id then
-      redis.call('UNLINK', G.subscriptions.record_key(q, id, group))
-      members[i] = id
-    end
+    local group = key == q.scheduled and select(2, G.scheduled_job(q, member))
+    members[i] = G.job_of_member(q, key, member)
+    if group then redis.call('UNLINK', G.subscriptions.record_key(q, members[i], group)) end
   end
-  return members, removed
+  return members
 end
 
 -- Return ids of jobs, `count` at most, and how many places were emptied.
 local function first_ids(q, count)
-  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects,
+  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_heartbeats, q.waiting_children, q.suspects,
     q.list_popped, q.leases, q.delayed_own, q.ranked_above, q.ranked_below,
     q.fair_delayed }
   for _, key in ipairs(sets) do
-    local ids = typed(G.pcall('ZRANGE', key, 0, count - 1))
+    local ids = G.pcall('ZRANGE', key, 0, count - 1)
     if #ids > 0 then
       local removed = redis.call('ZREM', key, unpack(ids))
-      if key == q.ranked_above or key == q.ranked_below then
-        for i, member in ipairs(ids) do ids[i] = G.ranks.id_of(member) or member end
-      end
-      return without_subscriptions(q, ids, removed)
+      return ids_of(q, key, ids), removed
     end
   end
   for _, key in ipairs({ q.lifo, q.priority }) do
-    local ids = typed(G.pcall('LRANGE', key, 0, count - 1))
+    local ids = G.pcall('LRANGE', key, 0, count - 1)
     if #ids > 0 then
       redis.call('LTRIM', key, #ids, -1)
       return ids, #ids
@@ -101,12 +93,12 @@ local function first_ids(q, count)
   end
   local taken, fair = G.attempt(G.fair.take_some, q, count)
   if taken and #fair > 0 then return fair, #fair end
-  for _, key in ipairs({ q.list_taken, q.obliterating }) do
-    local ids = typed(G.pcall('SPOP', key, count))
+  for _, key in ipairs({ q.list_active_ids, q.list_taken, q.obliterating }) do
+    local ids = G.pcall('SPOP', key, count)
     if #ids > 0 then return ids, #ids end
   end
   local ids, entries = {}, {}
-  for _, e in ipairs(typed(G.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
+  for _, e in ipairs(G.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count)) do
     entries[#entries + 1] = e[STREAM_ENTRY.id]
     ids[#ids + 1] = G.entry_job(e[STREAM_ENTRY.fields])
   end
@@ -115,11 +107,11 @@ end
 
 -- Return ids of parked jobs, and how many ids and groups were removed. A group is deleted when it has no parked jobs.
 local function group_ids(q, count)
-  local page = typed(G.pcall('HSCAN', q.ordering, 0, 'COUNT', GROUPS))
+  local page = G.pcall('HSCAN', q.ordering, 0, 'COUNT', GROUPS)
   local names, ids, groups = page[SCAN.found] or {}, {}, 0
   for i = 1, #names, 2 do
     local parked = q.P .. 'groupq:' .. names[i]
-    local found = typed(G.pcall('ZRANGE', parked, 0, count - #ids - 1))
+    local found = G.pcall('ZRANGE', parked, 0, count - #ids - 1)
     if #found > 0 then
       redis.call('ZREM', parked, unpack(found))
       for _, id in ipairs(found) do ids[#ids + 1] = id end
@@ -135,53 +127,43 @@ end
 
 -- ------------------------------------------------------------------ other keys, page by page; each returns how many
 
+-- Call each(member) for the first members of a sorted set, and remove them. Return how many.
+local function empty(key, count, each)
+  local members = G.pcall('ZRANGE', key, 0, count - 1)
+  for _, member in ipairs(members) do each(member) end
+  if #members > 0 then redis.call('ZREM', key, unpack(members)) end
+  return #members
+end
+
 local OTHERS = {
-  function(q, count) -- groups that only have a limit
-    local names = typed(G.pcall('ZRANGE', q.ratelimited, 0, count - 1))
-    for _, name in ipairs(names) do delete_group(q, name) end
-    if #names > 0 then redis.call('ZREM', q.ratelimited, unpack(names)) end
-    return #names
-  end,
+  -- groups that only have a limit
+  function(q, count) return empty(q.ratelimited, count, function(name) delete_group(q, name) end) end,
+  function(q, count) return empty(q.workers, count, function(name) redis.call('UNLINK', q.P .. 'w:' .. name) end) end,
+  function(q, count) return empty(q.temporary, count, function(suffix) redis.call('UNLINK', q.P .. suffix) end) end,
   function(q, count)
-    local names = typed(G.pcall('ZRANGE', q.workers, 0, count - 1))
-    for _, name in ipairs(names) do redis.call('UNLINK', q.P .. 'w:' .. name) end
-    if #names > 0 then redis.call('ZREM', q.workers, unpack(names)) end
-    return #names
-  end,
-  function(q, count)
-    local suffixes = typed(G.pcall('ZRANGE', q.temporary, 0, count - 1))
-    for _, suffix in ipairs(suffixes) do redis.call('UNLINK', q.P .. suffix) end
-    if #suffixes > 0 then redis.call('ZREM', q.temporary, unpack(suffixes)) end
-    return #suffixes
+    return empty(q.batches, count, function(id) redis.call('UNLINK', G.batches.key(q, id), G.batches.jobs_key(q, id)) end)
   end,
   function(q)
-    local page = typed(G.pcall('HSCAN', q.P .. 'flows', 0, 'COUNT', GROUPS))[SCAN.found] or {}
+    local page = G.pcall('HSCAN', q.flows, 0, 'COUNT', GROUPS)[SCAN.found] or {}
     for i = 1, #page, 2 do
       redis.call('UNLINK', q.P .. 'flow:' .. page[i], q.P .. 'flow-mark:' .. page[i])
-      redis.call('HDEL', q.P .. 'flows', page[i])
+      redis.call('HDEL', q.flows, page[i])
     end
     return #page
   end,
   function(q, count)
-    local results = typed(G.pcall('LRANGE', q.parents_left, 0, count - 1))
+    local results = G.pcall('LRANGE', q.parents_left, 0, count - 1)
     for _, packed in ipairs(results) do
-      local ok, result = pcall(cmsgpack.unpack, packed)
-      if ok and type(result) == 'table' then redis.call('UNLINK', q.P .. 'parents-left:' .. tostring(result[ENDED_CHILD.id])) end
+      redis.call('UNLINK', q.P .. 'parents-left:' .. tostring(G.unpacked(packed)[ENDED_CHILD.id]))
     end
     if #results > 0 then redis.call('LTRIM', q.parents_left, #results, -1) end
     return #results
   end,
-  function(q, count)
-    local ids = typed(G.pcall('ZRANGE', q.batches, 0, count - 1))
-    for _, id in ipairs(ids) do redis.call('UNLINK', G.batches.key(q, id), G.batches.jobs_key(q, id)) end
-    if #ids > 0 then redis.call('ZREM', q.batches, unpack(ids)) end
-    return #ids
-  end,
   function(q)
-    local id = G.first(typed(G.pcall('ZRANGE', q.writes, 0, 0)))
+    local id = G.first(G.pcall('ZRANGE', q.writes, 0, 0))
     if not id then return 0 end
     local stem = q.P .. 'write:' .. id
-    local attempts = typed(G.pcall('SPOP', stem .. ':tried', RELATIVES))
+    local attempts = G.pcall('SPOP', stem .. ':tried', RELATIVES)
     for _, attempt in ipairs(attempts) do redis.call('UNLINK', stem .. ':try:' .. attempt) end
     if #attempts < RELATIVES then
       redis.call('UNLINK', stem, stem .. ':tried', stem .. ':won', stem .. ':queues', stem .. ':drivers')
@@ -205,11 +187,11 @@ end
 
 -- Jobs that the latest events name.
 SEARCH.events = function(q, c, batch)
-  local from = c.position == '' and '-' or '(' .. c.position
-  local page = typed(G.pcall('XRANGE', q.events, from, '+', 'COUNT', batch))
+  local from = G.after(c.position)
+  local page = G.pcall('XRANGE', q.events, from, '+', 'COUNT', batch)
   for _, entry in ipairs(page) do
     local id = G.entry_job(entry[STREAM_ENTRY.fields])
-    if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then found_job(q, c, id) end
+    if id and id ~= '' and G.exists(q, id) then found_job(q, c, id) end
   end
   return #page == batch and page[#page][STREAM_ENTRY.id] or nil
 end
@@ -273,9 +255,7 @@ end
 -- ------------------------------------------------------------------ the call
 
 local function active_count(q)
-  local from_stream = G.pending_count(q, G.GROUP)
-  local from_lists = G.pcall('GET', q.list_active)
-  local active = from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
+  local active = G.pending_count(q, G.GROUP) + G.count_of(G.pcall('GET', q.list_active))
   for _, group in ipairs(G.subscriptions.names(q)) do active = active + G.subscriptions.active_count(q, group) end
   return active
 end
@@ -290,18 +270,7 @@ local function delete_queue(q)
       redis.call('UNLINK', P .. 'w:' .. consumer[STREAM_CONSUMER.name])
     end
   end
-  redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
-    q.list_active, q.list_active_ids, q.wake, q.wake_channels, q.workers, q.stall_watch,
-    q.stalled_policies, q.metrics_completed, q.metrics_failed, q.suspended, q.dedup, q.dedup_expiry, q.rate,
-    q.schedulers, q.ordering, q.ratelimited,
-    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:recover',
-    q.list_popped, q.list_taken, q.invalidated, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
-    q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
-    q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
-    q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases,
-    q.restore, q.failure_counts, q.failure_retries, q.ranked_above, q.ranked_below,
-    q.delayed_own, q.fair, q.fair_keys, q.fair_blocked, q.fair_delayed, q.fair_active, q.fair_running, q.fair_limits,
-    q.fair_rates, q.fair_state, q.batches, q.moved_keys, P .. 'lock:backup', P .. 'lock:maintenance')
+  redis.call('UNLINK', unpack(G.queue_keys(q)))
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.
@@ -314,29 +283,28 @@ local function delete_indexed(q, batch, subscriptions)
   return deleted, found
 end
 
--- Return whether clients use a layout that this deletion does not include.
-local function has_later_layout(q, epoch)
-  return redis.call('HEXISTS', q.meta, 'partitions') == 1
-    or (epoch > 0 and math.max(G.moving.number(q), G.moving.deleted(q)) > epoch)
+-- Return whether partition 0 has another layout than the one that is deleted, or another partition a later one.
+local function has_other_layout(q, layout)
+  if redis.call('HEXISTS', q.meta, 'partitions') == 1 then return G.layout.number(q) ~= layout end
+  return layout > 0 and math.max(G.layout.number(q), G.layout.deleted(q)) > layout
+end
+
+local function reply(status, deleted, cursor, removed)
+  return { status = status, deleted = deleted, cursor = cursor, removed = removed }
 end
 
 G.export('obliterate', { 'allow-oom' }, G.for_operators(function(q, r)
-  if has_later_layout(q, r.epoch) then
-    return G.replies.obliterate({ status = 'partitioned', deleted = 0, cursor = '', removed = 0 })
-  end
+  if has_other_layout(q, r.layout) then return reply('partitioned', 0, '', 0) end
   local active = r.force and 0 or active_count(q)
-  if active > 0 then return G.replies.obliterate({ status = 'active', deleted = active, cursor = '', removed = 0 }) end
-  local subscriptions, cursor = G.subscriptions.names(q), r.cursor
+  if active > 0 then return reply('active', active, '', 0) end
+  if r.layout > 0 and redis.call('HEXISTS', q.meta, 'partitions') == 0 then G.layout.note_deleted(q, r.layout) end
+  local subscriptions = G.subscriptions.names(q)
   local deleted, found = delete_indexed(q, r.batch, subscriptions)
-  if found > 0 then
-    return G.replies.obliterate({ status = 'more', deleted = deleted, cursor = cursor, removed = found })
-  end
+  if found > 0 then return reply('more', deleted, r.cursor, found) end
   local c = { deleted = 0, keys = 0, subscriptions = subscriptions, usage = r.has_usage == 1 }
-  cursor = search(q, c, cursor, r.batch)
-  if cursor then
-    return G.replies.obliterate({ status = 'more', deleted = c.deleted, cursor = cursor, removed = c.keys })
-  end
+  local cursor = search(q, c, r.cursor, r.batch)
+  if cursor then return reply('more', c.deleted, cursor, c.keys) end
   delete_queue(q)
-  if r.epoch > 0 then G.moving.note_deleted(q, r.epoch) end
-  return G.replies.obliterate({ status = 'done', deleted = 0, cursor = '', removed = 0 })
+  if r.layout > 0 then G.layout.note_deleted(q, r.layout) end
+  return reply('done', 0, '', 0)
 end))

@@ -1,5 +1,5 @@
 -- page: return one page of the jobs in a state, for listing and iterating.
--- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name [, where]]}   -> packed {rows, cursor}
+-- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name [, where [, newest]]]}   -> packed {rows, cursor}
 -- state: also `above-normal` and `below-normal`, the prioritized jobs with a priority or a rank above 0, and the others.
 -- row: {id, position, values of the requested fields}; cursor '' = the end. Bound: `count` jobs per call, and 512
 -- groups.
@@ -8,6 +8,7 @@
 -- where: rows of `condition` {field, texts, low, high, contains}: only jobs that may meet all of them. texts: the field is
 -- one of them; low, high: it is a number within these bounds (false = no such bound); contains: it contains all of these
 -- texts. The client applies its conditions again, so a number in an unusual form passes.
+-- newest: finished, suspended and parent jobs with the highest score first, and the newest entries of the stream first.
 -- Cursors name a position, not a rank: a job that keeps its state is returned once, however many others are added or
 -- removed.
 --   Sets: score and id of the last row. If that job has left the set, the jobs with its score are returned again; the
@@ -18,7 +19,6 @@
 
 local PENDING_ENTRY = G.rows.pending_entry
 local STREAM_ENTRY = G.rows.stream_entry
-local SCAN = G.rows.scan
 local CONDITION = G.rows.condition
 local DIGITS_MAX = 15
 local GROUPS_A_SCAN = 100
@@ -81,7 +81,9 @@ end
 -- `below` (a number or nil) ends the range before that score.
 local function from_set(q, key, cursor, count, fields, low, below, id_of)
   local rows = {}
-  local found = G.set_slice(key, cursor, count, low, below and '(' .. G.int(below) or '+inf')
+  local high = below and '(' .. G.int(below) or '+inf'
+  local newest = fields.newest
+  local found = G.set_slice(key, cursor, count, newest and high or low, newest and low or high, newest)
   for i = 1, #found, 2 do
     if below and tonumber(found[i + 1]) >= below then return rows, '' end
     local id = found[i]
@@ -154,10 +156,7 @@ end
 
 local function pending_between(q, first, last, count)
   local seen = {}
-  local pending = G.pcall('XPENDING', q.stream, G.GROUP, first, last, count)
-  if not pending.err then
-    for _, p in ipairs(pending) do seen[p[PENDING_ENTRY.id]] = true end
-  end
+  for _, p in ipairs(G.pcall('XPENDING', q.stream, G.GROUP, first, last, count)) do seen[p[PENDING_ENTRY.id]] = true end
   return seen
 end
 
@@ -184,21 +183,34 @@ local function from_list(q, key, cursor, count, fields, prefix, next_cursor)
   return rows, next_cursor
 end
 
--- cursor: length of the fair key, the key, the position in it.
-local function fair_waiting(q, cursor, count, fields)
-  local length, rest = string.match(cursor, '^(%d+):(.*)$')
+-- A position in several sorted sets: the length of a name, the name, and the position in its set. Return the last two.
+local function name_and_place(position)
+  local length, rest = string.match(position, '^(%d+):(.*)$')
   length, rest = tonumber(length) or 0, rest or ''
-  local from, place = string.sub(rest, 1, length), string.sub(rest, length + 1)
-  local low = from == '' and '-' or (place == '' and '(' or '[') .. from
-  local keys = redis.call('ZRANGE', q.fair_keys, low, '+', 'BYLEX', 'LIMIT', 0, KEYS_A_PAGE)
+  return string.sub(rest, 1, length), string.sub(rest, length + 1)
+end
+
+-- Read the sets of the names, of which the first may be `from`, read up to `place`. Return the rows, and the position of a
+-- full page.
+local function from_sets(q, names, key_of, from, place, count, fields)
   local rows, left = {}, count
-  for _, key in ipairs(keys) do
-    local found = G.set_slice(G.fair.queue_of(q, key), key == from and place or '', left, '-inf', '+inf')
+  for _, name in ipairs(names) do
+    local found = G.set_slice(key_of(q, name), name == from and place or '', left, '-inf', '+inf')
     for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
     left = left - #found / 2
-    if left == 0 then return rows, 'f:' .. #key .. ':' .. key .. found[#found] .. '@' .. found[#found - 1] end
+    if left == 0 then return rows, #name .. ':' .. name .. found[#found] .. '@' .. found[#found - 1] end
   end
-  return rows, #keys == KEYS_A_PAGE and 'f:' .. #keys[#keys] .. ':' .. keys[#keys] or ''
+  return rows, nil
+end
+
+local function fair_waiting(q, cursor, count, fields)
+  local from, place = name_and_place(cursor)
+  local low = from == '' and '-' or (place == '' and '(' or '[') .. from
+  local keys = redis.call('ZRANGE', q.fair_keys, low, '+', 'BYLEX', 'LIMIT', 0, KEYS_A_PAGE)
+  local rows, position = from_sets(q, keys, G.fair.queue_of, from, place, count, fields)
+  local last = keys[KEYS_A_PAGE]
+  position = position or last and #last .. ':' .. last
+  return rows, position and 'f:' .. position or ''
 end
 
 -- Sources after the stream, by the prefix of their cursors.
@@ -216,14 +228,25 @@ local AFTER_STREAM = {
   ['f:'] = fair_waiting,
 }
 
+-- Return entries of the stream after the cursor, and the ids of the oldest and the newest of them.
+local function stream_slice(q, cursor, count, newest)
+  local command, start, stop = 'XRANGE', '-', '+'
+  if newest then command, start, stop = 'XREVRANGE', '+', '-' end
+  local entries = redis.call(command, q.stream, cursor == '' and start or '(' .. cursor, stop, 'COUNT', count)
+  if #entries == 0 then return entries end
+  local first, last = G.first(entries)[STREAM_ENTRY.id], entries[#entries][STREAM_ENTRY.id]
+  if newest then return entries, last, first end
+  return entries, first, last
+end
+
 local function waiting(q, cursor, count, fields)
   local source = AFTER_STREAM[string.sub(cursor, 1, 2)]
   if source then return source(q, string.sub(cursor, 3), count, fields) end
   local rows = {}
-  local entries = redis.call('XRANGE', q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
+  local entries, oldest, newest = stream_slice(q, cursor, count, fields.newest)
   if #entries == 0 then return rows, 'l:0@' end
   local last = entries[#entries][STREAM_ENTRY.id]
-  local seen = pending_between(q, G.first(entries)[STREAM_ENTRY.id], last, count)
+  local seen = pending_between(q, oldest, newest, count)
   for _, e in ipairs(entries) do
     local id = not seen[e[STREAM_ENTRY.id]] and G.entry_job(e[STREAM_ENTRY.fields])
     if id then read(q, fields, rows, id, e[STREAM_ENTRY.id]) end
@@ -233,48 +256,38 @@ end
 
 local function active(q, cursor, count, fields)
   if string.sub(cursor, 1, 2) == 'z:' then
-    local rows, next_cursor = from_set(q, q.list_active_ids, string.sub(cursor, 3), count, fields, '-inf')
+    local rows, next_cursor = from_set(q, q.list_heartbeats, string.sub(cursor, 3), count, fields, '-inf')
     return rows, next_cursor ~= '' and 'z:' .. next_cursor or ''
   end
   local rows = {}
-  local pending = G.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
-  if pending.err or #pending == 0 then return rows, 'z:' end
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, G.after(cursor), '+', count)
   for _, p in ipairs(pending) do
-    local entry = p[PENDING_ENTRY.id]
-    local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
-    local id = found and G.entry_job(found[STREAM_ENTRY.fields])
-    if id then read(q, fields, rows, id, entry) end
+    local id = G.job_at(q, p[PENDING_ENTRY.id])
+    if id then read(q, fields, rows, id, p[PENDING_ENTRY.id]) end
   end
   return rows, #pending == count and pending[count][PENDING_ENTRY.id] or 'z:'
 end
 
 -- Sort the groups of a scan page by name, so that a position can be found again.
 local function groups_at(q, scan, from)
-  local page = redis.call('HSCAN', q.ordering, scan, 'COUNT', GROUPS_A_SCAN)
-  local names, found = {}, page[SCAN.found]
+  local names, found, after = {}, G.scan('HSCAN', q.ordering, scan, GROUPS_A_SCAN)
   for i = 1, #found, 2 do
     if found[i] >= from then names[#names + 1] = found[i] end
   end
   table.sort(names)
-  return names, page[SCAN.cursor]
+  return names, after
 end
 
--- cursor: scan cursor, length of the group's name, the name, the position in the group.
+local function parked(q, name) return q.P .. 'groupq:' .. name end
+
+-- cursor: scan cursor, and the position in the groups of its page.
 local function group_waiting(q, cursor, count, fields)
-  local scan, length, rest = string.match(cursor, '^(%d+):(%d+):(.*)$')
-  scan, length, rest = scan or '0', tonumber(length) or 0, rest or ''
-  local from, place = string.sub(rest, 1, length), string.sub(rest, length + 1)
-  local names, next_scan = groups_at(q, scan, from)
-  local rows, left = {}, count
-  for _, name in ipairs(names) do
-    local found = G.set_slice(q.P .. 'groupq:' .. name, name == from and place or '', left, '-inf', '+inf')
-    for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
-    left = left - #found / 2
-    if left == 0 then
-      return rows, scan .. ':' .. #name .. ':' .. name .. found[#found] .. '@' .. found[#found - 1]
-    end
-  end
-  return rows, next_scan ~= '0' and next_scan .. ':0:' or ''
+  local scan, position = string.match(cursor, '^(%d*):(.*)$')
+  local from, place = name_and_place(position or '')
+  local names, next_scan = groups_at(q, scan or '', from)
+  local rows, full = from_sets(q, names, parked, from, place, count, fields)
+  if full then return rows, (scan or '') .. ':' .. full end
+  return rows, next_scan ~= '' and next_scan .. ':0:' or ''
 end
 
 G.export('page', { 'no-writes' }, function(q, r)
@@ -282,6 +295,7 @@ G.export('page', { 'no-writes' }, function(q, r)
   fields.only = r.name or nil
   fields.where = r.where and #r.where > 0 and conditions(r.where)
   local rows, next_cursor
+  fields.newest = r.newest and (SETS[state] or state == 'waiting')
   if SETS[state] then
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
   elseif OWN[state] then
@@ -295,5 +309,5 @@ G.export('page', { 'no-writes' }, function(q, r)
   else
     return redis.error_reply('ERR unknown state ' .. tostring(state))
   end
-  return G.replies.page({ rows = rows, cursor = next_cursor })
+  return { rows = rows, cursor = next_cursor }
 end)

@@ -9,9 +9,8 @@
 -- `want` jobs returns a cursor too; with `want` 0 the cursor is ''.
 
 local PENDING_ENTRY = G.rows.pending_entry
-local STREAM_ENTRY = G.rows.stream_entry
 local PAGE = 200
-local LISTS = 'l:' -- cursor: this prefix and a rank in list-active-ids
+local LISTS = 'l:' -- cursor: this prefix and a rank in list-heartbeats
 
 local function set_of(list)
   local set = {}
@@ -22,14 +21,13 @@ end
 -- Return whether this worker fetched the job and no other has activated it since: its score is still its
 -- `lastActive`.
 local function is_ours(q, consumer, id, last_active)
-  local h = G.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive')
-  local state, taken_by, renewed = unpack(h)
-  return state == 'active' and taken_by == consumer and tonumber(renewed or '') == last_active
+  local state, taken_by, renewed = unpack(G.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive'))
+  return state == 'active' and taken_by == consumer and tonumber(renewed) == last_active
 end
 
 -- Found jobs move to the end of the set, so the rank to continue from is lower.
 local function from_lists(q, fetching, known, want, rank)
-  local found = redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
+  local found = redis.call('ZRANGE', q.list_heartbeats, rank, rank + PAGE - 1, 'WITHSCORES')
   local moved, seen, full = 0, 0, false
   for i = 1, #found, 2 do
     local id = found[i]
@@ -41,21 +39,19 @@ local function from_lists(q, fetching, known, want, rank)
       if not G.activate(q, fetching, id, '') then G.untrack_list_job(q, id) end
     end
   end
-  for _, id in ipairs(fetching.from_lists) do redis.call('ZADD', q.list_active_ids, 'XX', fetching.now_text, id) end
+  for _, id in ipairs(fetching.from_lists) do redis.call('ZADD', q.list_heartbeats, 'XX', fetching.now_text, id) end
   if want > 0 and (full or seen == PAGE) then return LISTS .. G.int(rank + seen - moved) end
   return ''
 end
 
 local function from_stream(q, fetching, known, want, cursor)
-  local from = cursor == '' and '-' or '(' .. cursor
+  local from = G.after(cursor)
   local pending = G.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, fetching.consumer)
-  if pending.err then pending = {} end
   for _, p in ipairs(pending) do
     local entry = p[PENDING_ENTRY.id]
     if not known[entry] then
       if #fetching.jobs >= want then return want > 0 and cursor or '' end
-      local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
-      local id = found and G.entry_job(found[STREAM_ENTRY.fields])
+      local id = G.job_at(q, entry)
       if id then G.activate(q, fetching, id, entry) else G.drop(fetching, nil, entry, 'a stream entry without a job id') end
     end
     cursor = entry
@@ -63,7 +59,7 @@ local function from_stream(q, fetching, known, want, cursor)
   return #pending == PAGE and pending[PAGE][PENDING_ENTRY.id] or LISTS .. '0'
 end
 
-G.export('reattach', { 'allow-oom' }, function(q, request)
+G.export('reattach', { 'allow-oom' }, G.for_workers(function(q, request)
   local want, cursor, known_ids = request.want, request.cursor, request.known_ids
   local fetching = G.fetching(q, G.now(q), request.consumer, request.quiet)
   fetching.reattach, fetching.ranked = true, G.ranks.are_used(G.settings(q))
@@ -76,8 +72,8 @@ G.export('reattach', { 'allow-oom' }, function(q, request)
   end
   G.promote_groups(q, fetching)
   G.ack_entries(q, fetching.acked)
-  return G.replies.reattach({
+  return {
     now = fetching.now, jobs = fetching.jobs, dropped = fetching.dropped, cursor = cursor,
     budgets = G.budgets.reply_part(fetching),
-  })
-end)
+  }
+end))

@@ -6,9 +6,9 @@ G.export('records', { 'no-writes' }, function(q, r)
   local rows = {}
   for _, id in ipairs(r.ids) do
     local values = G.pcall('HMGET', q.J .. id, unpack(r.fields))
-    if not values.err and redis.call('EXISTS', q.J .. id) == 1 then
+    if not values.err and G.exists(q, id) then
       rows[#rows + 1] = G.new.record({ id = id, values = values })
     end
   end
-  return cmsgpack.pack(rows)
+  return rows
 end)

@@ -5,27 +5,26 @@
 -- registry_set: KEYS 1 hash         ARGV 1 packed {field, value, ...}            -> number of new fields
 -- registry_touch: KEYS 1 sorted set   ARGV 1 packed {member, score, 'GT'|'NX', ttl ms; 0 = unchanged}   -> 1
 -- Bound: the members given, 1,000 per command.
+-- version, lock, unlock, renew: leader locks for tasks that one process runs for all.
+-- version: KEYS none (or one, for routing)   -> the library's name
+-- lock:    KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 acquired, 0 held by another owner
+-- unlock:  KEYS 1 lock key   ARGV 1 token   -> 1 released, 0 the token does not match
+-- renew:   KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 renewed, 0 the token does not match
 
-local CHUNK = 1000
+G.export('registry_add', { 'allow-oom' }, function(key, r) return G.in_parts('SADD', key, r.members) end)
 
-local function write_in_chunks(command, key, values)
-  local n = 0
-  for i = 1, #values, CHUNK do
-    n = n + redis.call(command, key, unpack(values, i, math.min(i + CHUNK - 1, #values)))
-  end
-  return n
-end
-
-G.export('registry_add', { 'allow-oom' }, function(key, r)
-  return write_in_chunks('SADD', key, r.members)
-end)
-
-G.export('registry_set', { 'allow-oom' }, function(key, r)
-  return write_in_chunks('HSET', key, r.fields)
-end)
+G.export('registry_set', { 'allow-oom' }, function(key, r) return G.in_parts('HSET', key, r.fields) end)
 
 G.export('registry_touch', { 'allow-oom' }, function(key, r)
   redis.call('ZADD', key, r.mode == 'GT' and 'GT' or 'NX', G.int(r.score), r.member)
   if r.ttl > 0 then redis.call('PEXPIRE', key, G.int(r.ttl)) end
   return 1
 end)
+
+G.export('version', { 'no-writes' }, function() return G.VERSION end)
+
+G.export('lock', { 'allow-oom' }, function(key, r) return G.claim(key, r.token, r.ttl) end)
+
+G.export('unlock', { 'allow-oom' }, function(key, r) return G.unlock(key, r.token) end)
+
+G.export('renew', { 'allow-oom' }, function(key, r) return G.renew(key, r.token, r.ttl) end)

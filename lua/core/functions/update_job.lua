@@ -1,16 +1,16 @@
 -- update_job: write progress, a log line, new data, token usage or the cursor of a job.
--- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep, message}   -> status (0 ok, 2 gone, 3 stale)
+-- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep, message}, 2 number of an append of the attempt,
+-- or ''   -> status (0 ok, 1 already: it was made before, 2 gone, 3 stale)
 -- kind: 1 progress, 2 log line, 3 data, 4 tokens used, 5 cursor. fence 0 = not from a worker: the job only has to exist.
--- keep > 0: number of log lines kept, the newest ones.   message: of a progress; false or absent = none
-
-local NO_END = {}
+-- keep > 0: number of log lines kept, the newest ones.   message: of a progress; of data: its own_keys
+-- (core/record.lua); false or absent = none
 
 local function progress(q, id, text, _, message)
   if message then
-    redis.call('HSET', q.J .. id, 'progress', text, 'progressMessage', message)
+    G.set(q, id, 'progress', text, 'progressMessage', message)
     G.emit(q.events, 'progress', id, 'data', text, 'message', message)
   else
-    redis.call('HSET', q.J .. id, 'progress', text)
+    G.set(q, id, 'progress', text)
     redis.call('HDEL', q.J .. id, 'progressMessage')
     G.emit(q.events, 'progress', id, 'data', text)
   end
@@ -22,27 +22,21 @@ local function log(q, id, text, keep)
   if keep > 0 and length > keep then redis.call('LTRIM', q.P .. 'log:' .. id, -keep, -1) end
 end
 
-local function data(q, id, text)
-  redis.call('HSET', q.J .. id, 'data', text)
+local function data(q, id, text, _, own_keys, fence)
+  G.set_data(q.J .. id, text, own_keys)
+  if fence == 0 then redis.call('HDEL', q.J .. id, 'ownKeys') end
 end
 
-local function tokens(q, id, text)
-  redis.call('HSET', q.J .. id, 'tpmTokens', text)
+local function field(name)
+  return function(q, id, text) G.set(q, id, name, text) end
 end
 
-local function cursor(q, id, text)
-  redis.call('HSET', q.J .. id, 'cursor', text)
-end
-
-local KINDS = { progress, log, data, tokens, cursor }
+local KINDS = { progress, log, data, field('tpmTokens'), field('cursor') }
 
 G.export('update_job', { 'allow-oom' }, function(q, r)
-  local state, fence, processed_on = unpack(redis.call('HMGET', q.J .. r.id, 'state', 'fence', 'processedOn'))
-  if not state then return G.GONE end
-  if r.fence > 0 then
-    local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
-    if rejected then return rejected end
-  end
-  KINDS[r.kind](q, r.id, r.text, r.keep, r.message)
+  local rejected = G.reject_call(q, r)
+  if rejected then return rejected end
+  if G.has_appended(q, r.id, r.fence, r.number) then return G.ALREADY end
+  KINDS[r.kind](q, r.id, r.text, r.keep, r.message, r.fence)
   return G.OK
 end)

@@ -1,8 +1,12 @@
 -- workers, invalidate, leave: list and remove the workers of this queue.
 -- workers: KEYS 1 meta   -> flat {consumer, registration JSON, ...} of the workers whose registration has not expired
 -- invalidate:  KEYS 1 meta   ARGV 1 token   -> 1; exchanges with this token that have not run yet will fetch nothing
--- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer was deleted, 0 if jobs are still pending for it
+-- leave:   KEYS 1 meta   ARGV 1 consumer, 2 its group: `workers`, or a subscription
+--   -> 1 if its consumer was deleted, 0 if entries are still pending for it
 -- The set `workers` holds our registrations; a Node peer's registration is found by the consumers of the group.
+-- pass_wake_up: wake another worker, because the one that was woken up cannot fetch.
+-- KEYS 1 meta   -> 1
+-- Bound: one wake-up.
 
 local STREAM_CONSUMER = G.rows.stream_consumer
 local INVALIDATED_MS = 3600000 -- longer than any call waits in a connection
@@ -27,11 +31,6 @@ G.export('workers', { 'no-writes' }, function(q)
   return registered(q, names)
 end)
 
-local function pending_of(q, consumer)
-  local pending = G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, consumer)
-  return not pending.err and #pending or 0
-end
-
 -- A worker that has given up waiting for its calls must not receive jobs from them.
 G.export('invalidate', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
@@ -41,13 +40,18 @@ G.export('invalidate', { 'allow-oom' }, function(q, r)
 end)
 
 G.export('leave', { 'allow-oom' }, function(q, r)
-  local consumer = r.consumer
+  local consumer, group = r.consumer, r.group
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
-  if pending_of(q, consumer) > 0 then return 0 end
+  if #G.pcall('XPENDING', q.stream, group, '-', '+', 1, consumer) > 0 then return 0 end
   G.stalled_policy.forget(q, consumer)
-  G.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
+  G.pcall('XGROUP', 'DELCONSUMER', q.stream, group, consumer)
   -- A wake-up marker consumed by this worker must wake another one.
+  G.wake(q, 1)
+  return 1
+end)
+
+G.export('pass_wake_up', { 'allow-oom' }, function(q)
   G.wake(q, 1)
   return 1
 end)

@@ -22,7 +22,7 @@ end
 
 local function over(key, field, limit)
   if type(limit) ~= 'number' or limit <= 0 then return false end
-  return G.num(redis.call('HGET', key, field) or '') > limit
+  return G.num(redis.call('HGET', key, field)) > limit
 end
 
 local function is_any_over(key, prefix, limits)
@@ -34,14 +34,8 @@ end
 
 local function is_over(key, max_tokens, max_costs)
   local tokens, cost = unpack(redis.call('HMGET', key, 'maxTotalTokens', 'maxTotalCost'))
-  return over(key, 'usedTokens', tonumber(tokens or '')) or over(key, 'usedCost', tonumber(cost or ''))
+  return over(key, 'usedTokens', tonumber(tokens)) or over(key, 'usedCost', tonumber(cost))
     or is_any_over(key, 'usedTokens:', max_tokens) or is_any_over(key, 'usedCost:', max_costs)
-end
-
--- Return a JSON object from a hash field or an argument; anything else gives an empty table.
-M.json = function(text)
-  local ok, value = pcall(cjson.decode, text or '')
-  return ok and type(value) == 'table' and value or {}
 end
 
 -- Record usage: amounts with the weighted total of tokens; max_tokens, max_costs: limits by category. Return
@@ -74,9 +68,9 @@ M.charge = function(q, key, id, usage)
   local tokens = usage[AMOUNTS.tokens]
   local weighted = G.new.amounts({
     tokens = tokens, costs = usage[AMOUNTS.costs], total_cost = usage[AMOUNTS.total_cost],
-    total_tokens = weighted_total(tokens, M.json(h.tokenWeights), usage[AMOUNTS.total_tokens]),
+    total_tokens = weighted_total(tokens, G.json(h.tokenWeights), usage[AMOUNTS.total_tokens]),
   })
-  local answer = M.record(key, weighted, M.json(h.maxTokens), M.json(h.maxCosts))
+  local answer = M.record(key, weighted, G.json(h.maxTokens), G.json(h.maxCosts))
   if answer ~= 'exceeded' or h.exceeded == '1' then return false end
   G.emit(q.events, 'budget-exceeded', id, 'flowId', string.sub(key, #q.P + 8))
   return true

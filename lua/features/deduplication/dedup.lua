@@ -18,7 +18,7 @@ end
 
 local function existing_job(q, dedup_id)
   local found = redis.call('HGET', q.dedup, dedup_id)
-  return string.match(found or '', '^(.*):(%d+)$')
+  return G.match(found, '^(.*):(%d+)$')
 end
 
 -- States of a job that another one may replace. In other states before its end the job has started.
@@ -45,11 +45,19 @@ local function counting_job(q, id, until_started)
   return first, h
 end
 
+-- Return whether an entry made `at` has expired. The clock was set back if that is in the future: its time starts again.
+local function has_expired(q, dedup_id, id, at, ttl, now)
+  if ttl <= 0 then return false end
+  at = tonumber(at)
+  if at <= now or at > now + ttl then return G.window_is_over(at, ttl, now) end
+  redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
+  return false
+end
+
 -- Return the option in the text of a job's options; nil if it has none.
 local function option_of(text)
   if not text or not string.find(text, '"deduplication"', 1, true) then return nil end
-  local ok, opts = pcall(cjson.decode, text)
-  local option = ok and type(opts) == 'table' and opts.deduplication
+  local option = G.json(text).deduplication
   return type(option) == 'table' and type(option.id) == 'string' and option or nil
 end
 
@@ -77,7 +85,7 @@ G.take_dedup_id = function(q, id, opts, now)
   local ttl = G.count_of(option.ttl)
   local found, at = existing_job(q, option.id)
   if found == id then return nil end
-  if found and not (ttl > 0 and G.window_is_over(tonumber(at), ttl, now)) then
+  if found and not has_expired(q, option.id, found, at, ttl, now) then
     local owner = counting_job(q, found, option['until'] == 'started')
     if owner and owner ~= id then return owner end
   end
@@ -113,11 +121,11 @@ local function find_duplicate(q, dedup_id, mode, ttl, now, quiet, more)
   local id, at = existing_job(q, dedup_id)
   if not id then return nil end
   if mode == 'throttle' then
-    if ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) then return 'skipped', id end
+    if ttl > 0 and not has_expired(q, dedup_id, id, at, ttl, now) then return 'skipped', id end
     return nil
   end
   if mode ~= 'simple' and mode ~= 'debounce' then return nil end
-  if ttl > 0 and G.window_is_over(tonumber(at), ttl, now) then return nil end
+  if has_expired(q, dedup_id, id, at, ttl, now) then return nil end
   local h
   id, h = counting_job(q, id, more.until_started)
   if not id then return nil end
@@ -145,28 +153,14 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet, more)
   return outcome, id
 end
 
--- Return whether an add with this dedup id would find a job that has not ended, or that was added less than ttl ago.
-G.is_deduplicated = function(q, dedup_id, ttl, now)
-  local id, at = existing_job(q, dedup_id)
-  if not id then return false end
-  return ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) or counting_job(q, id, false) ~= nil
-end
-
--- The same for an add with any ttl that an earlier add had.
-G.may_be_deduplicated = function(q, dedup_id, now)
-  local id = existing_job(q, dedup_id)
-  if not id then return false end
-  return G.num(redis.call('ZSCORE', q.dedup_expiry, dedup_id) or '') > now or counting_job(q, id, false) ~= nil
-end
-
 -- Delete entries that have expired and whose job has ended, at most `most`.
 local function delete_expired(q, now, most)
   local ids = redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, most)
   for i = 1, #ids do
     local dedup_id = ids[i]
     local id = existing_job(q, dedup_id)
-    local state = id and G.pcall('HGET', q.J .. id, 'state')
-    if type(state) == 'string' and not G.TERMINAL[state] then
+    local state = id and G.state_of(q, id)
+    if state and not G.TERMINAL[state] then
       redis.call('ZADD', q.dedup_expiry, G.int(now + RECHECK_MS), dedup_id)
     else
       redis.call('HDEL', q.dedup, dedup_id)

@@ -1,5 +1,5 @@
 -- Report an attempt that delays its job: it neither succeeded nor failed, and no attempt is counted.
---   4 {kind, id, entry, fence, processed_on, delay ms, due epoch ms or 0 [, data]}     `due` has precedence
+--   4 {kind, id, entry, fence, processed_on, delay ms, due epoch ms or 0 [, data, own_keys]}     `due` has precedence
 -- Status G.DELAYED. Applies to jobs from lists and from the stream. It counts as progress: stalls are reset.
 
 local F = G.finishing
@@ -15,18 +15,10 @@ G.finish_kinds[G.report_kinds.delayed] = function(b, row)
   local due = row[ROW.due] > 0 and math.max(b.now, row[ROW.due]) or b.now + row[ROW.delay]
   due = G.clamped_time(due)
   local delay = G.int(due - b.now)
-  if rank then
-    G.place(b.q, b.now, { id = id, priority = priority, due = due, rank = rank })
-  elseif not G.fair.delay(b.q, id, due) then
-    redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), id)
-  end
-  redis.call('HSET', key, 'state', 'delayed', 'delay', delay)
+  F.delay(b, id, due, priority, rank)
+  redis.call('HSET', key, 'state', 'delayed', 'delay', delay, 'notBefore', G.int(row[ROW.due]))
   G.note_reported(b.q, id, 'delayed', b.now)
-  if row[ROW.data] then redis.call('HSET', key, 'data', row[ROW.data]) end
-  redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
-  F.leave_source(b, row)
-  -- An ordered job keeps its slot while it is delayed.
-  if group and G.count_of(sequence) == 0 then F.leave_group(b, id, group) end
+  F.interrupt(b, row, group, sequence, row[ROW.data], row[ROW.own_keys])
   if not b.quiet then G.emit(b.q.events, 'delay-changed', id, 'delay', delay) end
   return G.DELAYED
 end

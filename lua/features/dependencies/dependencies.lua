@@ -11,26 +11,26 @@ D.FEATURE = 'dependencies:0.2.0' -- a build without it fails the waiting job if 
 -- Return the field of the waiting job's record for the dependency `member` (`P` and id).
 D.field = function(member) return 'dependency:' .. member end
 
--- Register `member`, a job that waits, at the job `id` of this queue.
-local function register(q, id, member)
+-- Register `member`, a job that waits, at the job `id` of this queue. generation: of the waiting job, '' = unknown.
+D.register = function(q, id, member, generation)
   G.mark_side_keys(q)
   redis.call('SADD', q.P .. 'parents:' .. id, member)
+  if generation ~= '' then G.set(q, id, G.flows.link(member), generation) end
   -- Workers read the set of a job that has this field; the set alone names the waiting jobs.
-  if redis.call('HSETNX', q.J .. id, 'parentIds', '[]') == 1 then redis.call('HSET', q.J .. id, 'parentQueues', '[]') end
+  if redis.call('HSETNX', q.J .. id, 'parentIds', '[]') == 1 then G.set(q, id, 'parentQueues', '[]') end
 end
 
 -- Let the job `waiting` (in the state waiting-children) wait for the job `id` of the same queue, which has not ended.
 D.attach = function(q, waiting, id, policy)
   local member = q.P .. id
   G.use_feature(q, D.FEATURE)
-  redis.call('HSET', q.J .. waiting, D.field(member), policy)
+  G.set(q, waiting, D.field(member), policy)
   redis.call('SADD', q.P .. 'deps:' .. waiting, member)
-  register(q, id, q.P .. waiting)
+  D.register(q, id, q.P .. waiting, G.flows.generation(q, waiting))
 end
 
 -- Delete the registration of a job that no longer waits for the job `id` of this queue.
 D.unregister = function(q, id, member)
   redis.call('SREM', q.P .. 'parents:' .. id, member)
+  redis.call('HDEL', q.J .. id, G.flows.link(member))
 end
-
-D.register = register

@@ -53,8 +53,7 @@ end
 F.queue_of = function(q, key) return q.P .. 'fairq:' .. key end
 
 local function parse(text)
-  if type(text) ~= 'string' then return nil end
-  local weight, concurrency, rate_max, rate_ms, most, paused = string.match(text, STORED_LIMITS)
+  local weight, concurrency, rate_max, rate_ms, most, paused = G.match(text, STORED_LIMITS)
   if not weight then return nil end
   return { weight = math.max(1, G.num(weight)), concurrency = G.num(concurrency), rate_max = G.num(rate_max),
     rate_ms = G.num(rate_ms), max_backlog = G.num(most), paused = paused == PAUSED, held = paused == HELD }
@@ -96,16 +95,20 @@ F.write_limits = function(q, key, l)
   if text == NO_LIMITS then return redis.call('HDEL', q.fair_limits, key) == 1 end
   if redis.call('HGET', q.fair_limits, key) == text then return false end
   redis.call('HSET', q.fair_limits, key, text)
+  rawset(q, 'fair_limited', true)
   return true
 end
 
 -- A hold: jobs of the key do not start until a time. A key that is paused meanwhile stays held afterwards.
-F.hold = function(q, key, till) redis.call('HSET', q.fair_state, HOLD .. key, G.int(till)) end
+F.hold = function(q, key, till)
+  G.note_clock(q, G.now(q))
+  redis.call('HSET', q.fair_state, HOLD .. key, G.int(till))
+end
 
 -- Return when the hold of the key ends, 0 = it is not held.
 F.held_until = function(q, key)
   local till = G.pcall('HGET', q.fair_state, HOLD .. key)
-  return G.count_of(type(till) == 'string' and till or nil)
+  return G.count_of(till)
 end
 
 -- Forget a hold that has ended. limits: those of the key, with `held`.
@@ -120,10 +123,68 @@ end
 
 F.step = function(limits) return limits and math.max(1, math.floor(STEP / limits.weight)) or STEP end
 
-local function join(q, key)
-  local head = redis.call('ZRANGE', q.fair, 0, 0, 'WITHSCORES')
-  local turn = head[SCORED.score] and G.num(head[SCORED.score]) + F.step(F.limits(q, key)) - 1 or 0
-  redis.call('ZADD', q.fair, 'NX', G.int(turn), key)
+-- Return whether any key has limits, which is read once per call.
+F.any_limited = function(q)
+  local known = rawget(q, 'fair_limited')
+  if known == nil then
+    known = redis.call('EXISTS', q.fair_limits) == 1
+    rawset(q, 'fair_limited', known)
+  end
+  return known
+end
+
+-- Let a part of the keys be served. Those that are in the ring already keep their turn.
+local function join_all(q, keys, from, to)
+  local head, turns, n = redis.call('ZRANGE', q.fair, 0, 0, 'WITHSCORES')[SCORED.score], {}, 0
+  local first, limited = head and G.num(head), F.any_limited(q)
+  for i = from, to do
+    local turn = first and first + F.step(limited and F.limits(q, keys[i])) - 1 or 0
+    turns[n + 1], turns[n + 2], n, first = turn, keys[i], n + 2, first or 0
+  end
+  redis.call('ZADD', q.fair, 'NX', unpack(turns))
+end
+
+local function join(q, key) join_all(q, { key }, 1, 1) end
+
+-- Read once per call, as most queues have no limits.
+local function any_blocked(q)
+  local known = rawget(q, 'fair_any_blocked')
+  if known == nil then
+    known = redis.call('EXISTS', q.fair_blocked) == 1
+    rawset(q, 'fair_any_blocked', known)
+  end
+  return known
+end
+
+local ENTERED_MAX = 500
+
+-- Note that a key has ready jobs.
+local function enter(q, key)
+  if redis.call('ZADD', q.fair_keys, 'NX', 0, key) == 1 then join(q, key) end
+end
+
+-- The same for the keys of an add of many jobs, in the order in which they got their first one: a few commands for all
+-- if no key is blocked, since a key that has ready jobs already is in the ring then.
+local function enter_all(q, keys)
+  if any_blocked(q) then
+    for i = 1, #keys do enter(q, keys[i]) end
+    return
+  end
+  for from = 1, #keys, ENTERED_MAX do
+    local to, members, n = math.min(from + ENTERED_MAX - 1, #keys), {}, 0
+    for i = from, to do members[n + 1], members[n + 2], n = 0, keys[i], n + 2 end
+    if redis.call('ZADD', q.fair_keys, 'NX', unpack(members)) > 0 then join_all(q, keys, from, to) end
+  end
+end
+
+-- Note that a key has ready jobs, at the end of an add of many.
+local function enter_later(q, adding, key)
+  if adding.joined[key] then return end
+  if #adding.keys == 0 then -- a key of a foreign type fails before the first job
+    redis.call('ZCARD', q.fair_keys)
+    redis.call('ZCARD', q.fair)
+  end
+  adding.joined[key], adding.keys[#adding.keys + 1] = true, key
 end
 
 -- Remove keys without ready jobs.
@@ -163,14 +224,21 @@ local function next_sequence(q, adding)
   return adding.sequence
 end
 
--- Count the arrivals of `most` jobs that `callback` adds once for all. It returns its results, or the error.
+-- Count the arrivals of `most` jobs that `callback` adds once for all, and write the clock of priorities, the sequences
+-- of groups and the keys once. It returns its results, or the error.
 F.adding = function(q, most, callback, ...)
   if rawget(q, 'fair_adding') then return callback(...) end
-  local adding = { most = most, left = 0, waiting = 0, joined = {} }
+  local adding, keys = { most = most, left = 0, waiting = 0, joined = {}, keys = {} }, {}
   rawset(q, 'fair_adding', adding)
   local ok, results = pcall(callback, ...)
   rawset(q, 'fair_adding', nil)
+  G.groups.write_turns(q)
+  if adding.priority_clock then redis.call('HSET', q.meta, 'priorityClock', G.int(adding.priority_clock)) end
   if adding.waiting ~= 0 then G.bump(q.fair_state, 'waiting', adding.waiting) end
+  for _, key in ipairs(adding.keys) do
+    if adding.joined[key] then keys[#keys + 1] = key end -- it was not forgotten again
+  end
+  if #keys > 0 then enter_all(q, keys) end
   if not ok then error(results, 0) end
   return results
 end
@@ -195,17 +263,14 @@ F.place = function(q, id, key, priority, due, first)
   end
   -- Priority 0 runs after all priorities.
   local band, adding = priority > 0 and priority or G.PRIORITY_MAX, rawget(q, 'fair_adding')
-  local score = G.int(band * PRIORITY_BAND + (first and sequence_before(q, key, band) or next_sequence(q, adding)))
+  local score = band * PRIORITY_BAND + (first and sequence_before(q, key, band) or next_sequence(q, adding))
   local added = redis.call('ZADD', F.queue_of(q, key), score, id)
   if adding then
     adding.waiting = adding.waiting + added
   elseif added == 1 then
     G.bump(q.fair_state, 'waiting')
   end
-  if not (adding and adding.joined[key]) then
-    if adding then adding.joined[key] = true end
-    if redis.call('ZADD', q.fair_keys, 'NX', 0, key) == 1 then join(q, key) end
-  end
+  if adding then enter_later(q, adding, key) else enter(q, key) end
   G.wake(q, 1)
   return 'waiting', ''
 end
@@ -213,8 +278,7 @@ end
 -- Put a job that a peer has moved to another place back into its own.
 F.put_back = function(q, id, key, priority)
   F.place(q, id, key, G.priority_of(priority))
-  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
-  G.note_state(q, id, 'waiting')
+  G.set_state(q, id, 'waiting', '')
 end
 
 -- Delay an active job with a fair key until `at`. Return false for any other job.
@@ -243,7 +307,7 @@ end
 
 F.waiting = function(q)
   local n = G.pcall('HGET', q.fair_state, 'waiting')
-  return G.count_of(type(n) == 'string' and n or nil)
+  return G.count_of(n)
 end
 
 -- Remove up to `count` ready jobs of any keys, and return their ids. Bound: `count` keys.
@@ -264,8 +328,7 @@ end
 
 -- Return the maximum backlog of the key if it has as many ready jobs; else nil.
 F.reached_backlog = function(q, key)
-  if rawget(q, 'fair_limited') == nil then rawset(q, 'fair_limited', redis.call('EXISTS', q.fair_limits) == 1) end
-  if not rawget(q, 'fair_limited') then return nil end
+  if not F.any_limited(q) then return nil end
   local limits = F.limits(q, key)
   local most = limits and limits.max_backlog or 0
   if most > 0 and redis.call('ZCARD', F.queue_of(q, key)) >= most then return most end
@@ -274,24 +337,23 @@ end
 
 -- Move due jobs to their keys, `limit` at most. Return ms until the next one is due, -1 = none.
 F.promote_due = function(q, now, limit, quiet)
-  local due = redis.call('ZRANGEBYSCORE', q.fair_delayed, '-inf', G.int(now), 'LIMIT', 0, limit)
-  for i = 1, #due do
+  local due = G.due_members(q.fair_delayed, now, limit)
+  for i = 1, #due, 2 do
     local id = due[i]
-    local h = G.pick(q.J .. id, 'state', 'fairKey', 'priority', 'expireAt', 'processedOn')
+    local h = G.pick(q.J .. id, 'state', 'fairKey', 'priority', 'expireAt', 'timestamp', 'processedOn')
     if NOT_STARTED[h.state] and h.fairKey then
-      if G.is_expired(h, now) then
+      if G.is_expired(q, h.expireAt, h.timestamp, now) then
         G.end_job(q, id, now, 'expired', 'expired', h.processedOn)
       else
         F.put_back(q, id, h.fairKey, h.priority)
-        if h.processedOn then redis.call('HSET', q.J .. id, 'readyAt', G.int(now)) end -- a retry
+        if h.processedOn then G.set(q, id, 'readyAt', G.int(now)) end -- a retry
         if not quiet then G.emit(q.events, 'promoted', id) end
       end
     end
     redis.call('ZREM', q.fair_delayed, id)
   end
-  if #due == limit then return 0 end
-  local first = tonumber(redis.call('ZRANGE', q.fair_delayed, 0, 0, 'WITHSCORES')[SCORED.score] or '')
-  return first and math.max(0, first - now) or -1
+  if #due == 2 * limit then return 0 end
+  return G.until_first(q.fair_delayed, now)
 end
 
 -- ------------------------------------------------------------------ active jobs
@@ -342,7 +404,7 @@ end
 
 F.running = function(q, key)
   local n, serving = G.pcall('HGET', q.fair_running, key), rawget(q, 'fair_serving')
-  return G.count_of(type(n) == 'string' and n or nil) + (serving and serving.started[key] or 0)
+  return G.count_of(n) + (serving and serving.started[key] or 0)
 end
 
 -- Count a slot that a key got which could not be served before (was_full), so that another worker is woken up if this
@@ -359,19 +421,9 @@ F.count_freed = function(q, key, was_full)
   if freed.keys[key] then freed.count = freed.count + 1 end
 end
 
--- Read once per call, as most queues have no limits.
-local function any_blocked(q)
-  local known = rawget(q, 'fair_any_blocked')
-  if known == nil then
-    known = redis.call('EXISTS', q.fair_blocked) == 1
-    rawset(q, 'fair_any_blocked', known)
-  end
-  return known
-end
-
 -- Let a key with a free slot be served again.
 local function free_slot(q, key)
-  local full = any_blocked(q) and tonumber(redis.call('ZSCORE', q.fair_blocked, key) or '') == F.FULL
+  local full = any_blocked(q) and tonumber(redis.call('ZSCORE', q.fair_blocked, key)) == F.FULL
   if full then F.unblock(q, key) end
   F.count_freed(q, key, full)
 end
@@ -404,7 +456,7 @@ local SAMPLE, UNBLOCKED_MAX = 10, 1000
 local function end_some_holds(q)
   local keys = G.pcall('HRANDFIELD', q.fair_limits, SAMPLE)
   local now = G.now(q)
-  for i = 1, keys.err and 0 or #keys do
+  for i = 1, #keys do
     local limits = F.limits(q, keys[i])
     if limits and limits.held and F.held_until(q, keys[i]) <= now then F.end_hold(q, keys[i], limits) end
   end
@@ -413,9 +465,9 @@ end
 -- Forget rate windows of a few keys chosen at random, if they have ended or have no limit any more.
 F.forget_windows = function(q, now, most)
   local keys = G.pcall('HRANDFIELD', q.fair_rates, most)
-  for i = 1, keys.err and 0 or #keys do
+  for i = 1, #keys do
     local limits = F.limits(q, keys[i])
-    local start = tonumber(string.match(G.pcall('HGET', q.fair_rates, keys[i]) or '', '^(%d+)|') or '')
+    local start = tonumber(G.match(G.pcall('HGET', q.fair_rates, keys[i]), '^(%d+)|'))
     if not (limits and limits.rate_max > 0 and start) or G.window_is_over(start, limits.rate_ms, now) then
       redis.call('HDEL', q.fair_rates, keys[i])
     end
@@ -439,7 +491,7 @@ F.EVERY = EVERY
 F.repair_some = function(q)
   if not F.used(q) then return end
   local keys = G.pcall('ZRANDMEMBER', q.fair_keys, SAMPLE)
-  for i = 1, keys.err and 0 or #keys do
+  for i = 1, #keys do
     local key = keys[i]
     if redis.call('EXISTS', F.queue_of(q, key)) == 0 then
       F.forget(q, key)
@@ -449,8 +501,8 @@ F.repair_some = function(q)
     end
   end
   local ids = G.pcall('HRANDFIELD', q.fair_active, SAMPLE)
-  for i = 1, ids.err and 0 or #ids do
-    if G.pcall('HGET', q.J .. ids[i], 'state') ~= 'active' then F.leave_active(q, { ids[i] }) end
+  for i = 1, #ids do
+    if G.state_of(q, ids[i]) ~= 'active' then F.leave_active(q, { ids[i] }) end
   end
   end_some_holds(q)
   F.forget_windows(q, G.now(q), SAMPLE)

@@ -1,7 +1,7 @@
 -- Fetch jobs with a fair key: the keys take turns (a source of core/fetch.lua). Half of the free slots are offered to
 -- them, the other half to the stream; each side gets the slots that the other does not use.
 
-local SCORED, PREFERRED = G.rows.scored, G.rows.preferred
+local PREFERRED = G.rows.preferred
 local F = G.fair
 
 local UNBLOCKED_MAX = 100
@@ -13,7 +13,7 @@ local WINDOWS_FORGOTTEN = 2 -- at most, per window that begins: so the windows o
 -- Return the window of the key's rate limit: start and count.
 local function window_of(q, key, limits, now)
   local text = redis.call('HGET', q.fair_rates, key)
-  local start, count = string.match(text or '', '^(%d+)|(%d+)$')
+  local start, count = G.match(text, '^(%d+)|(%d+)$')
   if not start or G.window_is_over(tonumber(start), limits.rate_ms, now) then return now, 0 end
   return tonumber(start), tonumber(count)
 end
@@ -280,15 +280,7 @@ G.sources.fair_rest = function(q, fetching, free)
   return not rawget(q, 'has_fair') or serve(q, fetching, free)
 end
 
-local function next_unblocked(q, now)
-  local first = tonumber(redis.call('ZRANGE', q.fair_blocked, 0, 0, 'WITHSCORES')[SCORED.score] or '')
-  return first and first < F.FULL and math.max(0, first - now) or -1
-end
-
-local function earlier(a, b)
-  if a < 0 or (b >= 0 and b < a) then return b end
-  return a
-end
+local function next_unblocked(q, now) return G.until_first(q.fair_blocked, now, F.FULL) end
 
 -- Let keys be served whose rate window has ended. Return ms until the next one ends, -1 = none.
 local function unblock_due(q, now)
@@ -305,7 +297,7 @@ F.prepare = function(q, fetching, limit)
   if not rawget(q, 'has_fair') then return end
   fetching.fair_waits = redis.call('EXISTS', q.fair_delayed, q.fair_blocked) > 0
   if not fetching.fair_waits then return end
-  fetching.next_due = earlier(F.promote_due(q, fetching.now, limit, fetching.quiet), unblock_due(q, fetching.now))
+  fetching.next_due = G.earlier(F.promote_due(q, fetching.now, limit, fetching.quiet), unblock_due(q, fetching.now))
 end
 
 -- At its end: note when a key that it has rate limited may be served again, and wake up other workers for slots of
@@ -313,7 +305,7 @@ end
 F.finish = function(q, fetching)
   if not rawget(q, 'has_fair') then return end
   if fetching.fair_waits or rawget(q, 'fair_any_blocked') then
-    fetching.next_due = earlier(fetching.next_due, next_unblocked(q, fetching.now))
+    fetching.next_due = G.earlier(fetching.next_due, next_unblocked(q, fetching.now))
   end
   local freed = fetching.fair_freed
   local unused = freed and freed.count - (fetching.fair_fetched or 0) or 0

@@ -46,7 +46,7 @@ end
 F.move_to_name = function(q, id, name, priority)
   local key = limited_key(q, name)
   if not key then return false end
-  redis.call('HSET', q.J .. id, 'fairKey', key)
+  G.set(q, id, 'fairKey', key)
   F.put_back(q, id, key, priority)
   return true
 end

@@ -34,23 +34,60 @@ F.may_notify = function(q)
   return true
 end
 
+-- A link names an id and a generation, so that a later job with the id of a removed parent gets no results of its
+-- children. The record of a parent has the field `generation`, that of its child the field of F.link. Peers write
+-- neither: a link without a generation is accepted.
+
+-- Return the field of a child's record for the generation of its parent `member` (`P` and id).
+F.link = function(member) return 'parentGeneration:' .. member end
+
+-- Return the generation of the parents that this call writes.
+F.new_generation = function(q)
+  local generation = rawget(q, 'generation')
+  if not generation then
+    generation = G.int(G.now(q)) .. '-' .. G.int(G.bump(q.meta, 'generations'))
+    rawset(q, 'generation', generation)
+  end
+  return generation
+end
+
+-- Return the generation of an existing job of this queue, which gets one if it has none.
+F.generation = function(q, id)
+  local generation = redis.call('HGET', q.J .. id, 'generation')
+  if not generation then
+    generation = F.new_generation(q)
+    G.set(q, id, 'generation', generation)
+  end
+  return generation
+end
+
+-- Add the generations of parents, from the record of their child unless `generation` is given. Return the parents.
+F.with_generations = function(q, id, parents, generation)
+  local fields = {}
+  for i, parent in ipairs(parents) do fields[i] = F.link(parent.P .. parent.id) end
+  local found = #fields > 0 and G.pcall('HMGET', q.J .. id, unpack(fields)) or {}
+  for i, parent in ipairs(parents) do parent.generation = generation or found[i] or nil end
+  return parents
+end
+
 -- Return `P` and id of a parent, by name. A member is split at its last colon.
 F.parent_of = function(member)
   local P, parent = string.match(member, '^(.*:)([^:]*)$')
   return P and { P = P, id = parent } or nil
 end
 
--- Return `P` and id of the parents. The second value is true if the members of `parents` are to be notified by later calls:
--- they are too many for this one, or later calls still notify them of an earlier result.
+-- Return `P`, id and generation of the parents. The second value is true if the members of `parents` are to be notified by
+-- later calls: they are too many for this one, or later calls still notify them of an earlier result.
 local function parents_of(q, id, h)
   local parents = {}
   if h.parentId and h.parentQueue then parents = { { P = F.P_of(q, h.parentQueue), id = h.parentId } } end
-  if not h.parentIds then return parents, false end
   local left = budget_of(q).left
-  local members = redis.call('SRANDMEMBER', q.P .. 'parents:' .. id, left + 1)
-  if #members > left or redis.call('EXISTS', q.P .. 'parents-left:' .. id) == 1 then return parents, true end
-  for _, member in ipairs(members) do parents[#parents + 1] = F.parent_of(member) end
-  return parents, false
+  local members = h.parentIds and redis.call('SRANDMEMBER', q.P .. 'parents:' .. id, left + 1) or {}
+  local later = #members > left or h.parentIds and redis.call('EXISTS', q.P .. 'parents-left:' .. id) == 1
+  if not later then
+    for _, member in ipairs(members) do parents[#parents + 1] = F.parent_of(member) end
+  end
+  return F.with_generations(q, id, parents, h.generation), later
 end
 
 -- Return whether this call could use the queue `P` as well: always on one server, in a cluster if the slots are the
@@ -82,8 +119,9 @@ F.remote_of = function(q, parents)
 end
 
 -- Notify a parent in another queue through the outbox: no call may leave its slot. Return whether it will be notified.
-F.notify_by_outbox = function(q, P, parent, member, how, text, policy)
-  G.outbox_put(q, 'child', 'to', P, 'parent', parent, 'child', member, 'how', how, 'text', text, 'policy', policy or '')
+F.notify_by_outbox = function(q, parent, member, how, text, policy)
+  G.outbox_put(q, 'child', 'to', parent.P, 'parent', parent.id, 'child', member, 'how', how, 'text', text, 'policy',
+    policy or '', 'generation', parent.generation or '')
   return true
 end
 
@@ -104,11 +142,11 @@ local function notify_each(q, parents, depth, member, how, text, policy, now)
     -- The single parent of a reported job is always notified: the caller bounds the number of jobs.
     local directly = depth == 0 and i == 1 or F.may_notify(q)
     if parent.P == q.P and directly then
-      F.record_child_end(q, parent.id, member, how, text, policy, now)
+      F.record_child_end(q, parent, member, how, text, policy, now)
     else
       in_other_queue = in_other_queue or parent.P ~= q.P
       local notify = F.notify_other_queue or F.notify_by_outbox
-      if not notify(q, parent.P, parent.id, member, how, text, policy, now) then unnotified = true end
+      if not notify(q, parent, member, how, text, policy, now) then unnotified = true end
     end
   end
   return in_other_queue, unnotified

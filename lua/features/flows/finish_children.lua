@@ -1,5 +1,5 @@
 -- Report an attempt whose handler waits for the job's children. No attempt is counted.
---   6 {kind, id, entry, fence, processed_on, keep [, data]}     keep: the job's retention, should it fail
+--   6 {kind, id, entry, fence, processed_on, keep [, data, own_keys]}     keep: the job's retention, should it fail
 -- Status G.WAITING_CHILDREN, or G.FAILED if a child has failed whose policy fails its parent. If no child is open (any
 -- more), the job becomes ready immediately.
 
@@ -19,11 +19,7 @@ G.finish_kinds[G.report_kinds.waiting_children] = function(b, row)
   G.flows.wait(b.q, id, b.now)
   redis.call('HSET', key, 'state', 'waiting-children')
   G.note_reported(b.q, id, 'waiting-children', b.now)
-  if row[ROW.data] then redis.call('HSET', key, 'data', row[ROW.data]) end
-  redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
-  F.leave_source(b, row)
-  -- An ordered job keeps its slot while it waits.
-  if group and G.count_of(sequence) == 0 then F.leave_group(b, id, group) end
+  F.interrupt(b, row, group, sequence, row[ROW.data], row[ROW.own_keys])
   if not b.quiet then G.emit(b.q.events, 'waiting-children', id) end
   if G.flows.open(b.q, id) <= 0 then G.flows.release(b.q, id, b.now) end
   return G.WAITING_CHILDREN

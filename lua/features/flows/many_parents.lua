@@ -33,20 +33,18 @@ F.notify_later = function(q, id, how, text, policy)
   add(q, G.new.ended_child({ id = id, how = how, text = text, policy = policy, members = waits }))
 end
 
--- Report the result of the child to one parent, given as `P` and id.
-F.notify_one_later = function(q, id, P, parent, how, text, policy)
-  add(q, G.new.ended_child({ id = id, how = how, text = text, policy = policy, members = { P .. parent } }))
+-- Report the result of the child to one parent.
+F.notify_one_later = function(q, id, parent, how, text, policy)
+  add(q, G.new.ended_child({ id = id, how = how, text = text, policy = policy, members = { parent.P .. parent.id } }))
 end
 
 -- A parent whose key is of a foreign type must not stop the others.
-local function notify(q, result, member, now)
-  local parent, child = F.parent_of(member), q.P .. result[ID]
-  if not parent then return end
-  if parent.P == q.P then
-    G.attempt(F.record_child_end, q, parent.id, child, result[HOW], result[TEXT], result[POLICY], now)
-  else
-    G.attempt(F.notify_other_queue or F.notify_by_outbox, q, parent.P, parent.id, child, result[HOW], result[TEXT],
-      result[POLICY], now)
+local function notify(q, result, members, now)
+  local parents, child = {}, q.P .. result[ID]
+  for _, member in ipairs(members) do parents[#parents + 1] = F.parent_of(member) end
+  for _, parent in ipairs(F.with_generations(q, result[ID], parents)) do
+    local tell = parent.P == q.P and F.record_child_end or F.notify_other_queue or F.notify_by_outbox
+    G.attempt(tell, q, parent, child, result[HOW], result[TEXT], result[POLICY], now)
   end
 end
 
@@ -62,7 +60,7 @@ local function members_of(q, result, most)
   end
   local members = G.pcall('SPOP', left, most)
   if members.err then return {} end
-  if #members > 0 and redis.call('EXISTS', q.J .. result[ID]) == 1 then G.pcall('SADD', parents, unpack(members)) end
+  if #members > 0 and G.exists(q, result[ID]) then G.pcall('SADD', parents, unpack(members)) end
   return members
 end
 
@@ -73,9 +71,9 @@ F.notify_more = function(q, now)
   for _ = 1, RESULTS do
     local packed = G.pcall('LINDEX', q.parents_left, 0)
     if type(packed) ~= 'string' then return false end
-    local ok, result = pcall(cmsgpack.unpack, packed)
-    local members = ok and type(result) == 'table' and type(result[ID]) == 'string' and members_of(q, result, room) or {}
-    for _, member in ipairs(members) do notify(q, result, member, now) end
+    local result = G.unpacked(packed)
+    local members = type(result[ID]) == 'string' and members_of(q, result, room) or {}
+    if #members > 0 then notify(q, result, members, now) end
     room = room - #members
     if room <= 0 then return true end
     redis.call('LPOP', q.parents_left)

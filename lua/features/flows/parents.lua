@@ -15,8 +15,7 @@ local POLICIES = { fail_parent = true, ignore = true, remove = true, wait = true
 F.policy = function(opts)
   local given = nil
   if opts and string.find(opts, '"onFailure"', 1, true) then
-    local ok, parsed = pcall(cjson.decode, opts)
-    given = ok and type(parsed) == 'table' and parsed.onFailure
+    given = G.json(opts).onFailure
   end
   if POLICIES[given] then return given end
   return F.default_policy or false
@@ -71,14 +70,9 @@ F.release = function(q, id, now)
   local key = q.J .. id
   local h = G.pick(key, 'name', 'priority', 'lifo', 'delay', 'notBefore', 'processedOn', 'groupKey', 'orderingSeq', 'rank',
     'fairKey')
-  local state, entry = G.place_again(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
-    due = due_of(h, now), rank = h.rank, fair = h.fairKey,
-  })
+  G.put(q, id, now, h, due_of(h, now), true)
   -- A retry may have written that the job has no slot before it ever had a turn: it joins once.
   if h.groupKey and not h.orderingSeq then G.groups.rejoin(q, id, h) end
-  redis.call('HSET', key, 'state', state, 'eid', entry)
-  G.note_state(q, id, state, now)
   redis.call('ZREM', q.waiting_children, id)
   G.emit(q.events, 'active', id)
 end
@@ -167,13 +161,20 @@ local function note_failed_dependency(q, id, member, state, text)
   end
 end
 
--- Record in the parent `id` of this queue that the child `member` has ended. how: see above; text: its result or
--- failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
-local function record_child_end(q, id, member, how, text, policy, now, in_other_queue)
-  local key = q.J .. id
-  local found = G.pcall('HMGET', key, 'state', G.dependencies.field(member))
-  local state, own_policy = unpack(found)
-  if found.err or not state then return end -- a deleted parent must not come back as a ghost
+-- Return the state of the parent, and its policy for the dependency `member`; nil if it is gone, or a later job has its id.
+local function read_parent(q, parent, member)
+  local found = G.pcall('HMGET', q.J .. parent.id, 'state', G.dependencies.field(member), 'generation')
+  local state, policy, generation = unpack(found)
+  if found.err or G.given(parent.generation) and parent.generation ~= generation then return nil end
+  return state, policy
+end
+
+-- Record in the parent (id, generation) of this queue that the child `member` has ended. how: see above; text: its
+-- result or failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
+local function record_child_end(q, parent, member, how, text, policy, now, in_other_queue)
+  local id, key = parent.id, q.J .. parent.id
+  local state, own_policy = read_parent(q, parent, member)
+  if not state then return end -- a deleted parent must not come back as a ghost
   if how == F.RETRIED then return reopen_child(q, id, member) end
   policy = how ~= F.COMPLETED and (own_policy or policy)
   if policy == 'wait' then return note_failed_dependency(q, id, member, state, text) end
@@ -186,8 +187,8 @@ local function record_child_end(q, id, member, how, text, policy, now, in_other_
 end
 
 -- The same for a parent that may be a batch, which this library only writes as `batch:<id>` (features/job_batches).
-F.record_child_end = function(q, id, member, how, ...)
-  local batch = G.batches.record and string.match(id, '^batch:(.*)$')
-  if batch then return G.batches.record(q, batch, member, how, (select(3, ...))) end
-  return record_child_end(q, id, member, how, ...)
+F.record_child_end = function(q, parent, member, how, ...)
+  local batch = G.batches.record and string.match(parent.id, '^batch:(.*)$')
+  if batch then return G.batches.record(q, batch, member, how, (select(3, ...)), parent.generation) end
+  return record_child_end(q, parent, member, how, ...)
 end

@@ -37,6 +37,13 @@ L.current = function(h)
     limit = G.count_of(limit), expiry = expiry, entry = entry, owner = owner }
 end
 
+-- Return the lease of a job, nil if it is not leased now; and its record.
+L.of = function(q, id)
+  if not G.state_of(q, id) then return nil end
+  local h = G.job_of(q, id)
+  return L.current(h), h
+end
+
 local function text_of(lease)
   return table.concat({ G.int(lease.fence), G.int(lease.processed_on), G.int(lease.deadline), G.int(lease.limit),
     lease.expiry, lease.entry, lease.owner }, '|')
@@ -44,17 +51,6 @@ end
 
 -- A deadline more than a day ahead is invalid, and over.
 local function is_over(lease, now) return lease.deadline <= now or lease.deadline > now + G.DAY_MS end
-
--- Return the fields of a record that routines moving a job need; nil without a record.
-L.read = function(q, id)
-  if type(G.pcall('HGET', q.J .. id, 'state')) ~= 'string' then return nil end
-  return G.job_of(q, id)
-end
-
-local function decoded(text)
-  local ok, value = pcall(cjson.decode, text or '')
-  return ok and type(value) == 'table' and value or {}
-end
 
 -- ------------------------------------------------------------------ expiry
 
@@ -81,7 +77,7 @@ end
 local function fail_attempt(q, run, id, lease, reason, kind)
   local key = q.J .. id
   local stored = G.pick(key, 'opts', 'attemptsMade', 'stacktrace')
-  local opts, attempts = decoded(stored.opts), G.count_of(stored.attemptsMade) + 1
+  local opts, attempts = G.json(stored.opts), G.count_of(stored.attemptsMade) + 1
   local row = { KINDS.failed, id, lease.entry, lease.fence, lease.processed_on, reason, kind, stored.stacktrace or '[]',
     whole(opts.attempts, 1000000), backoff_of(opts, attempts), keep_of(opts.removeOnFail),
     type(opts.fallbacks) == 'table' and 1 or 0 }
@@ -98,22 +94,13 @@ local function stall_attempt(q, run, id, h, lease)
   local key = q.J .. id
   local stored = G.pick(key, 'opts', 'attemptsMade', 'discarded')
   local stalls, reason = G.bump(key, 'stalledCount'), nil
-  if stored.discarded or G.count_of(stored.attemptsMade) + 1 >= whole(decoded(stored.opts).attempts, 1000000) then
+  if stored.discarded or G.count_of(stored.attemptsMade) + 1 >= whole(G.json(stored.opts).attempts, 1000000) then
     reason = G.failures.LAST_ATTEMPT
   elseif stalls >= (G.stalled_policy.of_queue(q, run).max_stalled or L.MAX_STALLS) then
     reason = G.failures.LAST_STALL
   end
   if not run.quiet then G.emit(q.events, 'stalled', id) end
-  if reason then
-    G.bump(key, 'fence')
-    G.end_job(q, id, run.now, reason, 'failed', h.processedOn, { worker = '', started = h.processedOn })
-    run.failed[#run.failed + 1] = id
-  else
-    G.failures.stalled(q, id, h, run.now, '')
-    G.return_stalled(q, run, id, h)
-    run.recovered[#run.recovered + 1] = id
-  end
-  if lease.entry == '' then G.untrack_list_job(q, id) else G.ack_entries(q, { lease.entry }) end
+  G.end_stalled(q, run, id, lease.entry, h, reason, '')
   if redis.call('HEXISTS', key, 'state') == 1 then G.bump(key, 'attemptsMade') end
 end
 
@@ -154,8 +141,7 @@ end
 -- End those of the leases that are over. run: see `expire`.
 local function recover(q, run, ids)
   for _, id in ipairs(ids) do
-    local h = L.read(q, id)
-    local lease = h and L.current(h)
+    local lease, h = L.of(q, id)
     if not lease then
       redis.call('ZREM', q.leases, id)
     elseif is_over(lease, run.now) then
@@ -164,6 +150,15 @@ local function recover(q, run, ids)
       redis.call('ZADD', q.leases, G.int(lease.deadline), id)
     end
   end
+end
+
+-- After a step of the clock: bring the deadline of a lease that began before it forward. Return it.
+L.latest = function(q, id, at, now, back)
+  local lease = L.of(q, id)
+  if not lease or lease.processed_on <= now or lease.deadline < lease.processed_on then return at end
+  lease.deadline, lease.limit = lease.deadline - back, math.max(0, lease.limit - back)
+  G.set(q, id, 'lastActive', G.int(lease.deadline), 'lease', text_of(lease))
+  return lease.deadline
 end
 
 -- End leases that are over, the oldest first, `most` at most.
@@ -193,7 +188,7 @@ end
 
 -- Return whether a member should have been removed: a fetch or a recovery removes it soon after its deadline.
 L.is_overdue = function(q, id, now)
-  local at = tonumber(redis.call('ZSCORE', q.leases, id) or '')
+  local at = tonumber(redis.call('ZSCORE', q.leases, id))
   return at ~= nil and (at < now - G.DAY_MS or at > now + G.DAY_MS)
 end
 
@@ -232,8 +227,7 @@ L.end_timed_out = function(q, fetching, finished)
   for i = 1, math.min(#limits, #finished) do
     if limits[i] > 0 and limits[i] <= fetching.now then
       local id = finished[i][REPORT.id]
-      local h = L.read(q, id)
-      local lease = h and L.current(h)
+      local lease, h = L.of(q, id)
       if lease and is_over(lease, fetching.now) then expire(q, run_of(fetching), id, h, lease) end
     end
   end
@@ -265,7 +259,7 @@ end
 -- Return the job's `timeout` and its `lockDuration`, ms; 0 = none.
 local function own_times(opts)
   if not may_have_times(opts) then return 0, 0 end
-  local own = decoded(opts)
+  local own = G.json(opts)
   local lock = whole(own.lockDuration, G.DAY_MS)
   return whole(own.timeout, G.DAY_MS * 3650), lock >= SHORTEST_LOCK_MS and lock or 0
 end

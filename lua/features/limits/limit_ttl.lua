@@ -1,28 +1,21 @@
 -- Limits of the queue with a time to live. The field `temporaryLimits` of P:meta says until when they apply, and which
 -- limits apply again then: concurrency until|concurrency then|rate until|rate max then|rate ms then (0 = none). Most
 -- queues have no such field, which each exchange reads with the other settings.
--- In a partition, 'share' instead of a number says that its limit of concurrency is a share, which partitions trade
--- (features/partitions/functions/shares.lua). After its end, if it has one, the partition has no share: no job starts.
 
-local STORED = '^(%d+)|(%w+)|(%d+)|(%d+)|(%d+)$'
+local STORED = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)$'
 local NONE = '0|0|0|0|0'
-local SHARE = 'share'
 local T = G.limit_ttl
 
 -- Return the parsed field; nil if it is missing or unusable.
 T.read = function(text)
-  if type(text) ~= 'string' then return nil end
-  local till, concurrency, rate_till, max, duration = string.match(text, STORED)
+  local till, concurrency, rate_till, max, duration = G.match(text, STORED)
   if not till then return nil end
-  local is_share = concurrency == SHARE
-  if not (is_share or tonumber(concurrency)) then return nil end
-  return { till = G.num(till), concurrency = is_share and 0 or G.num(concurrency), is_share = is_share,
-    rate_till = G.num(rate_till), max = G.num(max), duration = G.num(duration) }
+  return { till = G.num(till), concurrency = G.num(concurrency), rate_till = G.num(rate_till), max = G.num(max),
+    duration = G.num(duration) }
 end
 
 T.write = function(q, t)
-  local following = t.is_share and SHARE or G.int(t.till > 0 and t.concurrency or 0)
-  local text = table.concat({ G.int(t.till), following, G.int(t.rate_till),
+  local text = table.concat({ G.int(t.till), G.int(t.till > 0 and t.concurrency or 0), G.int(t.rate_till),
     G.int(t.rate_till > 0 and t.max or 0), G.int(t.rate_till > 0 and t.duration or 0) }, '|')
   if text == NONE then
     redis.call('HDEL', q.meta, 'temporaryLimits')
@@ -49,12 +42,9 @@ end
 
 local function is_over(till, now) return till > 0 and now >= till end
 
--- Return whether the limit of concurrency is a share that has ended.
-T.has_no_share = function(t, now) return t.is_share and is_over(t.till, now) end
-
 -- Replace the limits whose time is over by those that apply again. Return whether there were any.
 T.expire = function(q, t, now)
-  local concurrency_over, rate_over = not t.is_share and is_over(t.till, now), is_over(t.rate_till, now)
+  local concurrency_over, rate_over = is_over(t.till, now), is_over(t.rate_till, now)
   if concurrency_over then
     T.write_concurrency(q, t.concurrency)
     t.till = 0
@@ -74,14 +64,14 @@ T.effective = function(q, now)
   concurrency, max, duration = G.count_of(concurrency), G.count_of(max), G.count_of(duration)
   local t = T.read(temporary) or { till = 0, rate_till = 0 }
   local left, rate_left = t.till > 0 and t.till - now or -1, t.rate_till > 0 and t.rate_till - now or -1
-  if is_over(t.till, now) then concurrency, left = t.is_share and concurrency or t.concurrency, -1 end
+  if is_over(t.till, now) then concurrency, left = t.concurrency, -1 end
   if is_over(t.rate_till, now) then max, duration, rate_left = t.max, t.duration, -1 end
   return concurrency, max, duration, left, rate_left
 end
 
 -- Return ms until the next of the limits ends, nil = none does.
 T.next_end = function(t, now)
-  local first = t.till > 0 and not T.has_no_share(t, now) and t.till or t.rate_till
+  local first = t.till > 0 and t.till or t.rate_till
   if t.rate_till > 0 then first = math.min(first, t.rate_till) end
   return first > 0 and math.max(0, first - now) or nil
 end

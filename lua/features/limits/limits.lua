@@ -3,18 +3,18 @@
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
   'sideKeys', 'resultsKept', 'wakeChannels', 'temporaryLimits',
-  'timeline', 'metricsByName', 'tellsStarts' }
+  'timeline', 'metricsByName', 'tellsStarts', 'clockSeen' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
 local TEMPORARY, FEATURES, CHANNELS = AT.temporaryLimits, AT.features, AT.wakeChannels
-local TIMELINE, TELLS_STARTS, BY_NAME = AT.timeline, AT.tellsStarts, AT.metricsByName
+local TIMELINE, TELLS_STARTS, BY_NAME, CLOCK_SEEN = AT.timeline, AT.tellsStarts, AT.metricsByName, AT.clockSeen
 local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 
 -- Read the settings of the queue, once per exchange, and end the limits whose time to live is over. Return them for
 -- G.limits, and the error reply if the queue uses an unknown feature. A foreign key in place of the hash fails the call
--- only where the settings are needed.
-G.settings = function(q)
+-- only where the settings are needed. now: nil = do not look whether the clock was set back.
+G.settings = function(q, now)
   local settings = redis.pcall('HMGET', q.meta, unpack(FIELDS))
   if settings.err then G.raise_denied(settings) end
   local features, unknown = G.features_of(settings[FEATURES])
@@ -23,6 +23,7 @@ G.settings = function(q)
   G.fair.note(q, features)
   G.fair.note_names(q, features)
   local rejected = unknown and G.unknown_feature_error(q.meta, unknown) or nil
+  if now and not (rejected or settings.err) then G.check_clock(q, settings[CLOCK_SEEN], now) end
   local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
   if temporary and G.limit_ttl.expire(q, temporary, G.now(q)) then
     settings = redis.call('HMGET', q.meta, unpack(FIELDS))
@@ -53,14 +54,14 @@ G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and
 
 -- Return the number of active jobs of all workers.
 G.active_count = function(q)
-  local listed = math.max(redis.call('ZCARD', q.list_active_ids), G.count_of(redis.call('GET', q.list_active)))
+  local listed = math.max(redis.call('ZCARD', q.list_heartbeats), G.count_of(redis.call('GET', q.list_active)))
   return G.pending_count(q, G.GROUP) + listed
 end
 
 -- Return the permits left in the fixed window, and ms until the next one begins.
 local function window(q, rate, now)
   local start, count = unpack(redis.call('HMGET', q.rate, 'windowStart', 'count'))
-  start, count = G.num(start or ''), G.num(count or '')
+  start, count = G.num(start), G.num(count)
   if G.window_is_over(start, rate.duration, now) then
     rate.start, rate.count = now, 0
   else
@@ -81,24 +82,20 @@ end
 
 local function reduce_want(limits, fetching, left, wait)
   limits.want = math.max(0, left)
-  if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
+  fetching.next_due = G.earlier(fetching.next_due, wait)
 end
 
--- Apply the limit of concurrency, which may be a share of the whole queue's.
-local function limit_concurrency(q, limits, text, temporary, now)
-  local want, concurrency = limits.want, G.count_of(text)
-  if temporary and G.limit_ttl.has_no_share(temporary, now) then
-    limits.want = 0
-  elseif concurrency > 0 then
+local function limit_concurrency(q, limits, text)
+  local concurrency = G.count_of(text)
+  if concurrency > 0 then
     limits.concurrency = concurrency
-    limits.want = math.min(want, math.max(0, concurrency - G.active_count(q)))
+    limits.want = math.min(limits.want, math.max(0, concurrency - G.active_count(q)))
   end
-  limits.lacks_share = temporary and temporary.is_share and limits.want < want
 end
 
--- Return the limits of this fetch: paused, want (how many may be fetched), limited, lacks_share (whether a larger share
--- of the queue's concurrency would allow more), and the rate whose permits are consumed. limiter: {max, duration} of the
--- worker, or false; a limit set for the queue has precedence. tokens: {max, duration} or nil (limit_tokens.lua).
+-- Return the limits of this fetch: paused, want (how many may be fetched), limited, and the rate whose permits are
+-- consumed. limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max,
+-- duration} or nil.
 -- settings: see G.settings.
 G.limits = function(q, fetching, want, limiter, tokens, settings)
   local meta = checked(settings)
@@ -108,7 +105,7 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
     rawset(q, 'schedulers_flag', G.schedulers_flag(meta[REVISION]))
   end
   local temporary = meta[TEMPORARY] and G.limit_ttl.read(meta[TEMPORARY])
-  limit_concurrency(q, limits, meta[CONCURRENCY], temporary, fetching.now)
+  limit_concurrency(q, limits, meta[CONCURRENCY])
   local max, duration = G.num(meta[RATE_MAX]), G.duration(meta[RATE_MS])
   if max <= 0 and limiter then max, duration = limiter[LIMITER.max], limiter[LIMITER.duration] end
   if max > 0 and duration > 0 then
@@ -121,7 +118,7 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   if tokens_wait then reduce_want(limits, fetching, 0, tokens_wait) end
   limits.limited = limits.want < want
   local ends_in = temporary and G.limit_ttl.next_end(temporary, fetching.now)
-  if ends_in and (fetching.next_due < 0 or ends_in < fetching.next_due) then fetching.next_due = ends_in end
+  fetching.next_due = G.earlier(fetching.next_due, ends_in or -1)
   return limits
 end
 
@@ -130,4 +127,33 @@ G.spend = function(q, limits, taken)
   local rate = limits.rate
   if not rate or taken == 0 then return end
   redis.call('HSET', q.rate, 'windowStart', G.int(rate.start), 'count', G.int(rate.count + taken))
+end
+
+-- ------------------------------------------------------------------ tokens
+-- Count the tokens reported by jobs, in windows of fixed length: one counter per window, which expires by itself. A
+-- worker with a token limit checks the counter before it fetches, and adds its jobs' tokens when they end.
+
+local function counter(q, duration, now)
+  return q.P .. 'tpm:' .. G.int(math.floor(now / duration))
+end
+
+-- tokens: one number per finished row. Rows already reported by an earlier call are not counted again.
+G.count_tokens = function(q, duration, now, tokens, statuses)
+  local sum = 0
+  for i = 1, #statuses do
+    local status = statuses[i]
+    if status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE then sum = sum + G.num(tokens[i]) end
+  end
+  if sum == 0 then return end
+  local key = counter(q, duration, now)
+  local counted = G.pcall('INCRBY', key, G.int(sum))
+  if counted == sum then G.record_temporary(q, string.sub(key, #q.P + 1), now, duration) end
+  if G.must_restart(counted) then redis.call('SET', key, G.int(sum)) end
+  redis.call('PEXPIRE', key, G.int(duration))
+end
+
+-- Return ms until the next window if this one has no tokens left, else nil.
+G.tokens_spent = function(q, max, duration, now)
+  if G.num(redis.call('GET', counter(q, duration, now))) < max then return nil end
+  return duration - now % duration
 end

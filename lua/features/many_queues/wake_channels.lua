@@ -8,15 +8,15 @@
 local CHANNEL = G.rows.wake_channel
 local DEAD_MAX = 8
 local REGISTERED_MAX = 1000
--- Longer than an idle process waits between two exchanges, each of which registers its channel again.
-local KEPT_S = 86400
+-- Longer than an idle process waits between two exchanges, each of which registers its channel again, and than most steps
+-- forward of the clock: a due time would wake nobody.
+local KEPT_S = 365 * 86400
 local SINGLE, CLUSTER = '1', '2'
 
 -- Remove the channel that was registered last: that of a process that died is behind those of the others. Return nil
 -- if there is none.
 local function pop_channel(q)
-  local found = G.pcall('ZRANGE', q.wake_channels, -1, -1)
-  local channel = not found.err and G.first(found) or nil
+  local channel = G.first(G.pcall('ZRANGE', q.wake_channels, -1, -1))
   if channel then redis.call('ZREM', q.wake_channels, channel) end
   return channel
 end
@@ -56,7 +56,7 @@ G.register_channel = function(q, now, channel)
     redis.call('HSET', q.meta, 'wakeChannels', kind)
     rawset(q, 'channels', kind)
   end
-  -- A dead process of a queue that gets no more jobs, such as a former partition, is never removed by a push.
+  -- A dead process of a queue that gets no more jobs, is never removed by a push.
   redis.call('EXPIRE', q.wake_channels, KEPT_S)
   if added == 1 and redis.call('ZCARD', q.wake_channels) > REGISTERED_MAX then
     redis.call('ZREM', q.wake_channels, G.first(redis.call('ZRANGE', q.wake_channels, 0, 0)))
@@ -65,8 +65,7 @@ end
 
 -- Return true if channels are registered, but pushes do not look for them because the field is missing.
 G.has_lost_channels = function(q)
-  local registered = G.pcall('ZCARD', q.wake_channels)
-  return type(registered) == 'number' and registered > 0 and redis.call('HEXISTS', q.meta, 'wakeChannels') == 0
+  return G.size('ZCARD', q.wake_channels) > 0 and redis.call('HEXISTS', q.meta, 'wakeChannels') == 0
 end
 
 -- Make pushes look for channels again. The value of a cluster is right on one server as well: it skips no channel.

@@ -14,15 +14,12 @@ local function trim(key, minute)
     local at = tonumber(string.match(field, '^m:(%d+):'))
     if at and at < minute - DAY or crowded and not at then stale[#stale + 1] = field end
   end
-  for i = 1, #stale, 1000 do
-    redis.call('HDEL', key, unpack(stale, i, math.min(i + 999, #stale)))
-  end
+  G.in_parts('HDEL', key, stale)
 end
 
 -- Trim the hash of a queue whose first write of a minute always comes from a Node peer, which deletes nothing.
 G.trim_metrics = function(key, now)
-  local fields = G.pcall('HLEN', key)
-  if type(fields) == 'number' and fields > FIELDS_A_DAY then trim(key, now - now % MINUTE) end
+  if G.size('HLEN', key) > FIELDS_A_DAY then trim(key, now - now % MINUTE) end
 end
 
 -- The fields of the last minute that was counted.

@@ -12,6 +12,7 @@ local REASON = 'group rate limited'
 -- Rate limit the group until then. A later time stays unless it is to be replaced. Return the time.
 G.rate_limit_group = function(q, name, now, duration, replace, id)
   local at = G.clamped_time(now + duration)
+  G.note_clock(q, now)
   if not replace then at = math.max(at, G.latest_limit(q, name)) end
   local key = q.P .. 'group:' .. name
   redis.call('ZADD', q.ratelimited, G.score(at), name)

@@ -146,6 +146,7 @@ M.refill = function(g, now)
   local fills_in = math.ceil(capacity * 1000 / rate)
   local elapsed = now - g.tbLastRefill
   if elapsed < -fills_in and not G.past_time(g.tbLastRefill, now) then elapsed = fills_in end -- unusable time
+  if elapsed < 0 then M.set_fields(g, { tbLastRefill = now }) end -- the clock was set back
   if elapsed <= 0 then return g.tbTokens end
   elapsed = math.min(elapsed, fills_in)
   local raw = elapsed * rate + g.tbRefillRemainder
@@ -172,7 +173,7 @@ end
 
 -- Return the time until which the group is limited, 0 if it is not or the time is unusable.
 G.latest_limit = function(q, name)
-  local at = G.num(redis.call('ZSCORE', q.ratelimited, name) or '')
+  local at = G.num(redis.call('ZSCORE', q.ratelimited, name))
   return at <= G.TIME_MAX and at or 0
 end
 
@@ -211,7 +212,6 @@ end
 
 M.park = function(q, g, id, h, resume_at)
   redis.call('ZADD', g.queue, G.score(place_of(g, id, h)), id)
-  redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
-  G.note_state(q, id, 'group-waiting')
+  G.set_state(q, id, 'group-waiting', '')
   if resume_at then M.limit_until(q, g, resume_at, 'GT') end
 end

@@ -1,6 +1,5 @@
 -- Delete the record of a group that was not used for a day. The record and its sequence counter are deleted together,
 -- so that a new group starts with sequence 1.
-local SCAN = G.rows.scan
 local M = G.groups
 
 local PAGE, IDLE_MS = 200, 86400000
@@ -33,7 +32,7 @@ local function check_idle(q, name, issued, now)
   M.skip_marked(g)
   local since, kept = unpack(redis.call('HMGET', g.key, 'idleSince', 'limitsKept'))
   if not is_idle(q, g, issued, kept) then return end
-  local at = string.match(since or '', '^' .. G.int(issued) .. '|(%d+)$')
+  local at = G.match(since, '^' .. G.int(issued) .. '|(%d+)$')
   if not at then
     redis.call('HSET', g.key, 'idleSince', G.int(issued) .. '|' .. G.int(now))
   elseif G.window_is_over(tonumber(at), IDLE_MS, now) then
@@ -46,10 +45,8 @@ end
 
 -- Check one page of the groups per call; `meta` stores the cursor.
 G.sweep_groups = function(q, now)
-  local cursor = string.match(redis.call('HGET', q.meta, 'groupSweep') or '', '^%d+$') or '0'
-  if #cursor > CURSOR_DIGITS then cursor = '0' end
-  local page = redis.call('HSCAN', q.ordering, cursor, 'COUNT', PAGE)
-  local found, following = page[SCAN.found], page[SCAN.cursor]
+  local cursor = G.match(redis.call('HGET', q.meta, 'groupSweep'), '^%d+$') or ''
+  local found, following = G.scan('HSCAN', q.ordering, #cursor > CURSOR_DIGITS and '' or cursor, PAGE)
   for i = 1, #found, 2 do check_idle(q, found[i], G.count_of(found[i + 1]), now) end
   if following ~= cursor then redis.call('HSET', q.meta, 'groupSweep', following) end
 end
@@ -58,11 +55,11 @@ end
 -- sequence may have been skipped, or be from before the group's record was deleted.
 M.rejoin = function(q, id, h)
   local key = q.P .. 'group:' .. h.groupKey
-  local concurrency = G.count_of(string.match(redis.call('HGET', q.J .. id, 'opts') or '', '"concurrency":%s*(%d+)'))
+  local concurrency = G.count_of(G.match(redis.call('HGET', q.J .. id, 'opts'), '"concurrency":%s*(%d+)'))
   redis.call('HSETNX', key, 'maxConcurrency', G.int(math.max(1, concurrency)))
   redis.call('HSETNX', key, 'nextSeq', '1')
   h.orderingSeq, h.slot = G.int(M.next_seq(q, h.groupKey)), nil
-  redis.call('HSET', q.J .. id, 'orderingSeq', h.orderingSeq)
+  G.set(q, id, 'orderingSeq', h.orderingSeq)
   redis.call('HDEL', q.J .. id, 'slot')
   if q.defer then M.flush(q) end
   M.uncache(q, h.groupKey)

@@ -73,7 +73,7 @@ local function promote_head(q, g, now, expected, free)
   end
   local holds = h.slot == '1'
   if not holds and (free <= 0 or (expected > 0 and seq > expected)) then return STOP end
-  if now > 0 and G.is_expired(h, now) then
+  if now > 0 and G.is_expired(q, h.expireAt, h.timestamp, now) then
     fail_parked(q, g, id, now, h, 'expired', 'expired')
     return DROPPED
   end

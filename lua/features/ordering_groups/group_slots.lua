@@ -14,7 +14,7 @@ end
 
 M.free_slot = function(q, g, id, gone)
   if g.active > 0 then M.set_counters(g, g.active - 1, g.nextSeq) end
-  if not gone then redis.call('HSET', q.J .. id, 'slot', '0') end
+  if not gone then G.set(q, id, 'slot', '0') end
 end
 
 -- Remove a job from its group: its slot, or the turn it never took, is freed for the next. gone: the job's hash is
@@ -45,7 +45,7 @@ end
 -- Write the slot of a job that holds one by the protocol's rule, before its state changes.
 M.keep_slot = function(q, id, h)
   if h.slot == '1' then return end
-  redis.call('HSET', q.J .. id, 'slot', '1')
+  G.set(q, id, 'slot', '1')
   h.slot = '1'
 end
 

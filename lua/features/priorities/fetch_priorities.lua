@@ -20,8 +20,7 @@ local function fetch_band(q, fetching, found, free, budget)
     local band_here, at = G.band_of(found[i + 1])
     if band_here ~= band then return examined, fetched, band_here end
     if at > fetching.now then
-      local wait = at - fetching.now
-      if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
+      fetching.next_due = G.earlier(fetching.next_due, at - fetching.now)
       return examined, fetched, band + 1
     end
     if fetching.bytes >= G.REPLY_BYTES or fetched >= free or examined >= budget then return examined, fetched end
@@ -39,8 +38,10 @@ G.sources.priorities = function(q, fetching, free)
   local from, budget, limit = G.int(G.BAND), free + G.REJECTIONS_MAX, free
   for _ = 1, BANDS_MAX + budget do
     if free <= 0 or budget <= 0 or fetching.bytes >= G.REPLY_BYTES then return false end
-    local found = read_band(q, from, limit)
+    local found = read_band(q, from, limit + 1)
     if #found == 0 then return true end
+    local first, at = G.band_of(found[SCORED.score])
+    if at <= fetching.now then found = G.in_order(q.scheduled, found, limit, first * G.BAND + fetching.now) end
     local examined, fetched, next_band = fetch_band(q, fetching, found, free, budget)
     free, budget = free - fetched, budget - examined
     if next_band then from = G.int(next_band * G.BAND) end
@@ -60,6 +61,3 @@ G.priority_is_due = function(q, now)
   end
   return true
 end
-
--- Priority jobs that a Node peer has promoted.
-G.sources.priority_list = G.list_source('priority')

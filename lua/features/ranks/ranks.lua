@@ -6,7 +6,6 @@
 -- Fields of the record: `rank`, and `rankedAs`, the order of its last place.
 
 local R = G.ranks
-local SCORED = G.rows.scored
 
 R.FEATURE = 'ranks:0.2.0'
 local MOST, LAST_PRIORITY = 1000000, G.PRIORITY_MAX - 1
@@ -48,7 +47,7 @@ R.place = function(q, id, rank, lifo)
     redis.call('ZADD', q.scheduled, G.scheduled_score(LAST_PRIORITY + 1 - rank, math.max(0, LIFO_FROM - n)), id)
   else
     redis.call('ZADD', set_of(q, rank), G.int(-rank), order .. ':' .. id)
-    redis.call('HSET', q.J .. id, 'rankedAs', order)
+    G.set(q, id, 'rankedAs', order)
   end
   G.wake(q, 1)
   return 'prioritized'
@@ -90,27 +89,34 @@ end
 local function promote_one(q, id, now, quiet)
   local ok, h = G.attempt(G.job_of, q, id)
   if not ok or not h.state or NOT_WAITING[h.state] then return end
-  if G.is_expired(h, now) then return G.end_job(q, id, now, 'expired', 'expired', h.processedOn) end
-  local place = h.processedOn and G.place_again or G.place -- a retry, or the end of the delay
-  local state, entry = place(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
-  })
-  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
-  G.note_state(q, id, state, now)
+  if G.is_expired(q, h.expireAt, h.timestamp, now) then return G.end_job(q, id, now, 'expired', 'expired', h.processedOn) end
+  G.put(q, id, now, h, nil, h.processedOn) -- a retry, or the end of the delay
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
 
 -- Make due jobs ready, `limit` at most. Return ms until the next one is due (0 = now), or -1.
 R.promote_due = function(q, now, limit, quiet)
-  local due = redis.call('ZRANGEBYSCORE', q.delayed_own, '-inf', G.int(now), 'LIMIT', 0, limit)
-  for i = 1, #due do
+  local due = G.due_members(q.delayed_own, now, limit)
+  for i = 1, #due, 2 do
     promote_one(q, due[i], now, quiet)
     redis.call('ZREM', q.delayed_own, due[i])
   end
-  if #due == limit then return 0 end
-  local score = tonumber(redis.call('ZRANGE', q.delayed_own, 0, 0, 'WITHSCORES')[SCORED.score] or '')
-  return score and math.max(0, score - now) or -1
+  if #due == 2 * limit then return 0 end
+  return G.until_first(q.delayed_own, now)
 end
 
 -- Return whether a worker with a free slot would find a ready job.
 R.is_ready = function(q) return redis.call('EXISTS', q.ranked_above, q.ranked_below) > 0 end
+
+-- ------------------------------------------------------------------ fetching (sources of core/fetch.lua)
+
+local function source(field)
+  return G.source_of(function(q, most)
+    local members = redis.call('ZRANGE', q[field], 0, most - 1)
+    if #members > 0 then redis.call('ZREM', q[field], unpack(members)) end
+    for i = 1, #members do members[i] = R.id_of(members[i]) or members[i] end
+    return members
+  end)
+end
+G.sources.ranked_above = source('ranked_above')
+G.sources.ranked_below = source('ranked_below')

@@ -7,7 +7,7 @@ local function rejoin(q, id, h, state)
   if state ~= 'waiting-children' then
     G.groups.rejoin(q, id, h)
   elseif G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
-    redis.call('HSET', q.J .. id, 'slot', '0')
+    G.set(q, id, 'slot', '0')
   end
 end
 
@@ -17,39 +17,33 @@ G.requeue_failed = function(q, id, now, h)
   local key, owner = q.J .. id, G.take_dedup_id(q, id, h.opts, now)
   if owner then return owner end
   G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
-  local state, entry = 'waiting-children', ''
+  local state = 'waiting-children'
   if G.flows.open(q, id) > 0 then
     G.flows.wait(q, id, now)
     -- Requeued jobs are not delayed: it is ready as soon as its children have ended.
-    redis.call('HSET', key, 'delay', '0')
+    redis.call('HSET', key, 'state', state, 'eid', '', 'delay', '0')
     redis.call('HDEL', key, 'notBefore')
+    G.note_state(q, id, state, now)
   else
-    state, entry = G.place_again(q, now, {
-      id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
-      fair = h.fairKey,
-    })
+    state = G.put(q, id, now, h, nil, true)
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue', 'discarded')
   if h.state == 'completed' then redis.call('HDEL', key, 'cursor') end -- it starts from the beginning; a failed job continues
   if h.groupKey then rejoin(q, id, h, state) end
-  redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
-  G.note_state(q, id, state, now)
+  redis.call('HSET', key, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end
 
--- Requeue a failed job, or a completed one if `completed`. homed: row of requeue_keyed, absent for the first call. Return the
--- reply of requeue_job.
-G.requeue_one = function(q, id, completed, homed)
+-- Requeue a failed job, or a completed one if `completed`. Return the reply of requeue_job.
+G.requeue_one = function(q, id, completed)
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
   local has_completed = h.state == 'completed' and completed
   if h.state ~= 'failed' and not has_completed then return h.state end
-  local keyed = not homed and G.moving.keyed(q, id, h)
-  if keyed then return 'keyed ' .. cmsgpack.pack(keyed) end
-  if homed and not G.moving.may_requeue(q, h, homed) then return 'moved' end
   local owner = G.requeue_failed(q, id, G.now(q), h)
   if owner then return 'owned ' .. h.state .. ' ' .. owner end
   redis.call('ZREM', has_completed and q.completed or q.failed, id)
+  G.results.left(q, 1)
   G.emit(q.events, 'retried', id)
   return 'ok'
 end

@@ -45,7 +45,7 @@ R.append = function(q, settings, id, state, at, has_record, must)
   local call = must and redis.call or G.pcall
   local entry = call('XADD', q.results, 'MAXLEN', '~', settings.kept, '0-*', 'job', id, 'at', at, 'state', state)
   if type(entry) ~= 'string' or not has_record then return end
-  redis.call('HSET', q.J .. id, 'resultSeq', R.mark(settings, string.sub(entry, 3), at))
+  G.set(q, id, 'resultSeq', R.mark(settings, string.sub(entry, 3), at))
 end
 
 -- Return whether the key of the sequence is there without the sequence, or is of a foreign type.
@@ -66,12 +66,27 @@ R.failed = function(q, id, at)
   if settings then R.append(q, settings, id, R.FAILED, at, true) end
 end
 
+-- Finished jobs with a number have left the index through this library.
+R.left = function(q, count)
+  if count > 0 and R.settings(q) then G.bump(q.meta, 'resultsLeft', count) end
+end
+
 -- Finished jobs are about to be deleted.
 R.before_delete = function(q, ids)
   local settings = #ids > 0 and R.settings(q)
   if not settings then return end
   R.number_missing(q, settings, ids, 'completed')
   R.number_missing(q, settings, ids, 'failed')
+  R.left(q, #ids)
+end
+
+-- Return the time of a job that has finished in `state` and has no number, and its last fencing token; nil = it has one.
+R.unnumbered = function(q, settings, id, state)
+  local h = G.pcall('HMGET', q.J .. id, 'state', 'finishedOn', 'resultSeq', 'fence')
+  local is_in, finished_on, mark, fence = unpack(h)
+  if h.err or is_in ~= state then return nil end
+  local at = R.time_of(finished_on or '')
+  if not R.is_numbered(settings, mark, at) then return at, fence end
 end
 
 -- Number those of the jobs that have finished in `state` and have no number: clients in other languages wrote no
@@ -79,14 +94,11 @@ end
 R.number_missing = function(q, settings, ids, state)
   local found, letter = 0, R.STATES[state]
   for i = 1, #ids do
-    local h = G.pcall('HMGET', q.J .. ids[i], 'state', 'finishedOn', 'resultSeq')
-    local is_in, finished_on, mark = unpack(h)
-    if not h.err and is_in == state then
-      local at = R.time_of(finished_on or '')
-      if not R.is_numbered(settings, mark, at) then
-        R.append(q, settings, ids[i], letter, at, true, true)
-        found = found + 1
-      end
+    local at, fence = R.unnumbered(q, settings, ids[i], state)
+    if at then
+      R.append(q, settings, ids[i], letter, at, true, true)
+      if not fence then rawset(q, 'results_of_peers', true) end -- each attempt of our library has one
+      found = found + 1
     end
   end
   return found

@@ -6,14 +6,10 @@ local UNLINK_MAX = 700 -- keys per command, about
 
 -- Delete jobs with all their keys.
 G.purge = function(q, ids)
-  local keys, n, call = {}, 0, redis.call
-  local J, P = q.J, q.P
-  local log, deps, parents = P .. 'log:', P .. 'deps:', P .. 'parents:'
-  local chunks, signals, values = P .. 'jstream:', P .. 'signals:', P .. 'depvals:'
+  local keys, n, call, satellites = {}, 0, redis.call, G.satellites
   for i = 1, #ids do
-    local id = ids[i]
-    keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = J .. id, log .. id, deps .. id, parents .. id
-    keys[n + 5], keys[n + 6], keys[n + 7] = chunks .. id, signals .. id, values .. id
+    keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4], keys[n + 5], keys[n + 6], keys[n + 7] = q.J .. ids[i],
+      satellites(q, ids[i])
     n = n + 7
     if n > UNLINK_MAX then
       call('UNLINK', unpack(keys))
@@ -69,8 +65,7 @@ end
 -- Return the rule in a job's options, in the form of `retain`; true = delete the job immediately; nil = keep it.
 local function rule_of(opts)
   if not opts or not string.find(opts, '"removeOnFail"', 1, true) then return nil end
-  local ok, parsed = pcall(cjson.decode, opts)
-  local given = ok and type(parsed) == 'table' and parsed.removeOnFail
+  local given = G.json(opts).removeOnFail
   if given == true then return true end
   if type(given) == 'number' then given = { count = given } end
   if type(given) ~= 'table' then return nil end
@@ -85,6 +80,7 @@ G.retain_failed = function(q, id, now)
   local rule = rule_of(redis.call('HGET', q.J .. id, 'opts'))
   if rule == true then
     redis.call('ZREM', q.failed, id)
+    G.results.left(q, 1)
     G.purge(q, { id })
   elseif rule then
     G.retain(q, q.failed, rule, now)

@@ -9,12 +9,7 @@ local function is_given(number) return number and number ~= 0 end
 -- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted. history: the value of
 -- `failedAttempts`, nil = none is kept.
 F.retry = function(b, key, row, attempts, priority, stalled, history, rank)
-  local due = b.now + row[ROW.backoff]
-  if rank then
-    G.place(b.q, b.now, { id = row[ROW.id], priority = priority, due = due, rank = rank })
-  elseif not G.fair.delay(b.q, row[ROW.id], due) then
-    redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), row[ROW.id])
-  end
+  F.delay(b, row[ROW.id], b.now + row[ROW.backoff], priority, rank)
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[ROW.reason],
     'failedType', row[ROW.failed_type], 'stacktrace', row[ROW.stacktrace], 'processedOn', b.now_text)
   G.note_reported(b.q, row[ROW.id], 'delayed', b.now)

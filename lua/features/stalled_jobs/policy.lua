@@ -14,7 +14,7 @@ local FORGET_MS = 172800000 -- the longest lock and the longest interval are a d
 local SWEEP_SAMPLE = 20
 
 local function number(text, least, most)
-  local value = tonumber(text or '')
+  local value = tonumber(text)
   return value and value >= least and value <= most and math.floor(value) or nil
 end
 
@@ -35,7 +35,7 @@ local function of_worker(q, run, consumer)
   local known = run.policies[consumer]
   if known then return known end
   local text = consumer ~= '' and G.pcall('HGET', q.stalled_policies, consumer)
-  local max_stalled, grace = string.match(type(text) == 'string' and text or '', '^(%d*)|(%d*)|%d+$')
+  local max_stalled, grace = G.match(text, '^(%d*)|(%d*)|%d+$')
   known = { max_stalled = number(max_stalled, 0, COUNT_MAX), grace = number(grace, 0, G.DAY_MS) }
   run.policies[consumer] = known
   return known
@@ -68,8 +68,24 @@ S.forget = function(q, consumer) G.pcall('HDEL', q.stalled_policies, consumer) e
 -- Delete the policies of workers that died long ago: a few random ones at a time.
 S.sweep = function(q, now)
   local names = G.pcall('HRANDFIELD', q.stalled_policies, SWEEP_SAMPLE)
-  for i = 1, names.err and 0 or math.min(#names, SWEEP_SAMPLE) do
+  for i = 1, math.min(#names, SWEEP_SAMPLE) do
     local at = number(string.match(redis.call('HGET', q.stalled_policies, names[i]), '|(%d+)$'), 0, now) or 0
-    if at < now - FORGET_MS and redis.call('EXISTS', q.P .. 'w:' .. names[i]) == 0 then S.forget(q, names[i]) end
+    if at < now - FORGET_MS and not G.is_registered(q, names[i]) then S.forget(q, names[i]) end
   end
+end
+
+-- Return the lock duration of a worker. Each worker registers its own (`lockDuration` in `w:<consumer>`), since
+-- workers of one queue may be configured differently.
+
+-- run: {lock = the caller's lock duration, for workers that register none: peers, older versions}; caches the durations
+-- read.
+G.lock_of_worker = function(q, run, consumer)
+  run.locks = run.locks or {}
+  local known = run.locks[consumer]
+  if known then return known end
+  local info = G.pcall('GET', q.P .. 'w:' .. consumer)
+  local own = type(info) == 'string' and string.match(info, '"lockDuration":%s*(%d+)')
+  own = G.count_of(own)
+  run.locks[consumer] = own > 0 and own <= G.DAY_MS and own or run.lock
+  return run.locks[consumer]
 end

@@ -47,7 +47,7 @@ S.suspect = function(q, id, h, lost)
   local limit = G.count_of(h.suspectLimit)
   if lost <= 1 or limit == 1 then return false end
   limit = math.max(1, math.floor((limit > 0 and math.min(limit, lost) or lost) / 2))
-  redis.call('HSET', q.J .. id, 'suspectLimit', G.int(limit))
+  G.set(q, id, 'suspectLimit', G.int(limit))
   h.suspectLimit = G.int(limit)
   return true
 end
@@ -66,8 +66,7 @@ S.add = function(q, id, h)
     if h.state == 'group-waiting' then redis.call('ZREM', q.P .. 'groupq:' .. h.groupKey, id) end
   end
   redis.call('ZADD', q.suspects, G.int(G.count_of(h.suspectLimit)), id)
-  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
-  G.note_state(q, id, 'waiting')
+  G.set_state(q, id, 'waiting', '')
   G.wake(q, 1)
 end
 
@@ -76,8 +75,8 @@ end
 -- Return the host, if it is alive: {name, wait = ms for which it stays the host; 0 = it could not be emptied in time}.
 local function host_of(q, now)
   local value = G.pcall('GET', q.suspect_host)
-  local name, till, mode = string.match(type(value) == 'string' and value or '', '^(.*)|(%d+)|(%l+)$')
-  if not name or redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then return nil end
+  local name, till, mode = G.match(value, '^(.*)|(%d+)|(%l+)$')
+  if not name or not G.is_registered(q, name) then return nil end
   local wait = tonumber(till) - now
   if wait > HOST_MS or (wait <= 0 and mode == 'run') then return nil end
   return { name = name, wait = math.max(0, wait) }
@@ -88,14 +87,11 @@ local function become_host(q, fetching, mode)
   redis.call('SET', q.suspect_host, fetching.consumer .. '|' .. till .. '|' .. mode, 'PX', 2 * HOST_MS)
 end
 
-local function set_next_due(fetching, wait)
-  if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
-end
+local function set_next_due(fetching, wait) fetching.next_due = G.earlier(fetching.next_due, wait) end
 
 local function is_empty(q, fetching)
   if not fetching.held or fetching.held[HELD.jobs] > 0 or #fetching.jobs > 0 then return false end
-  local pending = G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, fetching.consumer)
-  return pending.err ~= nil or #pending == 0
+  return #G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, fetching.consumer) == 0
 end
 
 local function fetch(q, fetching, id)

@@ -14,10 +14,7 @@ G.finish_kinds[G.report_kinds.suspended] = function(b, row)
   if revoked == '1' then return F.fail_at_once(b, row, group, 'revoked', 'JobRevokedError', row[ROW.keep]) end
   local S = G.suspension -- defined after this file is read
   S.enter(q, id, b.now, row[ROW.reason], row[ROW.timeout])
-  redis.call('HDEL', q.J .. id, 'stalledCount', 'suspectLimit')
-  F.leave_source(b, row)
-  -- An ordered job keeps its slot while it is suspended.
-  if group and G.count_of(sequence) == 0 then F.leave_group(b, id, group) end
+  F.interrupt(b, row, group, sequence)
   if not b.quiet then G.emit(q.events, 'suspended', id) end
   local signal = S.undelivered(q, id)
   if signal then S.resume(q, id, b.now, G.job_of(q, id), signal, b.quiet) end

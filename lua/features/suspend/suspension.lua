@@ -1,6 +1,5 @@
 -- Suspend and resume jobs, and store their signals. `signals:<id>` lists every signal of a job; its field `signals`
 -- those delivered to its handler. Signals only in the list came early, and resume the job as soon as it is suspended.
-local SCORED = G.rows.scored
 local S = G.suspension
 
 local NEVER = 9999999999999
@@ -9,6 +8,7 @@ local REPAIRS_MAX = 20
 
 -- timeout: ms, 0 = none. The place is written first, the record second.
 S.enter = function(q, id, now, reason, timeout)
+  G.note_clock(q, now)
   local key = q.J .. id
   redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(now + timeout, NEVER) or NEVER), id)
   redis.call('HSET', key, 'state', 'suspended', 'suspendedAt', G.text(now))
@@ -40,7 +40,7 @@ end
 -- Deliver all signals to the next run of the handler.
 S.deliver = function(q, id)
   local _, text = received(q, id)
-  redis.call('HSET', q.J .. id, 'signals', text)
+  G.set(q, id, 'signals', text)
 end
 
 -- Return the name of the first signal not delivered to the handler; nil if there is none.
@@ -48,28 +48,20 @@ S.undelivered = function(q, id)
   local entries, text = received(q, id)
   local delivered = redis.call('HGET', q.J .. id, 'signals') or '[]'
   if #entries == 0 or delivered == text then return nil end
-  local ok, known = pcall(cjson.decode, delivered)
-  local n = ok and type(known) == 'table' and #known or 0
-  local read, signal = pcall(cjson.decode, entries[n + 1] or entries[#entries])
-  return read and type(signal) == 'table' and tostring(signal.name) or ''
+  return tostring(G.json(entries[#G.json(delivered) + 1] or entries[#entries]).name or '')
 end
 
 -- Return the job to its source, with all its signals. h: name, priority, lifo, rank.
 S.resume = function(q, id, now, h, signal, quiet)
   S.deliver(q, id)
-  local state, entry = G.place_again(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
-    fair = h.fairKey,
-  })
-  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
-  G.note_state(q, id, state, now)
+  G.put(q, id, now, h, nil, true)
   redis.call('ZREM', q.suspended, id)
   if not quiet then G.emit(q.events, 'resumed', id, 'signal', signal) end
 end
 
 -- Fail a job that got no signal in time.
 S.time_out = function(q, id, now)
-  redis.call('HSET', q.J .. id, 'processedOn', G.text(now))
+  G.set(q, id, 'processedOn', G.text(now))
   G.end_job(q, id, now, 'Suspend timeout exceeded', 'failed')
   redis.call('ZREM', q.suspended, id)
 end
@@ -97,7 +89,7 @@ S.sweep = function(q, now, most)
   repair_deadlines(q)
   local due = redis.call('ZRANGEBYSCORE', q.suspended, '-inf', G.score(now), 'LIMIT', 0, most)
   for _, id in ipairs(due) do
-    if G.pcall('HGET', q.J .. id, 'state') == 'suspended' then
+    if G.state_of(q, id) == 'suspended' then
       S.time_out(q, id, now)
       failed[#failed + 1] = id
     else
@@ -108,8 +100,4 @@ S.sweep = function(q, now, most)
 end
 
 -- Return milliseconds until the next deadline, -1 if there is none.
-S.next_due = function(q, now)
-  local first = tonumber(redis.call('ZRANGE', q.suspended, 0, 0, 'WITHSCORES')[SCORED.score] or '')
-  if not first or first >= NEVER then return -1 end
-  return math.max(0, first - now)
-end
+S.next_due = function(q, now) return G.until_first(q.suspended, now, NEVER) end

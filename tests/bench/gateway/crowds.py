@@ -38,19 +38,19 @@ def _frame(value: dict[str, Any]) -> bytes:
 class _Client(asyncio.Protocol):
     """A connection that counts the bytes of its answers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.received = 0
         self.answered = asyncio.Event()
         self.transport: Any = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport):
         self.transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes):
         self.received += len(data)
         self.answered.set()
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes):
         self.transport.write(frame)
 
 
@@ -91,7 +91,7 @@ async def idle_workers(served: Served, count: int, seconds: float) -> dict[str, 
     polls = [0] * count
     warm, is_over = asyncio.Event(), False
 
-    async def work(number: int, client: _Client) -> None:
+    async def work(number: int, client: _Client):
         frame = _frame({
             "cmd": "PULL", "queue": f"idle-{run}-{number}", "timeout": 0, "owner": f"w{number}", "lockTtl": 30_000,
             "reqId": "2",

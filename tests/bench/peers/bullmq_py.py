@@ -13,7 +13,7 @@ bullmq: Any = import_module("bullmq")
 class BullMQ:
     """One queue and, on request, one worker."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str):
         self._options = {"connection": url}
         self._queue = bullmq.Queue("bench", self._options)
         self._worker: Any = None
@@ -24,7 +24,7 @@ class BullMQ:
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
         return await self._queue.addBulk([{"name": "noop", "data": row, "opts": {}} for row in rows])
 
-    async def start_worker(self, hit: Hit, concurrency: int, threads: bool) -> None:
+    async def start_worker(self, hit: Hit, concurrency: int, threads: bool):
         if threads:
             raise NotImplementedError("bullmq runs async handlers only")
 
@@ -33,13 +33,13 @@ class BullMQ:
 
         self._worker = bullmq.Worker("bench", handle, {**self._options, "concurrency": concurrency})
 
-    async def stop_worker(self) -> None:
+    async def stop_worker(self):
         await self._worker.close()
 
     async def completed(self) -> int | None:
         return int(await self._queue.getCompletedCount())
 
-    async def close(self) -> None:
+    async def close(self):
         await self._queue.close()
 
 

@@ -33,7 +33,7 @@ OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
 class GlideMQ:
     """One queue and, on request, one worker; the environment's BENCH_KIND names the jobs that it adds."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str):
         kind = os.environ.get("BENCH_KIND", "plain")
         self._kind = kind
         self._is_set = False
@@ -42,8 +42,8 @@ class GlideMQ:
         self._limiter: Any = {"max": 1_000_000, "duration": 1_000} if kind == "limited" else None
         self._url = url.replace("redis://", "valkey://", 1)
         self._flows = FlowProducer(self._url) if kind == "flow" else None
-        self._broadcast: Broadcast[Any] | None = Broadcast("bench", self._url) if kind == "broadcast" else None
-        self._queue: Queue[Any, Any] = Queue("bench", connection=self._url)
+        self._broadcast: Broadcast | None = Broadcast("bench", self._url) if kind == "broadcast" else None
+        self._queue: Queue = Queue("bench", connection=self._url)
         self._worker: Any = None
 
     async def add(self, data: dict[str, Any], delay: int) -> object:
@@ -53,7 +53,7 @@ class GlideMQ:
             return await self._queue.add("noop", data, **self._options(data["n"]))
         return await self._queue.add("noop", data)
 
-    async def _set_queue(self) -> None:
+    async def _set_queue(self):
         if self._kind.startswith("timeline"):
             await self._queue.set_timeline(0.01 if self._kind == "timeline-sampled" else 1.0)
         elif self._kind == "by-name":
@@ -76,16 +76,16 @@ class GlideMQ:
             return await self._queue.add_bulk([("noop", row) for row in rows])
         return await self._queue.add_bulk([("noop", row, options(row["n"])) for row in rows])
 
-    async def start_worker(self, hit: Hit, concurrency: int, threads: bool) -> None:
-        async def handle(job: Job[Any, Any]) -> Any:
+    async def start_worker(self, hit: Hit, concurrency: int, threads: bool):
+        async def handle(job: Job) -> Any:
             return hit(job.data)
 
-        async def fail_once(job: Job[Any, Any]) -> Any:
+        async def fail_once(job: Job) -> Any:
             if not job.attempts_made:
                 raise ValueError(FAILURE)
             return hit(job.data)
 
-        def handle_in_thread(job: Job[Any, Any]) -> Any:
+        def handle_in_thread(job: Job) -> Any:
             return hit(job.data)
 
         handler: Any = handle_in_thread if threads else fail_once if self._fails else handle
@@ -100,7 +100,7 @@ class GlideMQ:
             )  # fmt: skip
         await self._worker.__aenter__()
 
-    async def stop_worker(self) -> None:
+    async def stop_worker(self):
         await self._worker.close()
 
     async def completed(self) -> int | None:
@@ -109,7 +109,7 @@ class GlideMQ:
             return sum(point.count for point in (await self._queue.get_metrics("completed")).data)
         return (await self._queue.get_job_counts()).completed
 
-    async def close(self) -> None:
+    async def close(self):
         if self._flows is not None:
             await self._flows.close()
         if self._broadcast is not None:

@@ -11,8 +11,8 @@ from tests.bench.peers.protocol import Hit, main
 class GlideMQSync:
     """One blocking queue. The coroutines are those that the measuring code awaits; they never suspend."""
 
-    def __init__(self, url: str) -> None:
-        self._queue: sync.Queue[Any, Any] = sync.Queue("bench", url.replace("redis://", "valkey://", 1))
+    def __init__(self, url: str):
+        self._queue: sync.Queue = sync.Queue("bench", url.replace("redis://", "valkey://", 1))
 
     async def add(self, data: dict[str, Any], delay: int) -> object:
         if delay:
@@ -22,16 +22,16 @@ class GlideMQSync:
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
         return self._queue.add_bulk([("noop", row) for row in rows])
 
-    async def start_worker(self, hit: Hit, concurrency: int, threads: bool) -> None:
+    async def start_worker(self, hit: Hit, concurrency: int, threads: bool):
         raise NotImplementedError("the blocking twins add")
 
-    async def stop_worker(self) -> None:
+    async def stop_worker(self):
         raise NotImplementedError("the blocking twins add")
 
     async def completed(self) -> int | None:
         return self._queue.get_job_counts().completed
 
-    async def close(self) -> None:
+    async def close(self):
         self._queue.close()
 
 

@@ -32,10 +32,10 @@ class Driver(Protocol):
 
     async def add(self, data: dict[str, Any], delay: int) -> object: ...
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object: ...
-    async def start_worker(self, hit: Hit, concurrency: int, threads: bool) -> None: ...
-    async def stop_worker(self) -> None: ...
+    async def start_worker(self, hit: Hit, concurrency: int, threads: bool): ...
+    async def stop_worker(self): ...
     async def completed(self) -> int | None: ...
-    async def close(self) -> None: ...
+    async def close(self): ...
 
 
 def payload(number: int, due: float = 0.0) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def payload(number: int, due: float = 0.0) -> dict[str, Any]:
     return data
 
 
-def emit(**message: Any) -> None:
+def emit(**message: Any):
     """Print one message for the harness."""
     print(json.dumps(message), flush=True)
 
@@ -54,7 +54,7 @@ def emit(**message: Any) -> None:
 class DrainGauge:
     """Times the first and the last of `jobs` starts. Threads may call it: `next` on a count is atomic."""
 
-    def __init__(self, jobs: int, on_done: Callable[[], None]) -> None:
+    def __init__(self, jobs: int, on_done: Callable[[], None]):
         self._ticket = itertools.count().__next__
         self._last = jobs - 1
         self._on_done = on_done
@@ -76,7 +76,7 @@ class DrainGauge:
 class LatenessGauge:
     """Milliseconds from each job's `due` (its producer's stamp) to its start; the first few only warm up."""
 
-    def __init__(self, jobs: int, on_done: Callable[[], None]) -> None:
+    def __init__(self, jobs: int, on_done: Callable[[], None]):
         self._left = jobs
         self._on_done = on_done
         self._late: list[float] = []
@@ -107,7 +107,7 @@ async def fill(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
     return {"jobs": jobs}
 
 
-def _set_from_thread(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
+def _set_from_thread(loop: asyncio.AbstractEventLoop, done: asyncio.Event):
     loop.call_soon_threadsafe(done.set)
 
 
@@ -177,7 +177,7 @@ async def add(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
 ROLES = {"fill": fill, "drain": drain, "listen": listen, "pace": runtime, "add": add}
 
 
-async def _play(open_driver: Callable[[str], Driver], role: str, url: str, params: dict[str, Any]) -> None:
+async def _play(open_driver: Callable[[str], Driver], role: str, url: str, params: dict[str, Any]):
     driver = open_driver(url)
     try:
         result = await ROLES[role](driver, params)
@@ -186,7 +186,7 @@ async def _play(open_driver: Callable[[str], Driver], role: str, url: str, param
     emit(result=result)
 
 
-def main(open_driver: Callable[[str], Driver]) -> None:
+def main(open_driver: Callable[[str], Driver]):
     """Run the role that the command line names."""
     role, url, text = sys.argv[1:4]
     params: dict[str, Any] = json.loads(text)

@@ -24,7 +24,7 @@ KEEP_RESULTS = os.environ.get("TARSK_BENCH_RESULTS", "1") == "1"
 app: Any = library.App(broker=os.environ["BENCH_URL"])  # set by the harness for every driver
 
 
-def _answer(**message: Any) -> None:
+def _answer(**message: Any):
     with open(os.environ["TARSK_BENCH_FIFO"], "w", encoding="utf-8") as fifo:
         fifo.write(json.dumps(message) + "\n")
 
@@ -42,7 +42,7 @@ def _gauge() -> Hit | None:
 hit = _gauge()
 
 
-async def _started() -> None:
+async def _started():
     if "TARSK_BENCH_FIFO" in os.environ:
         _answer(ready=True)
 
@@ -58,7 +58,7 @@ noop: Any = app.task(name="noop", result_ttl=600.0 if KEEP_RESULTS else 0.0)(_ha
 class Tarsk:
     """The producer side; the worker roles are `serve`'s."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str):
         self._url = url
 
     async def add(self, data: dict[str, Any], delay: int) -> object:
@@ -67,18 +67,18 @@ class Tarsk:
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
         return [noop.send(row) for row in rows]
 
-    async def start_worker(self, hit: Hit, concurrency: int, threads: bool) -> None:
+    async def start_worker(self, hit: Hit, concurrency: int, threads: bool):
         raise NotImplementedError("tarsk's own command line runs its workers")
 
-    async def stop_worker(self) -> None: ...
+    async def stop_worker(self): ...
 
     async def completed(self) -> int | None:
         return None
 
-    async def close(self) -> None: ...
+    async def close(self): ...
 
 
-def serve(role: str, url: str, params: dict[str, Any]) -> None:
+def serve(role: str, url: str, params: dict[str, Any]):
     """Start `tarsk worker`, pass on what its handler answers, stop it."""
     with tempfile.TemporaryDirectory() as folder:
         fifo = Path(folder, "answers")

@@ -18,7 +18,7 @@ __all__ = ["Row", "all_rows", "play"]
 
 
 class _Play(Protocol):
-    def __call__(self, run: ChaosRun) -> None: ...
+    def __call__(self, run: ChaosRun): ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,11 @@ def follow(clock: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def play(run: ChaosRun, variant: str) -> None:
+def play(run: ChaosRun, variant: str):
     (_clients if variant == "clients" else _server)(run)
 
 
-def _clients(run: ChaosRun) -> None:
+def _clients(run: ChaosRun):
     run.start_server()
     run.no_stalls = True
     with run.queue() as queue:
@@ -64,7 +64,7 @@ def _clients(run: ChaosRun) -> None:
     run.checks.append(lambda: _check_clients(run))
 
 
-def _check_clients(run: ChaosRun) -> None:
+def _check_clients(run: ChaosRun):
     """Delayed jobs started when they were due, and the limits held, both by the server's clock."""
     late: list[int] = []
     begun: list[int] = []
@@ -104,7 +104,7 @@ def start_server_with_clock(run: ChaosRun) -> Path:
     return clock
 
 
-def _server(run: ChaosRun) -> None:
+def _server(run: ChaosRun):
     clock = start_server_with_clock(run)
     run.fleet_of(2, jobs=400, rate=80, options={"lock_duration": LOCK_MS, "stalled_interval": 1_000}, work_ms=20)
     steps = ("-3600", "+0", "+3600")
@@ -114,7 +114,7 @@ def _server(run: ChaosRun) -> None:
     # What was delayed while the clock was ahead is due only then.
     clock.write_text("+7200")
 
-    def check() -> None:
+    def check():
         runs = [
             len(started)
             for job_id, started in run.ledger.started.items()

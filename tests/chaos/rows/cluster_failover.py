@@ -23,7 +23,7 @@ DURABLE = {"disk": False, "replicas": 1, "timeout": 1_500}
 """Each primary has one replica."""
 
 
-def play(run: ChaosRun, variant: str = "") -> None:
+def play(run: ChaosRun, variant: str = ""):
     cluster = run.closing(ReplicatedCluster(server_binary("valkey-9.1")))
     cluster.start()
     run.control.start()
@@ -75,7 +75,7 @@ def play(run: ChaosRun, variant: str = "") -> None:
     run.note(f"{lost} adds were {how} while the replica of a primary that died did not receive them")
 
 
-def _excuse(run: ChaosRun, since: float) -> None:
+def _excuse(run: ChaosRun, since: float):
     """Excuse the adds that the dead primary acknowledged alone; a slow machine replicates, and reports them, later."""
     now = time.monotonic()
     lag = REPLICATION_S * max(1.0, run.control.slowdown(since, now))

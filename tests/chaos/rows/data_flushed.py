@@ -10,7 +10,7 @@ TITLE = "FLUSHALL under load"
 IDLE_S = 5.0
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     run.fleet_of(2, jobs=400)
     flushes = 0

@@ -21,15 +21,15 @@ MAX_STALLED = 5
 class _Faults:
     """Injects faults; one of those that last is under way at a time."""
 
-    def __init__(self, run: ChaosRun) -> None:
+    def __init__(self, run: ChaosRun):
         self._run = run
         self._server = run.start_server(appendonly="yes", appendfsync="always")
-        self._proxy = run.closing(FaultProxy(self._server.port, seed=run.seed))
+        self._proxy = run.closing(FaultProxy(self._server.url, seed=run.seed))
         run.use(self._server.url, run.client, parties=self._proxy.url)
         self._frozen: Party | None = None
         self.poison: list[str] = []
 
-    def end_lasting(self) -> None:
+    def end_lasting(self):
         if self._frozen is not None:
             self._frozen.send(signal.SIGCONT)
             self._frozen = None
@@ -37,7 +37,7 @@ class _Faults:
         proxy.delay, proxy.reset_share, proxy.bytes_per_second = (0.0, 0.0), 0.0, 0.0
         self._run.client.execute("CONFIG", "SET", "maxmemory", 0)
 
-    def inject(self, fault: str) -> None:
+    def inject(self, fault: str):
         run, proxy = self._run, self._proxy
         victims = [worker for worker in run.fleet.workers if worker.alive and worker is not self._frozen]
         victim = run.random.choice(victims)
@@ -70,13 +70,13 @@ class _Faults:
             case _:
                 self.poison.append(run.fleet.producer(1, kinds=("poison",), request_timeout=1_500).name + "-1")
 
-    def replace_dead(self) -> None:
+    def replace_dead(self):
         """Replace the workers that a poison job has killed."""
         for worker in [worker for worker in self._run.fleet.workers if not worker.alive]:
             self._run.fleet.workers.remove(worker)
             self._run.fleet.replace_worker(worker)
 
-    def wait_poison(self) -> None:
+    def wait_poison(self):
         """Wait until all poison jobs have failed."""
         run, deadline = self._run, time.monotonic() + POISON_S
         while left := [each for each in self.poison if run.client.execute("ZSCORE", run.key("failed"), each) is None]:
@@ -88,7 +88,7 @@ class _Faults:
         self.replace_dead()
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     faults = _Faults(run)
     options = {"lock_duration": LOCK_MS, "stalled_interval": 1_000, "max_stalled_count": MAX_STALLED}
     workers, producers = (10, 5) if run.long else (4, 2)

@@ -12,12 +12,12 @@ VARIANTS = ("flushed", "node_without")
 FOREIGN = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return 'foreign' end)\n"
 
 
-def play(run: ChaosRun, variant: str) -> None:
+def play(run: ChaosRun, variant: str):
     run.no_stalls = True
     (_flushed if variant == "flushed" else _node_without)(run)
 
 
-def _flushed(run: ChaosRun) -> None:
+def _flushed(run: ChaosRun):
     """FUNCTION FLUSH every five seconds."""
     server = run.start_server()
     watches = [run.closing(LoadWatch(server))]
@@ -26,7 +26,7 @@ def _flushed(run: ChaosRun) -> None:
         _lose(run.client)
     _judge(run, watches)
 
-    def check() -> None:
+    def check():
         listed = run.client.execute("FUNCTION", "LIST")
         names = {dict(zip(row[::2], row[1::2], strict=True))["library_name"] for row in listed}
         run.expect(len(names) == 3, f"two builds and a foreign library expected, not {sorted(names)}")
@@ -34,7 +34,7 @@ def _flushed(run: ChaosRun) -> None:
     run.checks.append(check)
 
 
-def _node_without(run: ChaosRun) -> None:
+def _node_without(run: ChaosRun):
     """The queue's slot moves to a node that does not have the library."""
     cluster = run.closing(ReplicatedCluster(server_binary("valkey-9.1")))
     cluster.start()
@@ -56,22 +56,22 @@ def _node_without(run: ChaosRun) -> None:
     _judge(run, watches)
 
 
-def _lose(client: RespClient) -> None:
+def _lose(client: RespClient):
     """Replace all function libraries of a node by a foreign one with our name."""
     client.execute("ECHO", FAULT)
     client.execute("FUNCTION", "FLUSH")
     client.execute("FUNCTION", "LOAD", "REPLACE", FOREIGN)
 
 
-def _start(run: ChaosRun) -> None:
+def _start(run: ChaosRun):
     other = other_build(run.folder / "other-build")
     run.fleet.worker(python_path=str(other))
     run.fleet.producer(rate=100, python_path=str(other))
     run.fleet_of(2, jobs=250, rate=100)
 
 
-def _judge(run: ChaosRun, watches: list[LoadWatch]) -> None:
-    def check() -> None:
+def _judge(run: ChaosRun, watches: list[LoadWatch]):
+    def check():
         loads = [count for watch in watches for count in watch.loads.values()]
         run.expect(loads, "no client loaded the library")
         run.bound("loads per fault, client and node", max(loads, default=0), 1, "")

@@ -19,7 +19,7 @@ START_S = 60.0
 _ERROR = re.compile(r" ERROR .*glidemq_py\.gateway")
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     server = run.start_server(appendonly="yes", appendfsync="always")
     run.leaks.allow("*:wake-channels", "*:gateway:*")
     with run.queue() as queue:
@@ -51,7 +51,7 @@ def play(run: ChaosRun) -> None:
     run.checks.append(lambda: _stop(run, gateways))
 
 
-def _stop(run: ChaosRun, gateways: list[Party]) -> None:
+def _stop(run: ChaosRun, gateways: list[Party]):
     for each in gateways:
         each.stop()
         run.expect(not any(_ERROR.search(line) for line in each.lines()), f"{each.name} logged an error")

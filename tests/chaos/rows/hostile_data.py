@@ -3,10 +3,11 @@
 import time
 
 from tests.chaos.run import ChaosRun
-from tests.lua import wire_support
-from tests.lua.hostile_calls import own_calls, wire_calls
+from tests.lua.hostile_calls import own_calls
 from tests.lua.hostile_queue import CPU_LIMIT_US, OUR_FAULT, HostileQueue, MeasuredServer, measured
 from tests.lua.own_support import library
+from tests.wire_library import support as wire_support
+from tests.wire_library.support import recorded_calls
 
 NUMBER = 12
 TITLE = "hostile data in every key that a peer could write; every function is called on it"
@@ -16,7 +17,7 @@ MEMORY_MB = 50
 """What the server may need more than before, whatever is written to it."""
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     server = run.start_server()
     run.no_stalls = True
     measuring = run.closing(MeasuredServer(server))
@@ -33,7 +34,7 @@ def play(run: ChaosRun) -> None:
         rounds += 1
         for wire in (False, True):
             loaded = wire_support.library() if wire else library()
-            known = wire_calls().keys() if wire else own_calls().keys()
+            known = recorded_calls().keys() if wire else own_calls().keys()
             for name in sorted(loaded.functions):
                 if queue.injected >= wanted and not run.long:
                     break

@@ -22,7 +22,7 @@ LEAKING = 16
 """More than fit into a process with `MEMORY_LIMIT` (worker_target.LEAKED_BYTES)."""
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     options = {
         "concurrency": CONCURRENCY, "max_stalled_count": MAX_STALLED, "lock_duration": 1_000, "stalled_interval": 1_000,
@@ -31,7 +31,7 @@ def play(run: ChaosRun) -> None:
 
     workers = WORKERS if run.long else WORKERS // 2
 
-    def start() -> None:
+    def start():
         for _ in range(workers):
             run.fleet.worker(*arguments, options=options)
         for worker in run.fleet.workers[-workers:]:

@@ -30,7 +30,7 @@ def missing(variant: str) -> str:
     return "the last fsync is recorded by a library that needs a C compiler" if variant and not compiler() else ""
 
 
-def play(run: ChaosRun, variant: str = "") -> None:
+def play(run: ChaosRun, variant: str = ""):
     config = {name.replace("-", "_"): value for name, value in CONFIG.items()}
     if variant:  # with everysec, WAITAOF of Valkey up to 9.1 replies before the fsync (docs/operate/durability.md)
         config["appendfsync"] = "always"
@@ -91,7 +91,7 @@ def _synced(run: ChaosRun, server: ServerProcess) -> int:
     raise AssertionError(f"the server has not appended a write to its log for {APPENDED_S} s")
 
 
-def _cut_all(run: ChaosRun, server: ServerProcess, synced: int, log: FsyncLog | None, *, exactly: bool) -> None:
+def _cut_all(run: ChaosRun, server: ServerProcess, synced: int, log: FsyncLog | None, *, exactly: bool):
     """Cut the log of the dead server, and copies of it at other bytes; check each for half-present jobs."""
     folder = server._data_dir
     assert folder is not None
@@ -117,7 +117,7 @@ def _cut_all(run: ChaosRun, server: ServerProcess, synced: int, log: FsyncLog | 
     _cut(folder, lengths[0])
 
 
-def _cut(folder: Path, length: int) -> None:
+def _cut(folder: Path, length: int):
     with _log(folder).open("r+b") as file:
         file.truncate(length)
 

@@ -11,9 +11,9 @@ VARIANTS = ("half_open", "delay", "resets", "slow")
 TIMEOUT_MS = 1_000
 
 
-def play(run: ChaosRun, variant: str) -> None:
+def play(run: ChaosRun, variant: str):
     server = run.start_server()
-    proxy = run.closing(FaultProxy(server.port, seed=run.seed))
+    proxy = run.closing(FaultProxy(server.url, seed=run.seed))
     run.use(server.url, run.client, parties=proxy.url)
     # A lock outlives every fault, so that a stalled job is a false one.
     options = {"lock_duration": 20_000, "stalled_interval": 1_000}

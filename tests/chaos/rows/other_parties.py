@@ -18,7 +18,7 @@ LIMIT_S = (2 * LOCK_MS + POLICY["stalled_interval"]) / 1000 + 1
 """A holder may have extended its lease to twice the lock."""
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     run.leaks.allow("*:wake-channels")
     with run.queue() as queue:
@@ -60,7 +60,7 @@ def play(run: ChaosRun) -> None:
         run.checks.append(lambda: _check_backups(run, backups, before))
 
 
-def _check_backups(run: ChaosRun, folder: Path, before: dict[str, frozenset[str]]) -> None:
+def _check_backups(run: ChaosRun, folder: Path, before: dict[str, frozenset[str]]):
     """Each job that was acknowledged before a backup began is in it once, and the backup can be restored."""
     for backup, known in before.items():
         with run.queue(RESTORED) as copy:

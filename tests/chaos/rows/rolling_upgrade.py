@@ -20,7 +20,7 @@ PLAIN = tuple(kind for kind in KINDS if kind not in FEATURED)
 class _Upgrade:
     """Replaces the processes of a fleet by those of another build, one after another."""
 
-    def __init__(self, run: ChaosRun) -> None:
+    def __init__(self, run: ChaosRun):
         self._run = run
         # A job stranded by a stopped worker would not be recovered for a day.
         self.options = {"lock_duration": DAY_MS, "stalled_interval": 1_000}
@@ -31,7 +31,7 @@ class _Upgrade:
         for _ in range(PRODUCERS if run.long else 1):
             run.fleet.producer(rate=25, kinds=PLAIN)
 
-    def workers(self, build: Path | None) -> None:
+    def workers(self, build: Path | None):
         run = self._run
         for worker in _alive(run.fleet.workers):
             worker.wait_ready()
@@ -39,7 +39,7 @@ class _Upgrade:
             run.fleet.worker(options=self.options, python_path=_text(build))
             run.expect(run.progress(20), f"no job is completed while workers are replaced by those of {build}")
 
-    def producers(self, build: Path | None) -> None:
+    def producers(self, build: Path | None):
         run = self._run
         for producer in _alive(run.fleet.producers):
             run.fleet.producer(rate=25, kinds=PLAIN, python_path=_text(build)).wait_ready()
@@ -48,7 +48,7 @@ class _Upgrade:
             run.expect(run.progress(20), f"no job is completed while producers are replaced by those of {build}")
 
 
-def play(run: ChaosRun, variant: str) -> None:
+def play(run: ChaosRun, variant: str):
     run.start_server()
     run.no_stalls = True
     upgrade = _Upgrade(run)
@@ -69,7 +69,7 @@ def play(run: ChaosRun, variant: str) -> None:
     run.note(f"{rounds + 1} times all processes replaced")
 
 
-def _expect_refused(run: ChaosRun, upgrade: _Upgrade) -> None:
+def _expect_refused(run: ChaosRun, upgrade: _Upgrade):
     """Workers and producers of an older build must refuse a queue with a feature of a newer one."""
     with run.queue() as queue:
         try:

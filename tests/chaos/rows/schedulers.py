@@ -31,14 +31,14 @@ def missing(variant: str) -> str:
     return "" if not variant or faketime_library() else "libfaketime is not installed (Debian: faketime)"
 
 
-def play(run: ChaosRun, variant: str = "") -> None:
+def play(run: ChaosRun, variant: str = ""):
     if variant:
         _over_a_change(run, variant)
     else:
         _with_missed_runs(run)
 
 
-def _with_missed_runs(run: ChaosRun) -> None:
+def _with_missed_runs(run: ChaosRun):
     run.start_server()
     with run.queue() as queue:
         _add(queue, "interval", every=EVERY_MS)
@@ -57,7 +57,7 @@ def _with_missed_runs(run: ChaosRun) -> None:
     run.checks.append(lambda: _check_missed(run))
 
 
-def _check_missed(run: ChaosRun) -> None:
+def _check_missed(run: ChaosRun):
     due = _due_times(run)
     _each_once(run, "interval", due["interval"], EVERY_MS)
     _each_once(run, "fire_all", due["fire_all"], 1_000)
@@ -73,7 +73,7 @@ def _check_missed(run: ChaosRun) -> None:
     run.expect(all(count >= MISSED_S - LATE_MS / 1000 for count in missed), f"no runs were missed: {missed}")
 
 
-def _over_a_change(run: ChaosRun, variant: str) -> None:
+def _over_a_change(run: ChaosRun, variant: str):
     """The clock of the server approaches the change; the clocks of the workers are of today."""
     change = CHANGES[variant].timestamp()
     clock = start_server_with_clock(run)
@@ -89,7 +89,7 @@ def _over_a_change(run: ChaosRun, variant: str) -> None:
     _kill_leaders(run)
     _finish(run, ("second", "minute"))
 
-    def check() -> None:
+    def check():
         due = _due_times(run)
         _each_once(run, "second", due["second"], 1_000)
         _each_once(run, "minute", due["minute"], 60_000)
@@ -100,11 +100,11 @@ def _over_a_change(run: ChaosRun, variant: str) -> None:
     run.checks.append(check)
 
 
-def _add(queue: Any, name: str, misfire: str = "fire_all", **times: Any) -> None:
+def _add(queue: Any, name: str, misfire: str = "fire_all", **times: Any):
     queue.upsert_job_scheduler(name, misfire=misfire, template=("plain", name), **times)
 
 
-def _kill_leaders(run: ChaosRun) -> None:
+def _kill_leaders(run: ChaosRun):
     for _ in run.faults(2, every=3, progress=10):
         # worker_target.py puts the name of the process into that of the holder.
         holder = str(run.client.execute("GET", run.key("lock:schedules")) or "").removeprefix("done:")
@@ -116,7 +116,7 @@ def _kill_leaders(run: ChaosRun) -> None:
         run.fleet.replace_worker(victim)
 
 
-def _finish(run: ChaosRun, names: tuple[str, ...]) -> None:
+def _finish(run: ChaosRun, names: tuple[str, ...]):
     run.fleet.workers[-1].wait_ready()
     run.progress(10, 10)
     with run.queue() as queue:
@@ -137,7 +137,7 @@ def _due_times(run: ChaosRun) -> dict[str, list[tuple[int, int]]]:
     return due
 
 
-def _each_once(run: ChaosRun, name: str, found: list[tuple[int, int]], step: int) -> None:
+def _each_once(run: ChaosRun, name: str, found: list[tuple[int, int]], step: int):
     times = sorted(at for at, _ in found)
     run.expect(times, f"scheduler {name}: no job")
     twice = [at for at, count in Counter(times).items() if count > 1]

@@ -21,14 +21,14 @@ def missing(variant: str) -> str:
     return "mounting a small disk needs root" if variant == "disk" and os.geteuid() else ""
 
 
-def play(run: ChaosRun, variant: str) -> None:
+def play(run: ChaosRun, variant: str):
     if variant == "memory":
         _memory(run)
     else:
         _disk(run)
 
 
-def _memory(run: ChaosRun) -> None:
+def _memory(run: ChaosRun):
     run.start_server(maxmemory="12mb")
     for _ in run.faults(1, progress=0):
         # No worker runs: the queue grows until adds are rejected.
@@ -50,7 +50,7 @@ def _memory(run: ChaosRun) -> None:
             run.client.execute("CONFIG", "SET", "maxmemory", used + 5_000_000)
 
 
-def _disk(run: ChaosRun) -> None:
+def _disk(run: ChaosRun):
     disk = run.closing(_Disk(run.folder / "disk"))
     config: dict[str, str | int] = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": 0}
     server = ServerProcess(server_binary("valkey-9.1"), config=config)
@@ -75,7 +75,7 @@ def _disk(run: ChaosRun) -> None:
         disk.free()
         run.expect(run.progress(20, 60), "no job is completed after space was freed")
 
-    def check() -> None:
+    def check():
         again = [job_id for job_id in kept if len(run.ledger.started[job_id]) != 1]
         run.expect(kept, "no job ended while the disk was full")
         run.expect(not again, f"results were not kept, their jobs ran again: {again[:10]}")
@@ -109,12 +109,12 @@ def _completed(run: ChaosRun, wanted: int) -> bool:
 class _Disk:
     """A small tmpfs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path):
         self.path = path
         path.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], check=True)
 
-    def fill(self) -> None:
+    def fill(self):
         filler = self.path / "filler"
         try:
             with filler.open("ab", buffering=0) as file:
@@ -123,8 +123,8 @@ class _Disk:
         except OSError:
             return
 
-    def free(self) -> None:
+    def free(self):
         (self.path / "filler").unlink()
 
-    def close(self) -> None:
+    def close(self):
         subprocess.run(["umount", str(self.path)], check=True)

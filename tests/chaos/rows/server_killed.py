@@ -16,7 +16,7 @@ POSTPONED_S = 2.0
 """With everysec, Valkey appends to its log up to two seconds late while an earlier fsync of a slow disk runs."""
 
 
-def play(run: ChaosRun, variant: str) -> None:
+def play(run: ChaosRun, variant: str):
     server = run.start_server(appendonly="yes", appendfsync="everysec" if variant == "durable" else variant)
     if variant == "durable":
         run.durable_adds = True

@@ -21,7 +21,7 @@ LATENCY_GROWTH = 2.0
 LOG_LINES = 5
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server(retain_events=False)
     run.ledger.forgets = True
     options: dict[str, Any] = {"concurrency": 50}

@@ -21,7 +21,7 @@ def missing(_: str) -> str:
     return "; ".join(environment.missing(workers=False))
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     server = run.start_server()
     kills = Kills(server.url, run.client, run.seed, run.folder, report=partial(print, flush=True))
     kills.run(KILLS, time.monotonic() + (run.seconds or 0))

@@ -22,7 +22,7 @@ def missing(_: str) -> str:
     return "" if importlib.util.find_spec("pyspark") and importlib.util.find_spec("pyarrow") else "PySpark is missing"
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     until = time.monotonic() + (run.seconds or 0)
     writes = rounds = 0

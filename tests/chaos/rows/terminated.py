@@ -15,14 +15,14 @@ EXIT_S = 1.0
 DAY_MS = 86_400_000
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     # A stranded job would not be recovered for a day, so the queue would not drain.
     options = {"lock_duration": DAY_MS, "stalled_interval": 1_000}
     arguments = ("--shutdown-timeout", f"{GRACE_MS}ms")
     run.no_stalls = True
 
-    def start() -> None:
+    def start():
         run.fleet.worker(*arguments, options=options, work_ms=run.random.choice((5, 100, 600)))
 
     for _ in range(WORKERS):
@@ -50,7 +50,7 @@ def play(run: ChaosRun) -> None:
 
     run.fleet.finish_producers(stop=True)
 
-    def check() -> None:
+    def check():
         run.note(f"{stops} workers stopped")
         spent = [
             job_id

@@ -11,7 +11,7 @@ TITLE = "worker frozen for twice its lock, then continued"
 LOCK_MS = 1_000
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     options = {"lock_duration": LOCK_MS, "stalled_interval": 1_000, "concurrency": 5}
     run.fleet_of(3, jobs=400, rate=100, options=options, work_ms=30)
@@ -31,7 +31,7 @@ def play(run: ChaosRun) -> None:
         run.expect(recovered, f"jobs of a frozen worker were not recovered: {sorted(held)}")
         run.progress(20)
 
-    def check() -> None:
+    def check():
         late = [(name, job_id) for name, at, held in frozen for job_id in held if _accepted_late(run, name, at, job_id)]
         run.expect(not late, f"results of a frozen worker were accepted: {late[:5]}")
         jobs = sum(len(held) for _, _, held in frozen)

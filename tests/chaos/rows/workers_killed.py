@@ -9,7 +9,7 @@ LOCK_MS, INTERVAL_MS = 2_000, 1_000
 LIMIT_S = (LOCK_MS + INTERVAL_MS) / 1000 + 1
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun):
     run.start_server()
     options = {"lock_duration": LOCK_MS, "stalled_interval": INTERVAL_MS, "concurrency": 5}
     workers = [run.fleet.worker(options=options, work_ms=30) for _ in range(4)]

@@ -52,12 +52,12 @@ def served(url: str, *arguments: str) -> Iterator[str]:
 class Elements(HTMLParser):
     """The elements of a page: names and attributes, in order."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str):
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
         self.found.append((tag, dict(attrs)))
 
     def links(self) -> set[str]:

@@ -13,10 +13,8 @@ from urllib.parse import urlencode
 import pytest
 
 from glidemq_py import Broadcast, BroadcastWorker, Job, Message, Queue, Worker
-from glidemq_py._operate.actions import RemoveJobs
-from glidemq_py._operate.bulk import create_bulk
-from glidemq_py._operate.operating import JobFilter, Operator
 from tests.bench.install import PeerMissingError, npm_modules
+from tests.operating import JobFilter, Operator, RemoveJobs, create_bulk
 from tests.server.dashboard.support import served
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -76,7 +74,7 @@ async def _fill(url: str, name: str) -> str:
             raise ConnectionError("mail server refused")
         return {"sent": True}
 
-    async def refuse(_: Message) -> None:
+    async def refuse(_: Message):
         raise ConnectionError("mail server refused")
 
     async with Queue(name, url, dead_letter_queue=f"{name}-dead") as queue:
@@ -139,7 +137,7 @@ def until(browser: Any, condition: Any) -> Any:
 
 def test_pages_have_no_faults_for_people_with_disabilities_and_none_in_the_console(
     browser: Any, axe: str, pages: tuple[str, dict[str, str]], tmp_path: Path
-) -> None:
+):
     """Run axe-core on each page; in the dark theme, only on its colors; a phone scrolls no page sideways."""
     for name, address in pages[1].items():
         browser.set_window_size(1_280, 900)
@@ -171,9 +169,7 @@ def phone(browser: Any) -> Iterator[None]:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_phone_shows_the_current_tab_and_every_column(
-    browser: Any, pages: tuple[str, dict[str, str]], tmp_path: Path
-) -> None:
+def test_phone_shows_the_current_tab_and_every_column(browser: Any, pages: tuple[str, dict[str, str]], tmp_path: Path):
     """The tables fit into the width, also with a long tag."""
     found: dict[str, list[str]] = {}
     with phone(browser):
@@ -186,9 +182,7 @@ def test_phone_shows_the_current_tab_and_every_column(
     assert {name: each for name, each in found.items() if each} == {}
 
 
-def test_suggestions_of_the_filter_box_follow_its_earlier_words(
-    browser: Any, pages: tuple[str, dict[str, str]]
-) -> None:
+def test_suggestions_of_the_filter_box_follow_its_earlier_words(browser: Any, pages: tuple[str, dict[str, str]]):
     """The browser offers suggestions that contain the whole text of the box."""
     browser.get(pages[1]["jobs"])
     box = browser.find_element(By.CSS_SELECTOR, "input[list=words]")
@@ -204,13 +198,13 @@ def test_suggestions_of_the_filter_box_follow_its_earlier_words(
 
 def test_open_page_shows_changes_and_keeps_what_its_reader_has_opened(
     browser: Any, pages: tuple[str, dict[str, str]], url: str, queue_name: str
-) -> None:
+):
     browser.set_window_size(1_280, 900)
     browser.get(pages[1]["job"])
     until(browser, lambda _: browser.find_element(By.ID, "connection").text == "live")
     browser.find_element(By.CSS_SELECTOR, "details summary").click()
 
-    async def change() -> None:
+    async def change():
         async with Queue(queue_name, url) as queue:
             job = await queue.get_job("6")
             assert job is not None
@@ -223,7 +217,7 @@ def test_open_page_shows_changes_and_keeps_what_its_reader_has_opened(
 
 def test_jobs_are_chosen_by_keyboard_and_deleted_after_a_question(
     browser: Any, pages: tuple[str, dict[str, str]], url: str, queue_name: str
-) -> None:
+):
     browser.set_window_size(1_280, 900)
     browser.get(pages[1]["jobs"] + "&state=completed")
     everything = browser.find_element(By.ID, "all")

@@ -10,12 +10,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glidemq_py import Job, Queue, SerializationError, Worker
-from glidemq_py._features.dead_letters.queue_api import replay_entry
-from glidemq_py._features.failures.attempts import FailureReason
-from glidemq_py._features.failures.queue_api import Failure
-from glidemq_py._operate.failure_groups import HOURS, group_failures
-from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py import Failure, FailureReason, Job, Queue, SerializationError, Worker
+from tests.inside import connected, replay_entry
+from tests.operating import HOURS, JobFilter, Operator, group_failures
 from tests.server.dashboard.support import FROM_HERE, Elements, browsing
 from tests.server.dashboard.test_pages import page, posted
 
@@ -30,10 +27,10 @@ def failure(number: int, error: str, *, hours_ago: float = 0, name: str = "mail"
     )  # fmt: skip
 
 
-async def run_failing(url: str, name: str, jobs: int, **options: Any) -> None:
+async def run_failing(url: str, name: str, jobs: int, **options: Any):
     """Fail that many jobs of the queue; the data of a job is its error."""
 
-    async def handler(job: Job) -> None:
+    async def handler(job: Job):
         raise ValueError(job.data["error"])
 
     ended = asyncio.Semaphore(0)
@@ -44,7 +41,7 @@ async def run_failing(url: str, name: str, jobs: int, **options: Any) -> None:
             await ended.acquire()
 
 
-def test_groups_have_a_trend_by_hour() -> None:
+def test_groups_have_a_trend_by_hour():
     found = group_failures(
         [
             failure(1, "mailbox 1 is full", hours_ago=0.5), failure(2, "mailbox 22 is full", hours_ago=1.5),
@@ -62,32 +59,8 @@ def test_groups_have_a_trend_by_hour() -> None:
     assert all(sum(each.trend) == 1 for each in found[1:])
 
 
-async def test_all_jobs_of_a_group_are_retried_or_deleted_and_no_others(url: str, queue_name: str) -> None:
-    errors = ["mailbox 1 is full", "mailbox 22 is full", "mailbox 3 is full today", "", "no route"]
-    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
-        await queue.add_bulk([("mail", {"error": error}) for error in errors])
-        await queue.add("sms", {"error": "no route"})
-        await run_failing(url, queue_name, 6)
-        shown = await page(client, "failures", q=queue_name)
-        assert "2 in the last 24 hours, 2 in the last hour" in shown
-        assert shown.count("Retry these") == 1
-        group = {"of_filter": "1", "state": "failed", "job_name": "mail", "error_type": "ValueError"}
-        retried = {"change": "retry", "q": queue_name, **group, "error_shape": "mailbox … is full"}
-        asked = await posted(client, **retried)
-        assert "<strong>2</strong> jobs" in asked.text
-        done = await posted(client, **retried, confirmed="1")
-        assert done.status_code == 303
-        waiting = [job.data["error"] for job in await queue.get_jobs("waiting")]
-        assert sorted(waiting) == errors[:2]
-        others = {("mail", errors[2]), ("mail", "no route"), ("sms", "no route")}
-        for shape, left in (("", {*others, ("mail", "ValueError")}), ("ValueError", others)):
-            done = await posted(client, change="remove", q=queue_name, **group, error_shape=shape, confirmed="1")
-            assert done.status_code == 303
-            assert {(each.name, each.error) async for each in queue.iter_failures()} == left
-
-
-async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
         errors = [f"{n} faults:\n  no route\n\ttimeout" for n in range(2)]
         await queue.add_bulk([("mail", {"error": error}) for error in errors])
         await run_failing(url, queue_name, 2)
@@ -107,42 +80,8 @@ async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: 
         assert len(await queue.get_jobs("waiting")) == 2
 
 
-async def test_groups_are_not_changed_while_a_reason_is_chosen(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
-        await queue.add_bulk([("mail", {"error": "no route"})] * 2)
-        await run_failing(url, queue_name, 2)
-        every = await page(client, "failures", q=queue_name)
-        assert ("Retry these" in every, "Delete these" in every) == (True, True)
-        assert "whole group" not in every
-        shown = await page(client, "failures", q=queue_name, reason="max_attempts_exceeded")
-        assert "no route" in shown
-        assert 'name="error_shape"' not in shown
-        assert "To retry or delete a whole group, choose <em>all reasons</em>" in shown
-        async with browsing(url) as reader:
-            assert "whole group" not in await page(reader, "failures", q=queue_name, reason="max_attempts_exceeded")
-
-
-async def test_all_queues_show_reasons_of_failures(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
-        await queue.add_bulk([("mail", {"error": "refused"})] * 3)
-        await run_failing(url, queue_name, 3)
-        shown = await page(client, "", find=queue_name)
-        assert re.findall(r'<span class="soft hide" title="[^"]+">(\w+ \d)</span>', shown) == [
-            "max_attempts_exceeded 3"
-        ]
-
-
-async def test_filter_box_finds_errors(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
-        await queue.add_bulk([("mail", {"error": error}) for error in ("Refused by host", "timeout")])
-        await run_failing(url, queue_name, 2)
-        for text, number in (("error:refused", 1), ("type:ValueError", 2), ("type:OSError", 0), ("error:x", 0)):
-            shown = await page(client, "jobs", q=queue_name, state="failed", filter=text)
-            assert len(Elements(shown).links() & {f"job?q={queue_name}&id={n}" for n in (1, 2)}) == number, text
-
-
-async def test_newest_failures_are_examined(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
+async def test_newest_failures_are_examined(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Operator(url) as operator:
         await queue.add_bulk([("mail", {"error": f"error {n}"}) for n in range(9)])
         await run_failing(url, queue_name, 9)
         every, is_cut = await operator.get_newest_failures(queue_name, 100)
@@ -156,47 +95,16 @@ async def test_newest_failures_are_examined(url: str, queue_name: str) -> None:
         assert len(by_filter) == 1
 
 
-async def test_dead_letters_are_added_again_with_other_data(url: str, queue_name: str) -> None:
+async def test_new_data_that_comes_too_late_is_reported(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
-    async with Queue[Any, Any](queue_name, url, dead_letter_queue=dead) as queue:
-        await queue.add_bulk([
-            ("mail", {"error": "wrong", "to": "x"}), ("mail", {"error": "wrong", "password": "hidden"}),
-        ])  # fmt: skip
-        await run_failing(url, queue_name, 2, dead_letter_queue=dead)
-        entries = {job.data["data"].get("to"): job async for job in queue.iter_dead_letter_jobs()}
-        async with browsing(url, allow_changes=True) as client:
-            shown = await page(client, "dead-letters", q=queue_name)
-            assert shown.count('value="replay-edited"') == 1, "data with hidden values is not edited"
-            fields = {"change": "replay-edited", "q": queue_name, "id": entries["x"].id}
-            wrong = await posted(client, **fields, data="{")
-            assert wrong.status_code == 400
-            assert "Data (JSON): not valid JSON in line 1, column 2" in wrong.text
-            assert ">{</textarea>" in wrong.text
-            response = await posted(client, **fields, data='{"error": "other", "to": "ann@example.org"}')
-            assert response.status_code == 303
-            (job,) = await queue.get_jobs("waiting")
-            assert job.data == {"error": "other", "to": "ann@example.org"}
-            assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entries[None].id]
-            again = await posted(client, **fields, data="{}")
-            assert (await client.get(again.headers["location"])).text.count("does not exist") == 1
-            asked = await posted(client, change="replay", q=queue_name, of_filter="1")
-            assert "<strong>1</strong> job" in asked.text
-            assert (
-                await posted(client, change="replay", q=queue_name, of_filter="1", confirmed="1")
-            ).status_code == 303
-            assert len(await queue.get_jobs("waiting")) == 2
-
-
-async def test_new_data_that_comes_too_late_is_reported(url: str, queue_name: str) -> None:
-    dead = f"{queue_name}-dead"
-    async with Queue[Any, Any](queue_name, url, dead_letter_queue=dead) as queue:
+    async with Queue(queue_name, url, dead_letter_queue=dead) as queue:
         await queue.add("mail", {"error": "wrong"})
         await run_failing(url, queue_name, 1, dead_letter_queue=dead)
         (entry,) = await queue.get_dead_letter_jobs()
         # An interrupted replay has added the job and not deleted the entry.
         job = await queue.replay_dead_letter_job(entry.id)
         assert job is not None
-        async with Queue[Any, Any](dead, url) as letters:
+        async with Queue(dead, url) as letters:
             await letters.add(entry.name, entry.data, job_id=entry.id)
         async with browsing(url, allow_changes=True) as client:
             fields = {"change": "replay-edited", "q": queue_name, "id": entry.id, "data": '{"error": "other"}'}
@@ -231,11 +139,9 @@ class Enveloped:
 @pytest.mark.parametrize(
     ("serializer", "encoding"), [(Reversed(), "stored"), (Enveloped(), "json")], ids=["text", "JSON"]
 )
-async def test_data_of_another_serializer_is_not_edited(
-    url: str, queue_name: str, serializer: Any, encoding: str
-) -> None:
+async def test_data_of_another_serializer_is_not_edited(url: str, queue_name: str, serializer: Any, encoding: str):
     options: Any = {"dead_letter_queue": f"{queue_name}-dead", "serializer": serializer}
-    async with Queue[Any, Any](queue_name, url, **options) as queue, Operator(url) as operator:
+    async with Queue(queue_name, url, **options) as queue, Operator(url) as operator:
         failed = await queue.add("mail", {"error": "wrong"})
         await run_failing(url, queue_name, 1, **options)
         (entry,) = [each async for each in operator.iter_dead_letters(queue_name)]
@@ -266,9 +172,9 @@ async def test_data_of_another_serializer_is_not_edited(
         assert (waiting.id, waiting.data) == (job.id, {"error": "other"})
 
 
-async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str) -> None:
+async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
-    async with Queue[Any, Any](queue_name, url, dead_letter_queue=dead) as queue:
+    async with Queue(queue_name, url, dead_letter_queue=dead) as queue:
         await queue.add_bulk([("mail", {"error": f"smtp {n}: " + "refused " * 60}) for n in range(30)])
         await queue.add("mail", {"error": "other"})
         await run_failing(url, queue_name, 31, dead_letter_queue=dead)
@@ -292,10 +198,10 @@ async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str) -> N
             assert len(await queue.get_dead_letter_jobs()) == 1
 
 
-async def test_broken_data_is_not_edited(url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+async def test_broken_data_is_not_edited(url: str, queue_name: str):
+    async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
         failed = await queue.add("mail", {"error": "wrong"})
-        link = await queue._connected()
+        link = await connected(queue)
         await link.transport.command("HSET", link.keys.job(failed.id), "data", '{"error": "wro')
         await run_failing(url, queue_name, 1)
         (entry,) = await queue.get_dead_letter_jobs()
@@ -306,10 +212,10 @@ async def test_broken_data_is_not_edited(url: str, queue_name: str) -> None:
 
 
 @pytest.mark.slow
-async def test_workers_show_memory_slots_and_what_fetches_no_jobs(url: str, queue_name: str) -> None:
-    async def handler(_: Job) -> None: ...
+async def test_workers_show_memory_slots_and_what_fetches_no_jobs(url: str, queue_name: str):
+    async def handler(_: Job): ...
 
-    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
         await queue.add("a")
         async with Worker(queue_name, handler, url, concurrency=7, lock_duration=1_000) as worker:
             (found,) = await queue.get_workers()

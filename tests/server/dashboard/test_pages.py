@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import html
-import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -19,18 +18,16 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 import glidemq_py.dashboard
-from glidemq_py import FlowJob, FlowProducer, Job, JobState, Queue, Worker
-from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
-from glidemq_py._features.timeline.timeline import TimelineEntry
-from glidemq_py._operate.access import Access
-from glidemq_py._operate.snapshots import FlowNode
+from glidemq_py import FailedAttempt, FailureReason, FlowJob, FlowProducer, Job, JobState, Queue, TimelineEntry, Worker
 from glidemq_py.dashboard import Dashboard, pages
 from glidemq_py.dashboard.filters import parse_filter
 from glidemq_py.dashboard.flow_drawing import draw
 from glidemq_py.dashboard.pages import PAGES, STATES
-from glidemq_py.dashboard.texts import duration, meaning, redacted
+from glidemq_py.dashboard.texts import duration
 from glidemq_py.errors import GlideMQValidationError
-from tests.server.dashboard.support import FROM_HERE, HERE, Elements, browsing
+from glidemq_py.testing import ServerProcess
+from tests.operating import Access, FlowNode
+from tests.server.dashboard.support import FROM_HERE, HERE, Elements, browsing, served
 
 STATIC = Path(glidemq_py.dashboard.__file__).with_name("static")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -44,7 +41,7 @@ async def failing(job: Job) -> object:
     return {"said": HOSTILE}
 
 
-async def run_all(url: str, name: str, jobs: int) -> None:
+async def run_all(url: str, name: str, jobs: int):
     """Run that many jobs of the queue with `failing`."""
     ended = asyncio.Semaphore(0)
     worker = Worker(name, failing, url, log_failures=False)
@@ -66,10 +63,7 @@ async def page(client: httpx.AsyncClient, path: str, **arguments: str) -> str:
     return response.text
 
 
-# -- what they show ----------------------------------------------------------------------------------------
-
-
-async def test_pages_escape_everything_that_a_job_contains(url: str, queue_name: str) -> None:
+async def test_pages_escape_everything_that_a_job_contains(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
         await queue.set_timeline()
         await queue.set_metrics_by_name()
@@ -95,19 +89,19 @@ async def test_pages_escape_everything_that_a_job_contains(url: str, queue_name:
                     assert all(each.get("nonce") and each.get("src") for each in scripts)
                     assert not [each for _, each in elements if "style" in each], path
             shown = await page(client, "job", q=queue_name, id=bad.id)
-            assert "max_attempts_exceeded" in shown
+            assert "error, last attempt" in shown
             assert "ValueError" in shown
             assert "Traceback (most recent call last)" in shown
             assert "&lt;img src=x onerror=alert(1)&gt;" in shown
 
 
-async def test_jobs_that_wait_in_their_group_have_a_filter(url: str, queue_name: str) -> None:
+async def test_jobs_that_wait_in_their_group_have_a_filter(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, browsing(url) as before, browsing(url) as client:
         await queue.add_bulk([("first", 1, {"ordering": "customer"}), ("second", 2, {"ordering": "customer"})])
         assert "state=group-waiting" not in await page(before, "jobs", q=queue_name)
         started, released = asyncio.Event(), asyncio.Event()
 
-        async def handler(job: Job) -> None:
+        async def handler(job: Job):
             started.set()
             await released.wait()
 
@@ -122,81 +116,7 @@ async def test_jobs_that_wait_in_their_group_have_a_filter(url: str, queue_name:
         assert '<td class="wide">first' not in listed
 
 
-async def test_reasons_of_failures_are_explained(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, browsing(url) as client:
-        bad = await queue.add("bad")
-        await run_all(url, queue_name, 1)
-        hint = "The handler raised an error, and no attempt was left."
-        for path, arguments in (
-            ("", {"find": queue_name}), ("queue", {}), ("failures", {}), ("job", {"id": bad.id}),
-        ):  # fmt: skip
-            assert f'title="{hint}"' in await page(client, path, q=queue_name, **arguments), path
-        assert f"max_attempts_exceeded: {hint}" in await page(
-            client, "failures", q=queue_name, reason="max_attempts_exceeded"
-        )
-        assert all(meaning(each) for each in FailureReason)
-        assert meaning("of a later version") == ""
-
-
-async def test_failed_job_shows_its_run_time_and_requeues(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, browsing(url) as client:
-        job = await queue.add("bad")
-        await run_all(url, queue_name, 1)
-        [attempt] = await job.get_failed_attempts()
-        ran = f"ran {duration(attempt.duration)}"
-        text = await page(client, "job", q=queue_name, id=job.id)
-        assert f'<span class="soft">{ran}</span>' in text
-        assert "since the last requeue" not in text
-        assert "attempts count from 1 again" not in text
-        assert "await queue.set_timeline(1.0)" in text
-        await queue.retry_jobs()
-    async with browsing(url) as client:
-        assert "attempts count from 1 again" in await page(client, "job", q=queue_name, id=job.id)
-    await run_all(url, queue_name, 1)
-    async with browsing(url) as client:
-        text = await page(client, "job", q=queue_name, id=job.id)
-        items = re.findall(r'<li class="\w+">(attempt \d failed|requeued)', text)
-        assert items == ["attempt 1 failed", "requeued", "attempt 1 failed"]
-        assert "1 since the last requeue" in text
-        assert "2 failures recorded in all" in text
-
-
-async def test_job_that_completed_after_a_retry_shows_no_error(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
-        job = await queue.add("bad")
-        await run_all(url, queue_name, 1)
-        shown = await page(client, "failures", q=queue_name)
-        assert ("Retry it" in shown, "Delete it" in shown, "Delete these" in shown) == (True, True, False)
-        assert '<span class="bad">' in await page(client, "jobs", q=queue_name)
-        await queue.retry_jobs()
-        ended = asyncio.Event()
-
-        async def handler(_: Job) -> None: ...
-
-        worker = Worker(queue_name, handler, url)
-        worker.on("completed", lambda *_: ended.set())
-        async with worker, asyncio.timeout(100):
-            await ended.wait()
-        shown = await page(client, "jobs", q=queue_name)
-        assert ('<span class="bad">' in shown, "ran " in shown) == (False, True)
-        assert "banner error" not in await page(client, "job", q=queue_name, id=job.id)
-
-
-async def test_requeue_follows_the_end_of_the_job_in_its_timeline(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        await queue.set_timeline()
-        job = await queue.add("bad")
-        await run_all(url, queue_name, 1)
-        await queue.retry_jobs()
-        await run_all(url, queue_name, 1)
-        async with browsing(url) as client:
-            text = await page(client, "job", q=queue_name, id=job.id)
-    run = ["waiting", "active", "attempt", "failed"]
-    assert re.findall(r'<li class="\w+">(\w+)', text) == [*run, "requeued", *run]
-    assert "set_timeline" not in text
-
-
-def test_a_history_within_one_millisecond_is_in_order() -> None:
+def test_a_history_within_one_millisecond_is_in_order():
     states = (JobState.WAITING, JobState.ACTIVE, JobState.WAITING, JobState.ACTIVE, JobState.FAILED)
     timeline = [TimelineEntry(state, 5, "") for state in states]
     first, second = attempts = [
@@ -213,19 +133,7 @@ def test_a_history_within_one_millisecond_is_in_order() -> None:
     ]  # fmt: skip
 
 
-async def test_overview_shows_each_queue_and_what_it_lacks(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        await queue.add_bulk([("n", n) for n in range(3)])
-        await queue.add("later", delay=3_600_000)
-        async with browsing(url) as client:
-            text = await page(client, "", find=queue_name)
-            row = text[text.index(f">{queue_name}<") :]
-            assert re.findall(r'<td class="num[^"]*">([\d,]+)</td>', row)[:3] == ["3", "0", "1"]
-            assert "No worker" in text
-            assert "has “none such” in its name" in await page(client, "", find="none such")
-
-
-async def test_queues_are_shown_in_pages(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queues_are_shown_in_pages(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pages, "_QUEUES_A_PAGE", 2)
     names = [f"{queue_name}-{n}" for n in range(5)]
     for at, name in enumerate(names):
@@ -241,7 +149,7 @@ async def test_queues_are_shown_in_pages(url: str, queue_name: str, monkeypatch:
     assert seen == names[::-1]
 
 
-async def test_jobs_page_neither_skips_nor_repeats_jobs(url: str, queue_name: str) -> None:
+async def test_jobs_page_neither_skips_nor_repeats_jobs(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         ids = [job.id for job in await queue.add_bulk([("n", n) for n in range(120)])]
         async with browsing(url, allow_changes=True) as client:
@@ -257,145 +165,100 @@ async def test_jobs_page_neither_skips_nor_repeats_jobs(url: str, queue_name: st
             assert len(found) == len(set(found))
 
 
-async def test_filter_box_finds_jobs(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        vip = await queue.add("welcome", {"customer": 7}, tags=["vip"])
-        other = await queue.add("welcome", {"customer": 8}, ordering={"key": "eu west"})
-        async with browsing(url, allow_changes=True) as client:
-            for text, expected in {
-                "tag:vip": [vip.id], "data:customer=8": [other.id], "name:none": [], vip.id: [vip.id],
-                'group:"eu west" since:1h': [other.id], "until:1h": [], "state:waiting tag:vip": [vip.id],
-                "state:failed": [],
-            }.items():  # fmt: skip
-                assert Elements(await page(client, "jobs", q=queue_name, filter=text)).ids() == expected, text
-            for wrong in ("size:9", "since:soon", "data:x", "'open", "state:x", "state:"):
-                text = await page(client, "jobs", q=queue_name, filter=wrong)
-                assert "option &#39;filter&#39;" in text, wrong
-                assert "card flush" not in text, "an empty table"
-            text = await page(client, "jobs", q=queue_name, filter='state:failed name:"a b"')
-            assert "No failed jobs match the filter" in text
-            shown = Elements(text)
-            (chip,) = [each for tag, each in shown.found if tag == "a" and "state=failed" in str(each.get("href"))]
-            assert chip.get("aria-current") == "page"
-            suggested = {each.get("value") for tag, each in shown.found if tag == "option"}
-            assert {"state:failed", "id:", "group:", "fair:", "until:1h", "type:"} <= suggested
-            text = await page(client, "jobs", q=queue_name)
-            suggested = {each.get("value") for tag, each in Elements(text).found if tag == "option"}
-            assert {"tag:vip", "group:'eu west'"} <= suggested
-            for word in ("tag:vip", "group:'eu west'"):
-                assert len(Elements(await page(client, "jobs", q=queue_name, filter=word)).ids()) == 1
-
-
-def test_filter_of_a_text_with_a_key_in_an_id() -> None:
+def test_filter_of_a_text_with_a_key_in_an_id():
     assert parse_filter("a-b:c", None)[1] == "a-b:c"
     with pytest.raises(GlideMQValidationError, match="must begin with one of state, name, id"):
         parse_filter("nome:x", "failed")
 
 
-async def test_secrets_are_hidden(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        job = await queue.add("a", {"user": {"Password": "hunter2", "card": "4111"}, "list": [{"api_key": "k3y"}]})
-        async with browsing(url, allow_changes=True, redact=["password", "api_key", "card"]) as client:
-            text = await page(client, "job", q=queue_name, id=job.id)
-            assert not {"hunter2", "4111", "k3y"} & set(re.findall(r"\w+", text))
-    assert redacted({"a": [{"TOKEN2": 1}]}, ["token"]) == {"a": [{"TOKEN2": "•••"}]}
+async def test_no_page_is_a_dead_end(url: str):
+    async with browsing(url) as client:
+        for response in (await client.get("/nothing"), await client.post("/jobs", headers=FROM_HERE)):
+            assert response.status_code in (404, 405)
+            assert "./" in Elements(response.text).links()
 
 
-async def test_unknown_queue_job_and_page(url: str, queue_name: str) -> None:
+async def test_a_search_shows_how_far_it_came(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pages, "_EXAMINED", 100)
     async with Queue(queue_name, url) as queue:
+        for orders in ([0], range(1, 229), [229]):
+            await queue.add_bulk([("bad", {"order": n}) for n in orders])
+            await run_all(url, queue_name, len(orders))
+        await queue.add_bulk([("later", {"n": n}, {"delay": 3_600_000}) for n in range(150)])
+    async with browsing(url) as client:
+        newest = await page(client, "jobs", q=queue_name, state="failed", filter="data:order=229")
+        assert "Searched 100 of 230 jobs, newest first" in newest
+        assert len(re.findall(r'href="job\?', newest)) == 1
+        shown = await page(client, "jobs", q=queue_name, state="failed", filter="data:order=0")
+        for examined in (100, 200):
+            assert f"Searched {examined} of 230 jobs, newest first: none match so far" in shown
+            assert "Continue the search" in shown
+            link = next(each for each in Elements(shown).links() if f"searched={examined}" in each)
+            shown = (await client.get(link)).text
+        assert len(re.findall(r'href="job\?', shown)) == 1
+        assert "Searched" not in shown
+        shown = await page(client, "jobs", q=queue_name, state="delayed", filter="name:later data:n=-1")
+        assert re.search(r"Searched [\d,]+ of 150 jobs: none match", shown), "these are searched as they will run"
+
+
+async def test_an_outage_is_shown_while_calls_still_wait(private_server: Callable[..., ServerProcess], queue_name: str):
+    server = private_server("valkey-9.1")
+    async with Queue(queue_name, server.url) as queue, browsing(server.url, refresh_interval=250) as client:
         await queue.add("a")
-        async with browsing(url) as client:
-            for path in (f"queue?q={queue_name}x", f"job?q={queue_name}&id=99", "nothing", "live?of=nothing"):
-                assert (await client.get(f"/{path}")).status_code == 404, path
-            unknown = await client.get("/nothing")
-            assert "there is no page /nothing" in unknown.text
-            assert "./" in Elements(unknown.text).links(), "the page is a dead end"
-            wrong = await client.post("/jobs", headers=FROM_HERE)
-            assert (wrong.status_code, "./" in Elements(wrong.text).links()) == (405, True)
-            response = await client.get(f"/queue?q={quote('{x}')}")
-            assert response.status_code == 400
-            assert "queue" in response.text
+        await page(client, "jobs", q=queue_name)
+        server.pause()
+        try:
+            response = await client.get("/")
+        finally:
+            server.resume()
+        assert response.status_code == 503
+        assert "the server does not answer" in response.text
 
 
-async def test_server_that_is_gone_is_an_error_page(url: str) -> None:
+async def test_an_open_page_shows_an_outage_and_its_end(private_server: Callable[..., ServerProcess]):
+    """It does not wait for the next update; a notice that stayed would belie the figures beside it."""
+    server = private_server("valkey-9.1")
+    with served(server.url, "--refresh-interval", "1h") as address:
+        async with httpx.AsyncClient(timeout=60) as client, client.stream("GET", f"{address}/live?of=all") as response:
+            lines = response.aiter_lines()
+
+            async def event(kind: str) -> str:
+                async for line in lines:
+                    if line == f"event: {kind}":
+                        return await anext(lines)
+                raise AssertionError(f"the stream has ended without {kind}")
+
+            await event("page")
+            server.pause()
+            try:
+                assert "the server does not answer" in await event("problem")
+            finally:
+                server.resume()
+            assert await event("problem") == "data:"
+            await event("page")
+
+
+async def test_server_that_is_gone_is_an_error_page(url: str):
     async with browsing("valkey://127.0.0.1:1") as client:
         assert (await client.get("/")).status_code == 503
         assert (await client.get("/health")).status_code == 503
 
 
-# -- changes -----------------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_changed_unless_it_is_allowed(url: str, queue_name: str) -> None:
+async def test_each_change_is_recorded(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
-        job = await queue.add("a", delay=3_600_000)
-        async with browsing(url) as client:
-            for path in PAGES.keys() - {"worker", "bulk", "subscriptions"}:
-                text = await page(client, path, q=queue_name, id=job.id)
-                assert 'method="post"' not in text, path
-            response = await posted(client, change="pause", q=queue_name)
-            assert response.status_code == 403
-            assert "pause_queue" in response.text
-        assert not await queue.is_paused()
-
-
-async def test_the_list_of_a_state_has_the_buttons_that_apply_to_it(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
-        await queue.add("a", delay=60_000)
-        await queue.add("b")
-        await (await queue.add("c")).revoke()
-        for state, expected in {
-            "": ["retry", "promote", "cancel", "remove"],
-            "waiting": ["cancel", "remove"],
-            "delayed": ["promote", "cancel", "remove"],
-            "failed": ["retry", "remove"],
-        }.items():
-            text = await page(client, "jobs", q=queue_name, state=state)
-            assert re.findall(r'<button name="change" value="(\w+)"', text) == expected, state
-        await queue.obliterate(force=True)
-
-
-async def test_buttons_change_and_each_change_is_recorded(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        job = await queue.add("later", delay=3_600_000)
+        await queue.add("later", delay=3_600_000)
         async with browsing(url, allow_changes=True, tokens={"alice": "long enough"}) as client:
             client.headers["authorization"] = "Bearer long enough"
-            response = await posted(client, change="pause", q=queue_name, back=f"queue?q={queue_name}")
-            assert response.status_code == 303
-            assert await queue.is_paused()
-            after = await client.get(response.headers["location"])
-            assert "queue paused" in after.text
-            assert (await posted(client, change="promote", q=queue_name, id=job.id)).status_code == 303
-            assert await job.get_state() is JobState.WAITING
-            await posted(client, change="limits", q=queue_name, concurrency="5", max="10", duration="1000")
-            limits = await queue.get_global_limits()
-            assert (limits.concurrency, limits.rate_limit and limits.rate_limit.max) == (5, 10)
-            options = json.dumps({"delay": 5_000, "job_id": "mine"})
-            await posted(client, change="add", q=queue_name, name="new", data='{"x": 1}', options=options)
-            added = await queue.get_job("mine")
-            assert added is not None
-            assert (added.data, added.state) == ({"x": 1}, "delayed")
-            here = f"jobs?q={queue_name}&filter=tag:vip"
-            rejected = await posted(client, change="add", q=queue_name, name="new", data="{x", back=here)
-            assert rejected.status_code == 400
-            assert "Data (JSON): not valid JSON in line 1, column 2" in rejected.text
-            assert here in {html.unescape(each) for each in Elements(rejected.text).links()}
-            sent = [(each["name"], each.get("value")) for tag, each in Elements(rejected.text).found if "name" in each]
-            assert {("change", "add"), ("q", queue_name), ("back", here), ("name", "new")} <= set(sent)
-            assert "{x</textarea>" in rejected.text, "what was typed is lost"
-            elsewhere = await posted(client, change="add", q=queue_name, data="{x", back="//evil.example/jobs")
-            assert Elements(elsewhere.text).links() & {"//evil.example/jobs", "/evil.example/jobs"} == set()
-            rejected = await posted(client, change="limits", q=queue_name, concurrency="five")
-            assert "Concurrency: &#39;five&#39; is not a whole number." in rejected.text
+            assert (await posted(client, change="pause", q=queue_name)).status_code == 303
             rejected = await posted(client, change="add", q=queue_name, name="new", data="1", options='{"dely": 5}')
-            assert "did you mean" in rejected.text
+            assert rejected.status_code == 400
             text = await page(client, "audit")
             rows = re.findall(rf"<td>alice</td><td>(\w+)</td>.*?{queue_name}</a></td><td[^>]*>([^<:]+)", text)
             assert rows[:2] == [("add_job", "rejected"), ("add_job", "begun")]
             assert ("pause_queue", "done 1") in rows
 
 
-async def test_changes_are_listed_in_pages(url: str, queue_name: str) -> None:
+async def test_changes_are_listed_in_pages(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add("a")
         async with browsing(url, allow_changes=True) as client:
@@ -410,52 +273,7 @@ async def test_changes_are_listed_in_pages(url: str, queue_name: str) -> None:
     assert found == ["resume_queue", "pause_queue"] * 15
 
 
-async def test_what_deletes_or_changes_many_is_counted_and_confirmed_first(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        await queue.add_bulk([("even" if n % 2 == 0 else "odd", n) for n in range(70)])
-        async with browsing(url, allow_changes=True) as client:
-            fields = {"change": "remove", "q": queue_name, "filter": "name:even", "of_filter": "1"}
-            asked = await posted(client, **fields)
-            assert asked.status_code == 200
-            assert "<strong>35</strong> jobs" in asked.text
-            assert (await queue.get_job_counts()).waiting == 70
-            assert (await posted(client, **fields, confirmed="1")).status_code == 303
-            assert (await queue.get_job_counts()).waiting == 35
-            # "All jobs that match" has precedence over those that are marked.
-            (left,) = [job async for job in queue.iter_jobs("waiting")][:1]
-            everything = await posted(client, **{**fields, "filter": "name:odd"}, id=left.id)
-            assert "<strong>35</strong> jobs" in everything.text
-            gone = await posted(client, change="remove", q=queue_name, id=left.id, confirmed="1")
-            assert "1 job deleted" in (await client.get(gone.headers["location"])).text
-            gone = await posted(client, change="remove", q=queue_name, id=left.id, confirmed="1")
-            assert "nothing changed; 1 could not be changed" in (await client.get(gone.headers["location"])).text
-            nothing = await posted(client, change="cancel", q=queue_name)
-            assert nothing.status_code == 400
-            assert "Select at least one job" in nothing.text
-
-
-async def test_failed_jobs_are_retried_one_all_or_with_other_data(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        jobs = await queue.add_bulk([("bad", n) for n in range(3)])
-        await run_all(url, queue_name, 3)
-        async with browsing(url, allow_changes=True) as client:
-            text = await page(client, "failures", q=queue_name)
-            assert "ValueError" in text
-            assert '<td class="num">3</td>' in text  # one group
-            await posted(client, change="retry-edited", q=queue_name, id=jobs[0].id, data='{"fixed": true}')
-            first = await queue.get_job(jobs[0].id)
-            assert first is not None
-            assert (first.data, first.state) == ({"fixed": True}, "waiting")
-            again = await posted(client, change="retry-edited", q=queue_name, id=jobs[0].id, data="1")
-            assert again.status_code == 400
-            await posted(client, change="retry-failures", q=queue_name, confirmed="1")
-            assert (await queue.get_job_counts()).waiting == 3
-
-
-# -- who may -----------------------------------------------------------------------------------------------
-
-
-async def test_requests_of_other_sites_are_rejected(url: str, queue_name: str) -> None:
+async def test_requests_of_other_sites_are_rejected(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add("a")
         async with browsing(url, allow_changes=True) as client:
@@ -475,7 +293,7 @@ async def test_requests_of_other_sites_are_rejected(url: str, queue_name: str) -
             assert response.headers["x-frame-options"] == "DENY"
 
 
-async def test_tokens_open_the_pages(url: str) -> None:
+async def test_tokens_open_the_pages(url: str):
     async with browsing(url, tokens=["long enough", "another one"]) as client:
         asked = await client.get("/jobs?q=x", headers={"accept": "text/html"})
         assert asked.status_code == 303
@@ -489,11 +307,33 @@ async def test_tokens_open_the_pages(url: str) -> None:
         assert "another one" not in cookie
         assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; "))
         assert (await client.get("/")).status_code == 200
+        assert (await client.get("/")).headers["cache-control"] == "no-store"
+        assert "cache-control" not in (await client.get("/static/style.css")).headers
         elsewhere = await client.post("/login?back=//evil.example", data={"token": "long enough"}, headers=FROM_HERE)
         assert elsewhere.headers["location"] == "/"
 
 
-async def test_application_decides_who_sees_and_changes_what(url: str, queue_name: str) -> None:
+async def test_tokens_cannot_be_tried_fast(url: str):
+    async with browsing(url, tokens=["long enough"]) as client, asyncio.TaskGroup() as group:
+        bearer = {"authorization": "Bearer long enough"}
+        for _ in range(30):  # a page of an older session is sent again and again
+            assert (await client.get("/", headers={"authorization": "Bearer outdated"})).status_code == 401
+        assert (await client.get("/", headers=bearer)).status_code == 200
+        for n in range(10):
+            assert (await client.get("/", headers={"authorization": f"Bearer wrong {n}"})).status_code == 401
+        tries = [group.create_task(client.get("/", headers={"authorization": f"Bearer {n}"})) for n in range(40)]
+        for each in asyncio.as_completed(tries):
+            if (await each).status_code == 403:
+                break
+        else:
+            pytest.fail("forty tokens were compared at once")
+        refused = await client.get("/", headers=bearer)
+        assert (refused.status_code, "too many wrong tokens" in refused.text) == (403, True)
+        for each in tries:
+            each.cancel()
+
+
+async def test_application_decides_who_sees_and_changes_what(url: str, queue_name: str):
     hidden = f"{queue_name}-hidden"
 
     def authorize(request: HTTPConnection) -> Access | None:
@@ -536,19 +376,16 @@ async def test_application_decides_who_sees_and_changes_what(url: str, queue_nam
         ({"authorize": 5}, "must be a function"),
     ],
 )
-def test_wrong_options_are_rejected(url: str, options: dict[str, object], message: str) -> None:
+def test_wrong_options_are_rejected(url: str, options: dict[str, object], message: str):
     with pytest.raises(GlideMQValidationError, match=message):
         Dashboard(url, **options)  # type: ignore[arg-type]
-
-
-# -- parts -------------------------------------------------------------------------------------------------
 
 
 def node(name: str, *children: FlowNode) -> FlowNode:
     return FlowNode(id=name, queue="q", name=name, state=None, error=None, children=children, is_cut=False)
 
 
-def test_drawing_of_a_flow_is_a_tree() -> None:
+def test_drawing_of_a_flow_is_a_tree():
     drawing = draw(node("a", node("b", node("d"), node("e")), node("c")))
     at = {box.node.id: (box.x, box.y) for box in drawing.boxes}
     assert at["a"][0] < at["b"][0] == at["c"][0] < at["d"][0] == at["e"][0]
@@ -561,19 +398,19 @@ def test_drawing_of_a_flow_is_a_tree() -> None:
     assert len(draw(chain).boxes) == 3_001
 
 
-def test_durations_as_text() -> None:
+def test_durations_as_text():
     texts = [duration(ms) for ms in (0, 999, 1_000, 59_940, 60_000, 320_000, 3_600_000, 93_600_000)]
     assert texts == ["0 ms", "999 ms", "1 s", "59.9 s", "1 min", "5 min 20 s", "1 h", "1 d 2 h"]
 
 
-def test_scripts_of_others_are_unchanged() -> None:
+def test_scripts_of_others_are_unchanged():
     rows = re.findall(r"^\| `(\S+)` .* `([0-9a-f]{64})` \|$", (STATIC / "VENDORED.md").read_text(), re.MULTILINE)
     assert len(rows) == 3
     for name, digest in rows:
         assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest
 
 
-async def test_first_page_has_at_most_200_kb(url: str, queue_name: str) -> None:
+async def test_first_page_has_at_most_200_kb(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add("a")
     async with browsing(url) as client:
@@ -588,5 +425,5 @@ async def test_first_page_has_at_most_200_kb(url: str, queue_name: str) -> None:
         assert size < 200_000
 
 
-def test_states_of_the_filter_are_those_of_jobs() -> None:
+def test_states_of_the_filter_are_those_of_jobs():
     assert set(STATES) <= {str(state) for state in JobState}

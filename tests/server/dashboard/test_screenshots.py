@@ -25,6 +25,7 @@ from PIL import Image, ImageChops, ImageStat
 from PIL.PngImagePlugin import PngInfo
 
 from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Message, Queue, RateLimit, Worker
+from tests.inside import connected
 from tests.server.dashboard.support import served
 from tests.server.dashboard.test_browser import PATIENCE_S, browser, until
 
@@ -66,7 +67,7 @@ DIFFERENT_TILES: Final = 0.32
 """Largest share of tiles that may differ by more: two runs 0.03, a serif font 0.26, two pages at least 0.38."""
 
 
-async def _fill_others(url: str) -> None:
+async def _fill_others(url: str):
     """Add queues beside the one of the pictures; one of them has finished jobs for a day."""
     async with Queue("images", url, prefix=PREFIX) as queue:
         await queue.add_bulk([("resize", {"n": n}) for n in range(783)])
@@ -75,7 +76,7 @@ async def _fill_others(url: str) -> None:
         await queue.pause()
     async with Queue("reports", url, prefix=PREFIX) as queue:
         await queue.add("weekly", delay=3_600_000)
-        link = await queue._connected()
+        link = await connected(queue)
         minute = int(time.time()) // 60 * 60_000
         counts: list[str] = []
         for ago in range(1, 24 * 60, 5):
@@ -89,7 +90,7 @@ async def _fill_others(url: str) -> None:
         await link.transport.command("HSET", link.keys.metrics("failed"), *failed)
 
 
-async def _fill_orders(url: str) -> None:
+async def _fill_orders(url: str):
     """Add a flow whose jobs have several states; their worker runs while the pictures are taken."""
     async with FlowProducer(url, prefix=PREFIX) as flows:
         pack = [FlowJob("reserve", "orders", {"item": n}) for n in range(2)]
@@ -106,10 +107,10 @@ async def _reading_news(url: str) -> AsyncIterator[None]:
     """Publish messages, and run the workers of three subscriptions that have read them; a fourth has none."""
     ended = asyncio.Semaphore(0)
 
-    async def read(_: Message) -> None:
+    async def read(_: Message):
         pass
 
-    async def invoice(message: Message) -> None:
+    async def invoice(message: Message):
         if message.data["order"] % 9 == 4:
             raise ConnectionError(f"tax office refused order {message.data['order']}")
 
@@ -137,11 +138,11 @@ def _working(url: str) -> Iterator[None]:
     """Run the worker of the orders on a host whose name suits a picture: charges complete, other jobs never end."""
     started, ready, stop = threading.Event(), threading.Event(), threading.Event()
 
-    async def work() -> None:
+    async def work():
         released = asyncio.Event()
         running: set[str] = set()
 
-        async def handler(job: Job) -> None:
+        async def handler(job: Job):
             if job.name == "charge":
                 return
             running.add(job.id)
@@ -167,7 +168,7 @@ def _working(url: str) -> Iterator[None]:
             thread.join(PATIENCE_S)
 
 
-async def _fill(url: str, name: str) -> None:
+async def _fill(url: str, name: str):
     async def handler(job: Job) -> object:
         if job.id == "bounced":
             raise ConnectionError(f"mail server refused {job.data['to']}")
@@ -213,7 +214,7 @@ def dashboard(server: Any) -> Iterator[str]:
     asyncio.run(_obliterate(server.url))
 
 
-async def _obliterate(url: str) -> None:
+async def _obliterate(url: str):
     for name in ("emails", "images", "invoices-dead", "news", "orders", "payments", "reports"):
         async with Queue(name, url, prefix=PREFIX) as queue:
             await queue.obliterate(force=True)
@@ -235,7 +236,7 @@ def different_tiles(one: Image.Image, other: Image.Image) -> float:
     return sum(histogram[LEVELS:]) / sum(histogram)
 
 
-def take(browser: Any, name: str, folder: Path) -> None:
+def take(browser: Any, name: str, folder: Path):
     """Save a picture of the page, and compare it with that of the documents as far as fonts and times allow."""
     path = Path(os.environ.get("GLIDEMQ_PICTURES") or folder) / name
     assert browser.save_screenshot(str(path))
@@ -247,7 +248,7 @@ def take(browser: Any, name: str, folder: Path) -> None:
     assert f"images/{name}" in (DOCS / "operate" / "dashboard.md").read_text(encoding="utf-8")
 
 
-def assert_same(taken: Path, shown: Path) -> None:
+def assert_same(taken: Path, shown: Path):
     """Compare a picture with that of the documents."""
     with Image.open(taken) as one, Image.open(shown) as other:
         again = f"the picture of the documents is outdated, take it again: {shown.name}"
@@ -258,7 +259,7 @@ def assert_same(taken: Path, shown: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pictures_of_pages(browser: Any, dashboard: str, name: str, tmp_path: Path) -> None:
+def test_pictures_of_pages(browser: Any, dashboard: str, name: str, tmp_path: Path):
     browser.set_window_size(WIDTH, LOW.get(name, HEIGHT))
     page, heading = PICTURES[name]
     browser.get(f"{dashboard}/{page}")
@@ -266,14 +267,14 @@ def test_pictures_of_pages(browser: Any, dashboard: str, name: str, tmp_path: Pa
     take(browser, name, tmp_path)
 
 
-def test_picture_of_the_dark_theme(browser: Any, dashboard: str, tmp_path: Path) -> None:
+def test_picture_of_the_dark_theme(browser: Any, dashboard: str, tmp_path: Path):
     browser.set_window_size(WIDTH, HEIGHT)
     browser.get(f"{dashboard}/queue?q=emails")
     browser.execute_script("document.documentElement.dataset.theme = 'dark'")
     take(browser, DARK, tmp_path)
 
 
-def test_picture_of_a_phone(browser: Any, dashboard: str, tmp_path: Path) -> None:
+def test_picture_of_a_phone(browser: Any, dashboard: str, tmp_path: Path):
     size = {"width": PHONE_WIDTH, "height": PHONE_HEIGHT, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -283,7 +284,7 @@ def test_picture_of_a_phone(browser: Any, dashboard: str, tmp_path: Path) -> Non
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_outdated_pictures_are_rejected(tmp_path: Path) -> None:
+def test_outdated_pictures_are_rejected(tmp_path: Path):
     """Compare pictures of other pages, and of a page that has other words."""
     images = DOCS / "operate" / "images"
     large = [name for name in PICTURES if name not in LOW]
@@ -300,7 +301,7 @@ def test_outdated_pictures_are_rejected(tmp_path: Path) -> None:
         assert_same(images / name, tmp_path / name)
 
 
-def test_picture_of_a_change_of_many_jobs(browser: Any, dashboard: str, tmp_path: Path) -> None:
+def test_picture_of_a_change_of_many_jobs(browser: Any, dashboard: str, tmp_path: Path):
     browser.set_window_size(WIDTH, LOW[BULK])
     browser.get(f"{dashboard}/jobs?q=emails&filter=name:old")
     browser.find_element("name", "of_filter").click()

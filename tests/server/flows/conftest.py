@@ -4,16 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from glidemq_py import FlowProducer, Queue
+from glidemq_py import FlowProducer
 
 
 @pytest.fixture
 async def flows(url: str) -> AsyncIterator[FlowProducer]:
     async with FlowProducer(url) as producer:
         yield producer
-
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue

@@ -1,119 +1,33 @@
 """Jobs that are added with `depends_on`: in one queue and across queues, in a bulk, with each policy."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from glidemq_py import (
     BulkAddError,
-    Dependency,
-    GlideMQValidationError,
     Job,
     JobNotFoundError,
-    JobRef,
     JobState,
-    JobStateError,
     Queue,
-    UnrecoverableError,
     Worker,
 )
-from glidemq_py._core.calls import Call
-from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.errors import GlideMQConnectionError
-from tests.server.worker_support import PATIENCE, EventRecorder, Gate, with_timeout
+from tests.contract.test_dependencies import Handler
+from tests.inside import Call, check_parents, connected
+from tests.server.worker_support import WorkerFor, with_timeout
 
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as opened:
-        yield opened
-
-
-@pytest.fixture(params=["same", "other"])
-async def earlier(request: pytest.FixtureRequest, url: str, queue: Queue) -> AsyncIterator[Queue]:
-    """The queue of the dependencies: the waiting job's own, or another one."""
-    if request.param == "same":
-        yield queue
-    else:
-        async with Queue(f"{queue.name}-e", url) as opened:
-            yield opened
-
-
-class Handler:
-    """Records the names of jobs; fails those whose data is "fail" until `healthy`."""
-
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-        self.healthy = False
-
-    async def __call__(self, job: Job) -> Any:
-        self.ran.append(job.name)
-        if job.data == "fail" and not self.healthy:
-            raise UnrecoverableError("broken")
-        return f"{job.name}!"
-
-
-async def state_of(queue: Queue, job: Job) -> str:
-    found = await queue.get_job(job.id)
-    assert found is not None
-    return str(await found.get_state())
-
-
-async def test_job_runs_after_its_dependencies(url: str, queue: Queue, earlier: Queue) -> None:
-    first, second = await earlier.add("first"), await earlier.add("second")
-    last = await queue.add("last", depends_on=[first, JobRef(earlier.name, second.id)])
-    assert await state_of(queue, last) == JobState.WAITING_CHILDREN
-    assert {each.id for each in await last.get_dependencies("open")} == {first.id, second.id}
-    assert await last.get_dependencies("settled") == []
-    run = Handler()
-    async with Worker(earlier.name, run, url, concurrency=1), Worker(queue.name, run, url, concurrency=1):
-        await with_timeout(last.wait_until_finished())
-    assert run.ran == ["first", "second", "last"]
-    assert await last.get_dependencies("open") == []
-    assert sorted(await last.get_dependencies()) == sorted(
-        Dependency(earlier.name, each.id, "completed", False, None) for each in (first, second)
-    )
-    assert set((await last.get_children_values()).values()) == {"first!", "second!"}
-
-
-async def test_completed_dependency_does_not_delay_the_job(url: str, queue: Queue, earlier: Queue) -> None:
-    done = await earlier.add("done")
-    async with Worker(earlier.name, Handler(), url):
-        await with_timeout(done.wait_until_finished())
-    last = await queue.add("last", depends_on=[done])
-    assert await state_of(queue, last) == JobState.WAITING
-    assert (await last.get_children_values()).popitem()[1] == "done!"
-
-
-async def test_delay_begins_when_the_job_is_released(url: str, queue: Queue) -> None:
-    first = await queue.add("first")
-    last = await queue.add("last", depends_on=[first.id], delay=3_600_000)
-    async with Worker(queue.name, Handler(), url):
-        await with_timeout(first.wait_until_finished())
-    assert await state_of(queue, last) == JobState.DELAYED
-
-
-async def test_unknown_dependency_is_rejected(queue: Queue, earlier: Queue) -> None:
-    with pytest.raises(JobNotFoundError):
-        await queue.add("last", depends_on=[(earlier.name, "no-such-job")])
-    assert (await queue.get_job_counts()).waiting_children == 0
-
-
-async def test_dependency_removed_during_the_add_is_rejected(
-    queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dependency_removed_during_the_add_is_rejected(queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch):
     async with Queue(f"{queue.name}-e", url) as other:
         first = await other.add("first")
-        link = await queue._connected()
+        link = await connected(queue)
         call_before = link.transport.call
 
-        async def call(given: Call[Any]) -> Any:
+        async def call(given: Call[Any]):
             if given.function == "add":
                 await other.remove(first.id)
             return await call_before(given)
@@ -127,212 +41,57 @@ async def test_dependency_removed_during_the_add_is_rejected(
     assert (await queue.get_job_counts()).waiting == 1
 
 
+async def add_without_registering(queue: Queue, first: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Add a job whose client stops before it is registered with the job of another queue that it waits for."""
+    link = await connected(queue)
+    call_before = link.transport.call
+
+    async def call(given: Call[Any]):
+        if given.function == "depend" and (await queue.get_job_counts()).waiting_children:
+            raise GlideMQConnectionError("stopped")
+        return await call_before(given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link.transport, "call", call)
+        with pytest.raises(GlideMQConnectionError):
+            await queue.add("last", depends_on=[first], job_id="last")
+    last = await queue.get_job("last")
+    assert last is not None
+    return last
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("ended", [False, True])
+async def test_repeated_add_registers_the_job(
+    worker_for: WorkerFor, url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, ended: bool, bulk: bool
+):
+    async with Queue(f"{queue.name}-e", url) as other:
+        first, third = await other.add_bulk([("first", None), ("third", None)])
+        last = await add_without_registering(queue, first, monkeypatch)
+        options: Any = {"depends_on": [first, third], "job_id": "last"}  # `third` was not given before
+        run = Handler()
+        for is_repeated in (not ended, ended):
+            if is_repeated:
+                (again,) = await queue.add_bulk([("n", 0, options)]) if bulk else [await queue.add("n", 0, **options)]
+                assert again.outcome == "duplicate"
+            else:
+                async with Worker(other.name, run, url):
+                    await with_timeout(asyncio.gather(first.wait_until_finished(), third.wait_until_finished()))
+        async with worker_for(run):
+            await with_timeout(last.wait_until_finished())
+        assert run.ran == ["first", "third", "last"]
+
+
 async def test_client_that_stops_before_registering_is_repaired(
     url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     async with Queue(f"{queue.name}-e", url) as other:
         first = await other.add("first")
-        link = await queue._connected()
-        call_before = link.transport.call
-
-        async def call(given: Call[Any]) -> Any:
-            if given.function == "depend" and (await queue.get_job_counts()).waiting_children:
-                raise GlideMQConnectionError("stopped")
-            return await call_before(given)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(link.transport, "call", call)
-            with pytest.raises(GlideMQConnectionError):
-                await queue.add("last", depends_on=[first], job_id="last")
+        last = await add_without_registering(queue, first, monkeypatch)
         async with Worker(other.name, Handler(), url):
             await with_timeout(first.wait_until_finished())
-        last = await queue.get_job("last")
-        assert last is not None
         assert await last.get_state() == JobState.WAITING_CHILDREN
-        task = WaitingParentsTask(link=link, outbox_pending=lambda: None, age=0)
-        await task.run_once()
-        assert await last.get_state() == JobState.WAITING
-        await task.run_once()
-        assert await last.get_state() == JobState.WAITING
+        for _ in range(2):
+            await check_parents(queue)
+            assert await last.get_state() == JobState.WAITING
         assert (await queue.get_job_counts()).waiting == 1
-
-
-async def test_failed_dependency_keeps_the_job_waiting_until_a_retry(url: str, queue: Queue, earlier: Queue) -> None:
-    first = await earlier.add("first", "fail")
-    last = await queue.add("last", depends_on=[first])
-    run = Handler()
-    worker = Worker(earlier.name, run, url)
-    events = EventRecorder(worker)
-    async with worker, Worker(queue.name, run, url):
-        await with_timeout(events.wait("failed"))
-        async with asyncio.timeout(PATIENCE):
-            while not (found := await last.get_dependencies())[0].failed_reason:  # noqa: ASYNC110  no event
-                await asyncio.sleep(0.01)
-        assert found == [Dependency(earlier.name, first.id, "failed", True, "broken")]
-        assert await state_of(queue, last) == JobState.WAITING_CHILDREN
-        run.healthy = True
-        failed = await earlier.get_job(first.id)
-        assert failed is not None
-        await failed.retry()
-        assert await with_timeout(last.wait_until_finished()) == "last!"
-    assert run.ran == ["first", "first", "last"]
-    assert await last.get_dependencies() == [Dependency(earlier.name, first.id, "completed", False, None)]
-
-
-@pytest.mark.parametrize(
-    ("policy", "ends"),
-    [("fail", {"failed"}), ("ignore", {"waiting", "completed"}), ("remove", {"waiting", "completed"})],
-)
-async def test_policy_for_a_failed_dependency(
-    url: str, queue: Queue, policy: Any, ends: set[str], earlier: Queue
-) -> None:
-    first = await earlier.add("first", "fail")
-    after = await queue.add("after", depends_on=[first], on_dependency_failure=policy)
-    worker = Worker(earlier.name, Handler(), url)
-    events = EventRecorder(worker)
-    async with worker:
-        await with_timeout(events.wait("failed"))
-        async with asyncio.timeout(PATIENCE):
-            while await state_of(queue, after) == JobState.WAITING_CHILDREN:  # noqa: ASYNC110  no event
-                await asyncio.sleep(0.01)
-    late = await queue.add("late", depends_on=[first], on_dependency_failure=policy)
-    for job in (after, late):
-        assert await state_of(queue, job) in ends
-        found = await job.get_dependencies()
-        expected = [] if policy == "remove" else [Dependency(earlier.name, first.id, "failed", False, "broken")]
-        assert found == expected
-        if policy == "fail":
-            failed = await queue.get_job(job.id)
-            assert failed is not None
-            assert (failed.failed_reason or "").startswith("dependency glide:{"), failed.failed_reason
-            assert (failed.failed_reason or "").endswith(f":{first.id} failed: broken")
-            assert (await queue.get_failures(reason="child_failed", name=job.name))[0].job_id == job.id
-
-
-async def test_removed_dependency_counts_as_failed(queue: Queue) -> None:
-    first = await queue.add("first")
-    last = await queue.add("last", depends_on=[first.id])
-    free = await queue.add("free", depends_on=[first.id], on_dependency_failure="ignore")
-    await first.remove()
-    assert await state_of(queue, last) == JobState.WAITING_CHILDREN
-    assert await last.get_dependencies() == [Dependency(queue.name, first.id, "failed", True, "removed")]
-    assert await state_of(queue, free) == JobState.WAITING
-
-
-async def test_remove_dependency_releases_the_job_once(url: str, queue: Queue, earlier: Queue) -> None:
-    first, second = await earlier.add("first"), await earlier.add("second")
-    last = await queue.add("last", depends_on=[first, second])
-    assert await last.remove_dependency(first)
-    assert await state_of(queue, last) == JobState.WAITING_CHILDREN
-    assert not await last.remove_dependency((earlier.name, first.id))
-    assert await last.remove_dependency(JobRef(earlier.name, second.id))
-    assert await state_of(queue, last) == JobState.WAITING
-    with pytest.raises(JobStateError, match="no dependency 'x'"):
-        await last.remove_dependency("x")
-    run = Handler()
-    async with Worker(earlier.name, run, url, concurrency=1), Worker(queue.name, run, url, concurrency=1):
-        for job in (first, second, last):
-            await with_timeout(job.wait_until_finished())
-    assert sorted(run.ran) == ["first", "last", "second"]
-    await last.remove()
-    with pytest.raises(JobNotFoundError):
-        await last.remove_dependency(first)
-
-
-async def test_bulk_in_any_order(url: str, queue: Queue) -> None:
-    last, middle, first, free = await queue.add_bulk(
-        [
-            ("last", None, {"depends_on": ["middle", "first"], "job_id": "last"}),
-            ("middle", None, {"depends_on": [(queue.name, "first")], "job_id": "middle"}),
-            ("first", None, {"job_id": "first"}),
-            ("free", None),
-        ]
-    )
-    assert [job.name for job in (last, middle, first, free)] == ["last", "middle", "first", "free"]
-    assert (last.id, middle.id) == ("last", "middle")
-    run = Handler()
-    async with Worker(queue.name, run, url, concurrency=4):
-        await with_timeout(last.wait_until_finished())
-    assert [name for name in run.ran if name != "free"] == ["first", "middle", "last"]
-
-
-async def test_large_bulk_with_dependencies_across_chunks(queue: Queue) -> None:
-    jobs = [(f"n{i}", None, {"job_id": f"j{i}", "depends_on": [f"j{i + 1}"]}) for i in range(600)]
-    added = await queue.add_bulk([*jobs, ("root", None, {"job_id": "j600"})])
-    assert [job.id for job in added] == [f"j{i}" for i in range(601)]
-    counts = await queue.get_job_counts()
-    assert (counts.waiting, counts.waiting_children) == (1, 600)
-
-
-@pytest.mark.parametrize("needs", [{"a": ["a"]}, {"a": ["b"], "b": ["a"]}])
-async def test_cycle_within_a_bulk_is_rejected(queue: Queue, needs: dict[str, list[str]]) -> None:
-    with pytest.raises(GlideMQValidationError, match=r"jobs\[0\]\.depends_on.*cycle"):
-        await queue.add_bulk([(name, None, {"job_id": name, "depends_on": deps}) for name, deps in needs.items()])
-    assert await queue.count() == 0
-
-
-async def test_unknown_dependency_in_a_bulk(queue: Queue) -> None:
-    with pytest.raises(BulkAddError) as failed:
-        await queue.add_bulk([("a", None, {"depends_on": ["nobody"]}), ("b", None)])
-    bad, good = failed.value.results
-    assert isinstance(bad, JobNotFoundError)
-    assert isinstance(good, Job)
-
-
-async def test_dependencies_of_a_queue_of_an_older_build_are_gated(queue: Queue) -> None:
-    first = await queue.add("first")
-    assert await queue.get_features() == {}
-    await queue.add("last", depends_on=[first.id])
-    assert await queue.get_features() == {"dependencies": "0.2.0"}
-
-
-async def test_options_that_do_not_combine(url: str, queue: Queue) -> None:
-    with pytest.raises(GlideMQValidationError, match="requires 'depends_on'"):
-        await queue.add("x", on_dependency_failure="fail")
-    for value in ("1", [], [1], [("q",)], JobRef("q", "1"), {"queue": "q", "id": "1"}, ["x"] * 1_001):
-        with pytest.raises(GlideMQValidationError, match="depends_on"):
-            await queue.add("x", depends_on=value)  # type: ignore[arg-type]
-    with pytest.raises(GlideMQValidationError, match="depends_on"):
-        Queue("q", url, default_job_options={"depends_on": ["1"]})
-    with pytest.raises(GlideMQValidationError, match="depends_on"):
-        await queue.upsert_job_scheduler("s", every=1_000, template={"options": {"depends_on": ["1"]}})
-    with pytest.raises(GlideMQValidationError, match="state"):
-        await (await queue.add("x")).get_dependencies("done")  # type: ignore[arg-type]
-
-
-async def test_many_jobs_wait_for_one(queue: Queue, url: str) -> None:
-    first = await queue.add("first")
-    added = await queue.add_bulk([("w", None, {"depends_on": [first.id]}) for _ in range(300)])
-    assert len(await first.get_parents()) == 300
-    run = Handler()
-    async with Worker(queue.name, run, url, concurrency=50):
-        for job in added:
-            await with_timeout(job.wait_until_finished())
-    assert run.ran == ["first", *["w"] * 300]
-
-
-async def test_replacing_job_waits_for_its_dependencies_and_for_the_started_job(url: str, queue: Queue) -> None:
-    gate = Gate()
-    once: Any = {"deduplication": {"id": "report", "replace": True}}
-    started = await queue.add("report", 1, **once)
-    async with Worker(queue.name, gate, url, concurrency=1):
-        await gate.next()
-        first = await queue.add("first")
-        later = await queue.add("report", 2, depends_on=[first.id], **once)
-        assert {each.id for each in await later.get_dependencies("open")} == {started.id, first.id}
-        gate.open()
-        assert await with_timeout(later.wait_until_finished()) == 2
-    assert [job.name for job in gate.begun] == ["report", "first", "report"]
-
-
-async def test_rank_applies_when_the_job_is_released(url: str, queue: Queue) -> None:
-    first = await queue.add("first")
-    await queue.add("low")
-    high = await queue.add("high", depends_on=[first.id], rank=500_000)
-    assert await high.remove_dependency(first.id)
-    run = Handler()
-    worker = Worker(queue.name, run, url, concurrency=1)
-    events = EventRecorder(worker)
-    async with worker:
-        await with_timeout(events.wait("drained"))
-    assert run.ran == ["high", "first", "low"]

@@ -1,9 +1,6 @@
 """Durable flows: an add returns only when all jobs of the flow survive the failures that the option names."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,20 +11,19 @@ from glidemq_py import (
     DurabilityError,
     FlowJob,
     FlowProducer,
+    GlideMQValidationError,
     JobNode,
     Queue,
-    UnsupportedOptionError,
     sync,
 )
-from glidemq_py._api import flow_producer
-from glidemq_py._features.durability.adding import FlowWait
 from glidemq_py.testing import ServerProcess
-
-Start = Callable[..., ServerProcess]
+from tests.inside import Marks
+from tests.inside import durability_adding as adding
+from tests.server.worker_support import StartServer
 
 
 @pytest.fixture
-def server(private_server: Start) -> ServerProcess:
+def server(private_server: StartServer) -> ServerProcess:
     return private_server(appendonly="yes", appendfsync="everysec")
 
 
@@ -44,7 +40,7 @@ async def waits_of(server: ServerProcess) -> int:
 
 
 @pytest.mark.parametrize("queues", [["a"], ["a", "b"]], ids=["one call", "steps"])
-async def test_durable_flow_survives_a_killed_server(server: ServerProcess, queues: list[str]) -> None:
+async def test_durable_flow_survives_a_killed_server(server: ServerProcess, queues: list[str]):
     async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
         node = await producer.add(tree(*queues))
         assert await waits_of(server) >= 2 * len(queues)
@@ -56,7 +52,7 @@ async def test_durable_flow_survives_a_killed_server(server: ServerProcess, queu
         assert await waits_of(server) == before
 
 
-async def test_durable_dag_and_large_flow(server: ServerProcess) -> None:
+async def test_durable_dag_and_large_flow(server: ServerProcess):
     async with FlowProducer(server.url) as producer, Queue("a", server.url) as queue:
         nodes: list[dict[str, Any]] = [
             {"name": "first", "queue": "a"},
@@ -71,19 +67,19 @@ async def test_durable_dag_and_large_flow(server: ServerProcess) -> None:
 @pytest.mark.parametrize("queues", [["a"], ["a", "b"]], ids=["one call", "steps"])
 async def test_lost_call_of_a_flow_is_reported(
     server: ServerProcess, queues: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    confirm = FlowWait.confirm_all
+):
+    confirm = Marks.confirm
 
-    async def lose(waits: Sequence[FlowWait]) -> list[str]:
+    async def lose(*given: Any) -> list[tuple[Any, str]]:
         with server.client() as resp:
             keys = resp.keys(f"glide:{{{queues[-1]}}}:durable:*")
             assert keys
             resp.execute("DEL", *keys)
-        return await confirm(waits)
+        return await confirm(*given)
 
     async with FlowProducer(server.url, durable=True) as producer:
         await producer.add(tree(*queues))
-        monkeypatch.setattr(FlowWait, "confirm_all", staticmethod(lose))
+        monkeypatch.setattr(Marks, "confirm", lose)
         with pytest.raises(DurabilityError, match="lost") as failed:
             await producer.add(tree(*queues))
         assert failed.value.job_id is not None
@@ -93,21 +89,21 @@ async def test_lost_call_of_a_flow_is_reported(
         assert several.value.unconfirmed == 2
 
 
-async def test_one_wait_per_queue_confirms_a_bulk_of_flows(server: ServerProcess) -> None:
+async def test_one_wait_per_queue_confirms_a_bulk_of_flows(server: ServerProcess):
     async with FlowProducer(server.url, durable=True) as producer:
         assert len(await producer.add_bulk(tree("a") for _ in range(40))) == 40
         assert await waits_of(server) <= 4
 
 
-async def test_durable_flow_without_append_only_file_is_rejected(private_server: Start) -> None:
+async def test_durable_flow_without_append_only_file_is_rejected(private_server: StartServer):
     server = private_server()
     async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
-        with pytest.raises(UnsupportedOptionError, match="durable"):
+        with pytest.raises(GlideMQValidationError, match="durable"):
             await producer.add(tree("a"))
         assert await queue.count() == 0
 
 
-async def test_durable_flow_of_blocking_code(server: ServerProcess) -> None:
+async def test_durable_flow_of_blocking_code(server: ServerProcess):
     def add() -> str:
         with sync.FlowProducer(server.url, durable=True) as producer:
             return producer.add(tree("a", "b")).job.id
@@ -117,7 +113,7 @@ async def test_durable_flow_of_blocking_code(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-async def test_blocking_code_has_one_connection_for_the_waits_of_all_queues(server: ServerProcess) -> None:
+async def test_blocking_code_has_one_connection_for_the_waits_of_all_queues(server: ServerProcess):
     def add() -> int:
         queues = [f"q{number}" for number in range(10)]
         with (
@@ -136,15 +132,13 @@ async def test_blocking_code_has_one_connection_for_the_waits_of_all_queues(serv
     assert await asyncio.to_thread(add) <= 8  # after the connection was closed
 
 
-async def test_marks_of_a_long_bulk_of_flows_are_renewed(
-    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_marks_of_a_long_bulk_of_flows_are_renewed(server: ServerProcess, monkeypatch: pytest.MonkeyPatch):
     """The first trees are nine minutes old when the last one is added."""
-    monkeypatch.setattr(flow_producer, "RENEW_S", 0.0)
-    confirm, send, lives, trees = FlowWait.confirm_all, FlowProducer._add_tree, list[int](), 0
+    monkeypatch.setattr(adding, "RENEW_S", 0.0)
+    confirm, send, lives, trees = Marks.confirm, FlowProducer._add, list[int](), 0
     with server.client() as resp:
 
-        async def send_later(self: FlowProducer, *arguments: Any) -> JobNode:
+        async def send_later(self: FlowProducer, *arguments: Any) -> int:
             nonlocal trees
             trees += 1
             if trees == 3:
@@ -152,19 +146,19 @@ async def test_marks_of_a_long_bulk_of_flows_are_renewed(
                     resp.execute("EXPIRE", key, 60)
             return await send(self, *arguments)
 
-        async def look(waits: Sequence[FlowWait]) -> list[str]:
+        async def look(*given: Any) -> list[tuple[Any, str]]:
             lives.extend(resp.execute("TTL", key) for key in resp.keys("glide:{*}:durable:*"))
-            return await confirm(waits)
+            return await confirm(*given)
 
-        monkeypatch.setattr(FlowProducer, "_add_tree", send_later)
-        monkeypatch.setattr(FlowWait, "confirm_all", staticmethod(look))
+        monkeypatch.setattr(FlowProducer, "_add", send_later)
+        monkeypatch.setattr(Marks, "confirm", look)
         async with FlowProducer(server.url, durable=True) as producer:
             assert len(await producer.add_bulk(tree("a") for _ in range(4))) == 4
     assert len(lives) == 4
     assert min(lives) > 300
 
 
-async def test_a_rejected_tree_does_not_make_the_others_lost(server: ServerProcess) -> None:
+async def test_a_rejected_tree_does_not_make_the_others_lost(server: ServerProcess):
     async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
         await queue.add("taken", job_id="taken")
         trees = [FlowJob("root", "a", None, {"job_id": name}) for name in ("first", "taken", "third")]
@@ -177,11 +171,13 @@ async def test_a_rejected_tree_does_not_make_the_others_lost(server: ServerProce
         assert isinstance(rejected, DuplicateJobError)
 
 
-async def test_a_durable_flow_is_routed_again(server: ServerProcess) -> None:
+async def test_a_durable_flow_is_routed_again(server: ServerProcess):
     """The producer finds out by its refused call that the queue has partitions, and waits for those."""
-    async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
-        await producer.add(tree("a"))
-        await queue.set_partitions(3)
+    async with (
+        FlowProducer(server.url, durable=True) as producer,
+        Queue("a", server.url, partitions=3) as queue,
+    ):
+        await producer.connect()
         children = [FlowJob("child", "a", number, {"job_id": f"child-{number}"}) for number in range(12)]
         before = await waits_of(server)
         node = await producer.add(FlowJob("root", "a", None, None, children))
@@ -190,4 +186,4 @@ async def test_a_durable_flow_is_routed_again(server: ServerProcess) -> None:
         assert await waits_of(server) > before
         server.restart(kill=True)
         assert await node.job.get_state() == "waiting-children"
-        assert (await queue.get_job_counts()).waiting == 3 + 12
+        assert (await queue.get_job_counts()).waiting == 12

@@ -3,8 +3,6 @@ children that end before the rest of their flow is added. An accepted flow runs 
 at all, and no parent runs before its children.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import signal
@@ -28,12 +26,10 @@ from glidemq_py import (
     ServerOutOfMemoryError,
     Worker,
 )
-from glidemq_py._core.calls import Call
-from glidemq_py._features.flows.calls import flow_step, flow_withdraw
-from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
+from tests.inside import Call, connected, finish_flows, flow_step, flow_withdraw, set_transport
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import with_timeout
+from tests.server.worker_support import WorkerFor, with_timeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
@@ -47,12 +43,12 @@ class Killed(BaseException):
 class Deadly:
     """A transport that kills its user before or after its n-th call, or waits before it."""
 
-    def __init__(self, transport: Any, number: int, *, after: bool = False, gate: asyncio.Event | None = None) -> None:
+    def __init__(self, transport: Any, number: int, *, after: bool = False, gate: asyncio.Event | None = None):
         self._transport, self._number, self._after, self._gate = transport, number, after, gate
         self.calls: list[str] = []
         self.there = asyncio.Event()
 
-    async def call(self, call: Call[Any]) -> Any:
+    async def call(self, call: Call[Any]):
         self.calls.append(call.function)
         here = len(self.calls) == self._number
         if here and self._gate is not None:
@@ -65,14 +61,14 @@ class Deadly:
             raise Killed
         return reply
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         return getattr(self._transport, name)
 
 
 class Counting:
     """Counts how often each job ran, and who ran before all of its children had."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ran: Counter[tuple[str, str]] = Counter()
         self.early: list[str] = []
 
@@ -99,11 +95,11 @@ def shapes(a: str, b: str) -> dict[str, tuple[FlowJob, int]]:
     }
 
 
-async def all_done(*queues: Queue) -> None:
+async def all_done(*queues: Queue):
     """Wait until no flow is unfinished and every outbox is empty."""
     while True:
         counts = [await queue.get_job_counts() for queue in queues]
-        links = [await queue._connected() for queue in queues]
+        links = [await connected(queue) for queue in queues]
         pending = [await link.transport.command("XLEN", f"{link.keys.stem}outbox") for link in links]
         if not any(each.unfinished for each in counts) and not any(pending):
             return
@@ -112,7 +108,7 @@ async def all_done(*queues: Queue) -> None:
 
 async def finish(queue: Queue) -> int:
     """Run the maintenance task for unfinished flows once."""
-    return await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once()
+    return await finish_flows(queue)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +118,7 @@ async def finish(queue: Queue) -> int:
         *(("wide", False, True), ("wide", True, False), ("nested", False, False), ("nested", True, True)),
     ],
 )
-async def test_producer_dies_between_two_calls(
-    url: str, queue_name: str, shape: str, at_work: bool, after: bool
-) -> None:
+async def test_producer_dies_between_two_calls(url: str, queue_name: str, shape: str, at_work: bool, after: bool):
     """Before the commit nothing has happened; afterwards all of it happens, each job once, parents last."""
     for number in itertools.count(1):
         a, b = f"{queue_name}-{number}", f"{queue_name}-{number}-b"
@@ -132,7 +126,7 @@ async def test_producer_dies_between_two_calls(
         handler = Counting()
         workers = [Worker(name, handler, url, concurrency=20) for name in (a, b)]
         async with FlowProducer(url) as flows, Queue(a, url) as first, Queue(b, url) as second:
-            transport = flows._transport = Deadly(await flows._connected(), number, after=after)  # type: ignore[assignment]
+            transport = set_transport(flows, Deadly(await connected(flows), number, after=after))
             if at_work:
                 await asyncio.gather(*(worker.start() for worker in workers))
             try:
@@ -162,11 +156,12 @@ async def test_producer_dies_between_two_calls(
 PRODUCER = """
 import asyncio, os, signal, sys
 from glidemq_py import FlowJob, FlowProducer
+from tests.inside import connected, set_transport
 
 async def main(url, queue, number):
     leaves = [FlowJob("job", f"{queue}{'-b' if i % 2 else ''}", 0) for i in range(250)]
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
+        transport = await connected(flows)
         call, calls = transport.call, 0
         class Deadly:
             async def call(self, one):
@@ -177,7 +172,7 @@ async def main(url, queue, number):
                 return await call(one)
             def __getattr__(self, name):
                 return getattr(transport, name)
-        flows._transport = Deadly()  # type: ignore[assignment]
+        set_transport(flows, Deadly())
         await flows.add(FlowJob("job", queue, 250, {"job_id": "root"}, leaves))
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
@@ -185,7 +180,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 @pytest.mark.parametrize("number", [3, 4, 6, 8])
-async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, number: int) -> None:
+async def test_killed_producer_leaves_all_or_nothing(worker_for: WorkerFor, url: str, queue_name: str, number: int):
     """SIGKILL, in earnest: before the flow is written down, before its first step, in the middle, before the last."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PRODUCER, url, queue_name, str(number), cwd=Path(__file__).parents[3]
@@ -194,7 +189,7 @@ async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, 
     handler, other = Counting(), f"{queue_name}-b"
     async with Queue(queue_name, url) as first, Queue(other, url) as second:
         assert await finish(first) == (0 if number == 3 else 1)
-        async with Worker(queue_name, handler, url, concurrency=20), Worker(other, handler, url, concurrency=20):
+        async with worker_for(handler, concurrency=20), Worker(other, handler, url, concurrency=20):
             await with_timeout(all_done(first, second))
         assert handler.early == []
         assert len(handler.ran) == (0 if number == 3 else 251)
@@ -203,7 +198,7 @@ async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, 
 
 @pytest.mark.parametrize("function", ["flow_reserve", "flow_stage", "flow_add", "flow_done"])
 @pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
-async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str, at_work: bool) -> None:
+async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str, at_work: bool):
     """The connection ends after the call and before its reply: an idempotent call is repeated, others raise
     AmbiguousResultError.
     """
@@ -211,7 +206,7 @@ async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, 
     flow, size = shapes(a, b)["nested"]
     handler = Counting()
     workers = [Worker(name, handler, url, concurrency=20) for name in (a, b)]
-    with LossyProxy(server.port) as proxy:
+    with LossyProxy(server.url) as proxy:
         async with FlowProducer(proxy.url) as flows, Queue(a, url) as first, Queue(b, url) as second:
             if at_work:
                 await asyncio.gather(*(worker.start() for worker in workers))
@@ -244,12 +239,14 @@ def with_ids(a: str, b: str, root: str | None = "root") -> FlowJob:
 
 
 @pytest.mark.parametrize("other", ["", "-b"], ids=["one queue", "two queues"])
-async def test_concurrent_adds_of_the_same_flow(url: str, queue_name: str, queue: Queue, other: str) -> None:
+async def test_concurrent_adds_of_the_same_flow(
+    worker_for: WorkerFor, url: str, queue_name: str, queue: Queue, other: str
+):
     """One of them adds the whole flow; the other one is rejected and adds nothing."""
     handler, second = Counting(), f"{queue_name}{other}"
     async with (
         FlowProducer(url) as one, FlowProducer(url) as two, Queue(second, url) as leaves,
-        Worker(queue_name, handler, url, concurrency=20), Worker(second, handler, url, concurrency=20),
+        worker_for(handler, concurrency=20), Worker(second, handler, url, concurrency=20),
     ):  # fmt: skip
         both = [producer.add(with_ids(queue_name, second)) for producer in (one, two)]
         results = await asyncio.gather(*both, return_exceptions=True)
@@ -263,39 +260,51 @@ async def test_concurrent_adds_of_the_same_flow(url: str, queue_name: str, queue
 
 
 @pytest.mark.parametrize("number", [3, 4])
-async def test_flow_is_added_again_after_producer_died(url: str, queue_name: str, queue: Queue, number: int) -> None:
+async def test_flow_is_added_again_after_producer_died(
+    worker_for: WorkerFor, url: str, queue_name: str, queue: Queue, number: int
+):
     """The first complete flow wins; the other one is rejected, or removed by the maintenance task."""
     handler = Counting()
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
-        flows._transport = Deadly(transport, number)  # type: ignore[assignment]
+        transport = await connected(flows)
+        set_transport(flows, Deadly(transport, number))
         with pytest.raises(Killed):
             await flows.add(with_ids(queue_name, queue_name))
-        flows._transport = transport  # type: ignore[assignment]
+        set_transport(flows, transport)
         if number == 3:  # before its first step
             await flows.add(with_ids(queue_name, queue_name))
         else:
             with pytest.raises(DuplicateJobError):
                 await flows.add(with_ids(queue_name, queue_name))
         assert await finish(queue) == 1
-    async with Worker(queue_name, handler, url, concurrency=20):
+    async with worker_for(handler, concurrency=20):
         await with_timeout(all_done(queue))
     assert (len(handler.ran), handler.early) == (156, [])
 
 
-async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, queue: Queue) -> None:
-    """A job of a graph that cannot be added fails all jobs that depend on it, and no other."""
+@pytest.mark.parametrize("is_child", [False, True])
+async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, queue: Queue, is_child: bool):
+    """A job of a graph that cannot be added fails all jobs that depend on it, and no other.
+
+    The job that has the id may be a child of an earlier job with the id of its parent.
+    """
     gate = asyncio.Event()
     async with FlowProducer(url) as flows:
-        transport = flows._transport = Deadly(await flows._connected(), 4, gate=gate)  # type: ignore[assignment]
+        transport = set_transport(flows, Deadly(await connected(flows), 3, gate=gate))
         nodes: list[dict[str, Any]] = [
             {"name": "taken", "queue": queue_name, "options": {"job_id": "taken"}},
             *({"name": f"filler {i}", "queue": queue_name} for i in range(150)),
-            *({"name": f"waits {i}", "queue": queue_name, "deps": ["taken"]} for i in range(2)),
+            *(
+                {"name": f"waits {i}", "queue": queue_name, "deps": ["taken"], "options": {"job_id": f"w{i}"}}
+                for i in range(2)
+            ),
         ]
         adding = asyncio.create_task(flows.add_dag(nodes))
         await with_timeout(transport.there.wait())
-        stranger = await queue.add("stranger", job_id="taken")
+        earlier = await queue.add("earlier", job_id="w0")
+        options: Any = {"parent": earlier} if is_child else {}
+        stranger = await queue.add("stranger", job_id="taken", **options)
+        await earlier.remove()
         gate.set()
         jobs = await adding
         for name in ("waits 0", "waits 1"):
@@ -312,8 +321,8 @@ async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, qu
 @pytest.mark.parametrize("how", ["remove", "revoke"])
 @pytest.mark.parametrize("number", [4, 5, 6])
 async def test_children_finish_before_the_flow_is_complete(
-    url: str, queue_name: str, queue: Queue, number: int, how: str, policy: Any, end: int | None
-) -> None:
+    worker_for: WorkerFor, url: str, queue_name: str, queue: Queue, number: int, how: str, policy: Any, end: int | None
+):
     """The parent is notified and does not continue before its other children exist."""
     middle = [job(queue_name, [job(queue_name)], job_id=f"m{i}", on_failure=policy) for i in range(60)]
     flow = FlowJob("root", queue_name, 1, {"job_id": "r"}, [*middle, job(queue_name, [job(queue_name)] * 50)])
@@ -325,8 +334,8 @@ async def test_children_finish_before_the_flow_is_complete(
             return 1 + seen[0]
         return 1
 
-    async with FlowProducer(url) as flows, Worker(queue_name, handle, url, concurrency=10):
-        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)  # type: ignore[assignment]
+    async with FlowProducer(url) as flows, worker_for(handle, concurrency=10):
+        transport = set_transport(flows, Deadly(await connected(flows), number, gate=gate))
         adding = asyncio.create_task(flows.add(flow))
         await with_timeout(transport.there.wait())
         for i in range(60):
@@ -347,14 +356,12 @@ async def test_children_finish_before_the_flow_is_complete(
 
 @pytest.mark.parametrize("number", [4, 5, 6])
 @pytest.mark.parametrize("what", ["remove the root", "obliterate"])
-async def test_jobs_removed_during_add_leave_no_keys(
-    url: str, queue_name: str, queue: Queue, number: int, what: str
-) -> None:
+async def test_jobs_removed_during_add_leave_no_keys(url: str, queue_name: str, queue: Queue, number: int, what: str):
     """No key of a parent that is gone comes back (`clean_check` looks)."""
     gate = asyncio.Event()
     middle = [job(queue_name, [job(queue_name)] * 3) for _ in range(120)]
     async with FlowProducer(url) as flows:
-        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)  # type: ignore[assignment]
+        transport = set_transport(flows, Deadly(await connected(flows), number, gate=gate))
         adding = asyncio.create_task(flows.add(FlowJob("root", queue_name, 1, {"job_id": "r"}, middle)))
         await with_timeout(transport.there.wait())
         await (queue.remove("r") if what == "remove the root" else queue.obliterate())
@@ -364,7 +371,7 @@ async def test_jobs_removed_during_add_leave_no_keys(
     assert (await queue.check()).findings == ()
 
 
-async def test_step_markers_expire_within_minutes(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_step_markers_expire_within_minutes(url: str, queue_name: str, resp: RespClient):
     """Every flow of several queues leaves one in each: for minutes, not for a week."""
     other = f"{queue_name}-b"
     async with FlowProducer(url) as flows:
@@ -377,43 +384,43 @@ async def test_step_markers_expire_within_minutes(url: str, queue_name: str, res
         assert resp.keys(f"glide:{{{name}}}:flow*") == []
 
 
-async def test_server_out_of_memory_during_add(url: str, queue_name: str, queue: Queue) -> None:
+async def test_server_out_of_memory_during_add(worker_for: WorkerFor, url: str, queue_name: str, queue: Queue):
     """It is not "nothing was added": the flow is written down, and done when there is room again."""
     handler = Counting()
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
+        transport = await connected(flows)
 
         class Full:
             steps = 0
 
-            async def call(self, call: Call[Any]) -> Any:
+            async def call(self, call: Call[Any]):
                 self.steps += call.function == "flow_add"
                 if self.steps == 2:
                     raise ServerOutOfMemoryError
                 return await transport.call(call)
 
-            def __getattr__(self, name: str) -> Any:
+            def __getattr__(self, name: str):
                 return getattr(transport, name)
 
-        flows._transport = Full()  # type: ignore[assignment]
+        set_transport(flows, Full())
         with pytest.raises(AmbiguousResultError, match="accepted"):
             await flows.add(with_ids(queue_name, queue_name))
-        flows._transport = transport  # type: ignore[assignment]
+        set_transport(flows, transport)
     assert await finish(queue) == 1
-    async with Worker(queue_name, handler, url, concurrency=20):
+    async with worker_for(handler, concurrency=20):
         await with_timeout(all_done(queue))
     assert (len(handler.ran), handler.early) == (156, [])
 
 
-async def test_unfinishable_flow_does_not_block_others(url: str, queue_name: str, queue: Queue) -> None:
-    link = await queue._connected()
+async def test_unfinishable_flow_does_not_block_others(url: str, queue_name: str, queue: Queue):
+    link = await connected(queue)
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
+        transport = await connected(flows)
         for i in range(6):
-            flows._transport = Deadly(transport, 3)  # type: ignore[assignment]
+            set_transport(flows, Deadly(transport, 3))
             with pytest.raises(Killed):
                 await flows.add(with_ids(queue_name, queue_name, f"root-{i}" if i else None))
-        flows._transport = transport  # type: ignore[assignment]
+        set_transport(flows, transport)
     tokens = [field.decode() for field in await link.transport.command("HKEYS", f"{link.keys.stem}flows")]
     await link.transport.command("LSET", f"{link.keys.stem}flow:{tokens[0]}", "1", "junk")
     with pytest.raises(GlideMQError):
@@ -425,57 +432,55 @@ async def test_unfinishable_flow_does_not_block_others(url: str, queue_name: str
 class FullAt:
     """A transport to a server that is full at the n-th call of a function."""
 
-    def __init__(self, transport: Any, function: str, number: int) -> None:
+    def __init__(self, transport: Any, function: str, number: int):
         self._transport, self._function, self._left = transport, function, number
 
-    async def call(self, call: Call[Any]) -> Any:
+    async def call(self, call: Call[Any]):
         if call.function == self._function:
             self._left -= 1
             if not self._left:
                 raise ServerOutOfMemoryError
         return await self._transport.call(call)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         return getattr(self._transport, name)
 
 
 @pytest.mark.parametrize(("function", "number"), [("flow_stage", 1), ("flow_stage", 2), ("flow_add", 1)])
 async def test_flow_rejected_by_a_full_server_leaves_nothing(
     url: str, queue_name: str, queue: Queue, resp: RespClient, function: str, number: int
-) -> None:
+):
     """Until its first step is executed, a flow that was committed can be withdrawn."""
     leaves = [FlowJob("leaf", f"{queue_name}-b", "x" * 2_000, {"job_id": f"leaf-{i}"}) for i in range(700)]
     flow = FlowJob("root", queue_name, None, {"job_id": "root"}, leaves)
     async with FlowProducer(url) as flows, Queue(f"{queue_name}-b", url) as other:
-        transport = await flows._connected()
-        flows._transport = FullAt(transport, function, number)  # type: ignore[assignment]
+        transport = await connected(flows)
+        set_transport(flows, FullAt(transport, function, number))
         with pytest.raises(ServerOutOfMemoryError):
             await flows.add(flow)
         assert resp.keys(f"glide:{{{queue_name}}}:flow:*") == resp.keys(f"glide:{{{queue_name}}}:flows") == []
         assert await finish(queue) == 0
         assert (await queue.get_job_counts()).total == (await other.get_job_counts()).total == 0
-        flows._transport = transport  # type: ignore[assignment]
+        set_transport(flows, transport)
         await flows.add(flow)
         assert (await queue.get_job_counts()).total + (await other.get_job_counts()).total == 701
         await other.obliterate()
 
 
 @pytest.mark.parametrize("function", ["flow_stage", "flow_add"])
-async def test_call_of_a_withdrawn_flow_that_arrives_late(
-    url: str, queue_name: str, queue: Queue, function: str
-) -> None:
+async def test_call_of_a_withdrawn_flow_that_arrives_late(url: str, queue_name: str, queue: Queue, function: str):
     """The server may read a call after its producer has given up, from a connection that is lost."""
     late: list[Call[Any]] = []
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
+        transport = await connected(flows)
 
         class Late(FullAt):
-            async def call(self, call: Call[Any]) -> Any:
+            async def call(self, call: Call[Any]):
                 if call.function == function:
                     late.append(call)
                 return await super().call(call)
 
-        flows._transport = Late(transport, function, 1)  # type: ignore[assignment]
+        set_transport(flows, Late(transport, function, 1))
         with pytest.raises(ServerOutOfMemoryError):
             await flows.add(with_ids(queue_name, queue_name))
         (call,) = late
@@ -483,17 +488,17 @@ async def test_call_of_a_withdrawn_flow_that_arrives_late(
         assert reply is False if function == "flow_stage" else tuple(cast("Any", reply.refused)) == (1, "withdrawn")
         assert await finish(queue) == 0
         assert (await queue.get_job_counts()).total == 0
-        flows._transport = transport  # type: ignore[assignment]
+        set_transport(flows, transport)
         await flows.add(with_ids(queue_name, queue_name))
 
 
-async def test_worker_that_has_read_a_withdrawn_flow_adds_nothing(url: str, queue_name: str, queue: Queue) -> None:
+async def test_worker_that_has_read_a_withdrawn_flow_adds_nothing(url: str, queue_name: str, queue: Queue):
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
-        flows._transport = Deadly(transport, 3)  # type: ignore[assignment]
+        transport = await connected(flows)
+        set_transport(flows, Deadly(transport, 3))
         with pytest.raises(Killed):
             await flows.add(with_ids(queue_name, queue_name))
-        link = await queue._connected()
+        link = await connected(queue)
         (token,) = await link.transport.command("HKEYS", f"{link.keys.stem}flows")
         step = await link.transport.command("LRANGE", f"{link.keys.stem}flow:{token.decode()}", "0", "1")
         assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
@@ -505,13 +510,13 @@ async def test_worker_that_has_read_a_withdrawn_flow_adds_nothing(url: str, queu
     assert (await queue.get_job_counts()).total == 156
 
 
-async def test_begun_flow_cannot_be_withdrawn(url: str, queue_name: str, queue: Queue) -> None:
+async def test_begun_flow_cannot_be_withdrawn(url: str, queue_name: str, queue: Queue):
     async with FlowProducer(url) as flows:
-        transport = await flows._connected()
-        flows._transport = Deadly(transport, 4)  # type: ignore[assignment]
+        transport = await connected(flows)
+        set_transport(flows, Deadly(transport, 4))
         with pytest.raises(Killed):
             await flows.add(with_ids(queue_name, queue_name))
-        link = await queue._connected()
+        link = await connected(queue)
         (token,) = await link.transport.command("HKEYS", f"{link.keys.stem}flows")
         assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is False
     assert await finish(queue) == 1

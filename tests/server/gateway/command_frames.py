@@ -4,84 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.table import Command, Field, Kind
+from tests.server.gateway.script import frame_of
 
-__all__ = ["EXTREMES", "GOOD", "OTHER_TYPES", "bad_frames", "beyond", "named_in", "random_command", "random_value"]
+__all__ = ["EXTREMES", "OTHER_TYPES", "bad_frames", "beyond", "named_in", "random_command", "random_value"]
 
-GOOD: Final[Mapping[str, Mapping[str, Any]]] = {
-    "Hello": {"protocolVersion": 2, "capabilities": ["pipelining"]},
-    "PUSH": {"queue": "$queue", "name": "n", "data": {"a": 1}, "priority": 5, "maxAttempts": 2, "tags": ["t"]},
-    "PUSHB": {"queue": "$queue", "jobs": [{"data": 1}, {"name": "n", "data": None, "delay": 60_000}]},
-    "PULL": {"queue": "$queue", "timeout": 0, "owner": "w", "lockTtl": 30_000},
-    "PULLB": {"queue": "$queue", "count": 2, "timeout": 0, "owner": "w"},
-    "ACK": {"id": "$active", "token": "$token", "result": {"r": 1}},
-    "ACKB": {"ids": ["$active"], "tokens": ["$token"], "results": [1]},
-    "FAIL": {"id": "$active", "token": "$token", "error": "on purpose", "stack": ["at a"]},
-    "PUSHF": {"jobs": [{"id": "$new", "queue": "$queue", "input": {"name": "n", "data": {"a": 1}}}]},
-    "UpdateParent": {"childId": "$waiting", "parentId": "$delayed"},
-    "RemoveChildDependency": {"id": "$child"},
-    "RemoveUnprocessedChildren": {"id": "$parent"},
-    "GetChildrenValues": {"id": "$parent"},
-    "GetFailedChildrenValues": {"id": "$parent"},
-    "GetIgnoredChildrenFailures": {"id": "$parent"},
-    "GetJob": {"id": "$waiting"},
-    "GetJobByCustomId": {"customId": "$chosen"},
-    "GetState": {"id": "$waiting"},
-    "GetResult": {"id": "$completed"},
-    "GetProgress": {"id": "$active"},
-    "Cancel": {"id": "$waiting"},
-    "Progress": {"id": "$active", "progress": 50, "message": "half"},
-    "Update": {"id": "$waiting", "data": {"b": 2}},
-    "ChangePriority": {"id": "$waiting", "priority": 7},
-    "ChangeDelay": {"id": "$delayed", "delay": 5_000},
-    "MoveToDelayed": {"id": "$active", "token": "$token", "delay": 5_000},
-    "MoveToWaitingChildren": {"id": "$active", "token": "$token"},
-    "WaitJob": {"id": "$completed", "timeout": 10},
-    "Promote": {"id": "$delayed"},
-    "Discard": {"id": "$waiting"},
-    "MoveToWait": {"id": "$active", "token": "$token"},
-    "Clean": {"queue": "$queue", "grace": 0, "state": "completed", "limit": 10},
-    "TrimEvents": {"queue": "$queue", "maxLength": 100},
-    "GetJobs": {"queue": "$queue", "state": ["waiting", "delayed"], "limit": 10, "offset": 0, "asc": False},
-    "PromoteJobs": {"queue": "$queue", "count": 1},
-    "Dlq": {"queue": "$queue", "count": 5, "filter": {"reason": "max_attempts_exceeded"}},
-    "RetryDlq": {"queue": "$queue", "jobId": "$failed"},
-    "RetryCompleted": {"queue": "$queue", "id": "$completed"},
-    "RemoveDlqJob": {"queue": "$queue", "jobId": "$failed"},
-    "SetDlqConfig": {"queue": "$queue", "config": {"autoRetry": True, "maxEntries": 100}},
-    "SetStallConfig": {"queue": "$queue", "config": {"maxStalls": 2, "stallInterval": 30_000}},
-    "Cron": {"name": "$queue", "queue": "$queue", "data": {}, "repeatEvery": 3_600_000, "jobName": "tick"},
-    "CronDelete": {"name": "$cron"},
-    "CronGet": {"name": "$cron"},
-    "JobHeartbeat": {"id": "$active", "token": "$token", "duration": 30_000},
-    "JobHeartbeatB": {"ids": ["$active"], "tokens": ["$token"]},
-    "ExtendLock": {"id": "$active", "token": "$token", "duration": 30_000},
-    "ExtendLocks": {"ids": ["$active"], "tokens": ["$token"], "durations": [30_000]},
-    "RateLimit": {"queue": "$queue", "limit": 1_000, "duration": 1_000, "ttl": 60_000},
-    "SetConcurrency": {"queue": "$queue", "limit": 100},
-    "GetQueueLimits": {"queue": "$queue", "maxJobs": 1},
-    "SetGroupRateLimit": {"queue": "$queue", "groupId": "g", "max": 100, "duration": 1_000},
-    "SetGroupConcurrency": {"queue": "$queue", "groupId": "g", "concurrency": 10},
-    "RateLimitGroup": {"queue": "$queue", "groupId": "g", "duration": 1},
-    "GetDeduplicationJobId": {"queue": "$queue", "deduplicationId": "d"},
-    "RemoveDeduplicationKey": {"queue": "$queue", "deduplicationId": "d"},
-    "RemoveJobDeduplicationKey": {"id": "$waiting"},
-    "AddLog": {"id": "$waiting", "message": "m", "level": "warn"},
-    "GetLogs": {"id": "$waiting", "start": 0, "end": -1},
-    "ClearLogs": {"id": "$waiting", "keepLogs": 1},
-    "RegisterWorker": {"name": "w", "queues": ["$queue"], "workerId": "$worker", "pid": 1},
-    "UnregisterWorker": {"workerId": "$worker"},
-    "ListWorkers": {"queue": "$queue"},
-    "Heartbeat": {"id": "$worker", "activeJobs": 1, "processed": 2, "failed": 0},
-    "AddWebhook": {"url": "https://hooks.invalid/a", "events": ["job.completed"], "queue": "$queue", "secret": "s"},
-    "RemoveWebhook": {"webhookId": "$webhook"},
-    "SetWebhookEnabled": {"id": "$webhook", "enabled": False},
-    "Metrics": {"queue": "$queue", "type": "completed", "start": 0, "end": -1},
-}  # fmt: skip
-"""The fields of a good frame of each command; `$...` are the queue and jobs of that state. Default: the required."""
+_GOOD: Final = {
+    line.partition(" ")[0]: line
+    for line in (Path(__file__).parent / "transcripts" / "bunqueue" / "good_frames.txt")
+    .read_text(encoding="utf-8")
+    .splitlines()
+    if line and not line.startswith("#")
+}
 
 OTHER_TYPES: Final[tuple[Any, ...]] = (True, 7, 1.5, "text", b"bytes", [], ["a"], [1], {}, {"a": 1})
 _FITTING: Final[Mapping[Kind, tuple[type, ...]]] = {
@@ -98,20 +36,10 @@ EXTREMES: Final[tuple[Any, ...]] = (
 
 def good_fields(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a frame that is executed, with the queue and jobs of `values` by name."""
-    fields = GOOD.get(command.name)
-    if fields is None:
-        fields = {field.name: f"${field.name}" for field in command.fields if field.required}
-    return {name: _filled(value, values) for name, value in fields.items()}
-
-
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(value, str) and value.startswith("$"):
-        return values[value[1:]]
-    if isinstance(value, list):
-        return [_filled(each, values) for each in value]
-    if isinstance(value, dict):
-        return {name: _filled(each, values) for name, each in value.items()}
-    return value
+    if command.name in _GOOD:
+        frame = frame_of(_GOOD[command.name], values)
+        return {name: value for name, value in frame.items() if name not in ("cmd", "reqId")}
+    return {field.name: values[field.name] for field in command.fields if field.required}
 
 
 def beyond(field: Field) -> Iterator[Any]:

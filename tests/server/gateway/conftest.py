@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py._features.leases import exchanging
 from glidemq_py.gateway import Gateway, hub
 from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
 from tests.bench.install import PeerMissingError
+from tests.inside import exchanging
 from tests.server.gateway.wire import Wire
 
 

@@ -26,6 +26,7 @@ import msgpack
 from glidemq_py import Queue
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.testing import ServerProcess, server_binary
+from tests.inside import parts_of
 from tests.server.gateway.command_frames import good_fields, random_command
 from tests.server.gateway.states import prepared
 from tests.server.gateway.wire import Wire, framed
@@ -80,14 +81,14 @@ class Findings:
 class Fuzzer:
     """One connection that sends frames, opened again if the gateway closes it."""
 
-    def __init__(self, url: str, port: int, seed: int, findings: Findings) -> None:
+    def __init__(self, url: str, port: int, seed: int, findings: Findings):
         self._url, self._port, self._random, self._findings = url, port, random.Random(seed), findings
         self._queue = f"fuzz-{seed}"
         self._plain: dict[str, Any] = {}
         self._partitioned: dict[str, Any] = {}
         self._partitions: list[str] = []
 
-    async def run(self, frames: int, *, is_fuzzed: bool) -> None:
+    async def run(self, frames: int, *, is_fuzzed: bool):
         """Send so many frames, and wait for their answers."""
         left = frames
         while left > 0:
@@ -105,14 +106,14 @@ class Fuzzer:
                     if queue.startswith(self._queue) or not queue.startswith(("fuzz-", "other", "gateway@")):
                         await wire.call("Obliterate", queue=queue)
 
-    async def _prepare(self, wire: Wire) -> None:
+    async def _prepare(self, wire: Wire):
         """Fill a queue without partitions, and a partitioned one."""
         plain = f"{self._queue}-{self._random.randrange(5)}"
         partitioned = f"{self._queue}-p{self._random.randrange(3)}"
         for name in (plain, partitioned):
             await wire.call("Obliterate", queue=name)  # a fuzzed frame may have paused it
-        async with Queue[Any, Any](partitioned, self._url, partitions=PARTITIONS) as queue:
-            self._partitions = [part.name for part in queue._parts[1:]]
+        async with Queue(partitioned, self._url, partitions=PARTITIONS) as queue:
+            self._partitions = [part.name for part in parts_of(queue)[1:]]
         self._plain, self._partitioned = await prepared(wire, plain), await prepared(wire, partitioned)
 
     def _values(self, *, is_fuzzed: bool) -> dict[str, Any]:
@@ -126,7 +127,7 @@ class Fuzzer:
             return {**self._partitioned, "queue": self._random.choice(self._partitions)}
         return {name: self._random.choice((each, self._plain[name])) for name, each in self._partitioned.items()}
 
-    async def _send(self, wire: Wire, frames: int, *, is_fuzzed: bool) -> None:
+    async def _send(self, wire: Wire, frames: int, *, is_fuzzed: bool):
         window = asyncio.Semaphore(WINDOW)
         reading = asyncio.create_task(self._receive(wire, frames, window, is_fuzzed=is_fuzzed))
         for _ in range(frames):
@@ -143,7 +144,7 @@ class Fuzzer:
             wire.send(data)
         await reading
 
-    async def _receive(self, wire: Wire, frames: int, window: asyncio.Semaphore, *, is_fuzzed: bool) -> None:
+    async def _receive(self, wire: Wire, frames: int, window: asyncio.Semaphore, *, is_fuzzed: bool):
         seen = 0
         while seen < frames:
             try:
@@ -191,7 +192,7 @@ class Fuzzer:
                 del changed[max(1, place) :]
         return bytes(changed)
 
-    async def _end_badly(self, wire: Wire) -> None:
+    async def _end_badly(self, wire: Wire):
         """Leave with half a frame, or with one that is too long, which is answered."""
         if self._random.random() < 0.5:
             wire.send((1_000).to_bytes(4, "big") + b"half")
@@ -204,7 +205,7 @@ class Fuzzer:
             self._findings.wrong.append(str(answer))
 
 
-async def other_client(port: int, found: list[float], stop: asyncio.Event) -> None:
+async def other_client(port: int, found: list[float], stop: asyncio.Event):
     """Add, fetch and complete jobs one after the other, and measure each call."""
     async with Wire(port) as wire:
 
@@ -234,7 +235,7 @@ async def gateway_process(url: str) -> AsyncIterator[tuple[int, int]]:
     assert process.stderr is not None
     tracebacks: list[str] = []
 
-    async def watch(stderr: asyncio.StreamReader) -> None:
+    async def watch(stderr: asyncio.StreamReader):
         async for line in stderr:
             if b"Traceback" in line or tracebacks:
                 tracebacks.append(line.decode(errors="replace"))

@@ -14,14 +14,14 @@ async def balanced(gateways: Sequence[Gateway], taken: list[int] | None = None) 
     numbers = itertools.cycle(range(len(gateways)))
     open_writers: set[asyncio.StreamWriter] = set()
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 writer.write(data)
                 await writer.drain()
         writer.close()
 
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         number = next(numbers)
         if taken is not None:
             taken.append(number)

@@ -7,11 +7,10 @@ import pytest
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 
 from glidemq_py import Queue
-from glidemq_py._client import async_transport
-from glidemq_py._features.leases import exchanging
 from glidemq_py.gateway import Gateway, hub
 from glidemq_py.gateway.commands import fetching
 from glidemq_py.gateway.session import Session
+from tests.inside import async_transport, connected, exchanging, hubs_of
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
@@ -50,7 +49,7 @@ def lose_reply(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     functions: list[str] = []
     take: Any = async_transport._Begun.set_result
 
-    def lose(self: Any, reply: Any) -> None:
+    def lose(self: Any, reply: Any):
         if self.call.function in functions:
             functions.remove(self.call.function)
             self.set_exception(GlideConnectionError("the connection was lost"))
@@ -61,7 +60,7 @@ def lose_reply(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return functions
 
 
-async def test_usual_commands_have_no_task(wire: Wire, used: str, tasks: list[str]) -> None:
+async def test_usual_commands_have_no_task(wire: Wire, used: str, tasks: list[str]):
     await good(wire, "PUSH", queue=used, **job(1))
     await good(wire, "PUSHB", queue=used, jobs=[job(2), job(3)])
     one = await good(wire, "PULL", queue=used, owner="w")
@@ -72,7 +71,7 @@ async def test_usual_commands_have_no_task(wire: Wire, used: str, tasks: list[st
     assert tasks == []
 
 
-async def test_unusual_pushes_are_not_overtaken(wire: Wire, used: str, tasks: list[str], queue_name: str) -> None:
+async def test_unusual_pushes_are_not_overtaken(wire: Wire, used: str, tasks: list[str], queue_name: str):
     unusual: list[dict[str, Any]] = [
         {"durable": False, "jobId": f"{queue_name}-chosen"}, {"tags": ["a"]}, {"stackTraceLimit": 3},
         {"uniqueKey": "u"},
@@ -92,8 +91,8 @@ async def test_unusual_pushes_are_not_overtaken(wire: Wire, used: str, tasks: li
     assert tasks == []  # they are over
 
 
-async def test_library_that_is_missing_is_loaded(wire: Wire, used: str, queue: Queue) -> None:
-    link = await queue._connected()
+async def test_library_that_is_missing_is_loaded(wire: Wire, used: str, queue: Queue):
+    link = await connected(queue)
     for cmd in ("PUSH", "PULL", "ACK"):
         await link.transport.command("FUNCTION", "FLUSH", "SYNC")
         if cmd == "PUSH":
@@ -107,7 +106,7 @@ async def test_library_that_is_missing_is_loaded(wire: Wire, used: str, queue: Q
 
 async def test_jobs_are_added_and_completed_once_if_replies_are_lost(
     wire: Wire, used: str, queue: Queue, lose_reply: list[str]
-) -> None:
+):
     before = await queue.get_job_counts()
     lose_reply.append("add")
     await good(wire, "PUSHB", queue=used, jobs=[job(1), job(2)])
@@ -121,14 +120,14 @@ async def test_jobs_are_added_and_completed_once_if_replies_are_lost(
     assert (after.active, after.waiting, after.completed) == (0, 0, before.completed + 2)
 
 
-async def test_fetch_whose_reply_is_lost_is_an_error(wire: Wire, used: str, lose_reply: list[str]) -> None:
+async def test_fetch_whose_reply_is_lost_is_an_error(wire: Wire, used: str, lose_reply: list[str]):
     lose_reply.append("exchange")
     assert "may have been executed" in await failure(wire, "PULL", queue=used, owner="w")
     await good(wire, "PUSH", queue=used, **job(1))
     assert (await good(wire, "PULL", queue=used, owner="w"))["job"]["data"] == 1
 
 
-async def test_report_of_a_lost_lease_is_an_error(wire: Wire, other: Wire, used: str, queue: Queue) -> None:
+async def test_report_of_a_lost_lease_is_an_error(wire: Wire, other: Wire, used: str, queue: Queue):
     ids = (await good(wire, "PUSHB", queue=used, jobs=[job(1), job(2)]))["ids"]
     pulled = await good(wire, "PULLB", queue=used, count=2, owner="w")
     await good(other, "ACK", id=ids[0], token=pulled["tokens"][0])
@@ -137,7 +136,7 @@ async def test_report_of_a_lost_lease_is_an_error(wire: Wire, other: Wire, used:
     assert await state_of(wire, ids[1]) == "completed"
 
 
-async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_name: str, tasks: list[str]) -> None:
+async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_name: str, tasks: list[str]):
     async with Gateway(url, port=0) as gateway, Wire(gateway) as wire:
         await good(wire, "PULL", queue=queue_name)
         tasks.clear()
@@ -145,7 +144,7 @@ async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_nam
             packed({"cmd": "PULLB", "reqId": 7, "queue": queue_name, "count": 3, "timeout": 60_000, "owner": "w"})
         )
         async with asyncio.timeout(60):
-            while not gateway._hubs[queue_name].is_in_use:  # noqa: ASYNC110  there is no event for it
+            while not hubs_of(gateway)[queue_name].is_in_use:  # noqa: ASYNC110  there is no event for it
                 await asyncio.sleep(0.01)
         closing = asyncio.ensure_future(gateway.close())
         assert await wire.receive() == {"ok": True, "jobs": [], "tokens": [], "reqId": 7}
@@ -153,7 +152,7 @@ async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_nam
         await closing
 
 
-async def test_jobs_of_a_client_that_left_are_released(wire: Wire, other: Wire, used: str, gateways: Any) -> None:
+async def test_jobs_of_a_client_that_left_are_released(wire: Wire, other: Wire, used: str, gateways: Any):
     await good(wire, "PUSHB", queue=used, jobs=[job(1), job(2)])
     async with Wire(gateways[0]) as leaving:
         leaving.send(packed({"cmd": "PULLB", "queue": used, "count": 2, "owner": "w"}))
@@ -167,12 +166,12 @@ async def test_jobs_of_a_client_that_left_are_released(wire: Wire, other: Wire, 
 
 async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
     wire: Wire, other: Wire, used: str, tasks: list[str], gateways: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """The client leaves when the job has been fetched, and the task that encodes it has not had its first step."""
     await good(wire, "PUSH", queue=used, **job("x" * 100_000))
     start: Any = Session._start_rest
 
-    def leave(self: Session, *others: Any) -> None:
+    def leave(self: Session, *others: Any):
         start(self, *others)
         self.abort()
 
@@ -185,9 +184,7 @@ async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
     assert len(pulled["job"]["data"]) == 100_000
 
 
-async def test_faults_of_a_command_without_a_task_are_answered(
-    wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_faults_of_a_command_without_a_task_are_answered(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch):
     await good(wire, "PUSH", queue=used, **job(1))
 
     def fail(*_: object) -> Any:
@@ -203,9 +200,7 @@ async def test_faults_of_a_command_without_a_task_are_answered(
 
 
 @pytest.mark.parametrize("step", ["exchange_call", "outcomes_of", "fetched_of"])
-async def test_faults_of_an_exchange_are_answered(
-    wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+async def test_faults_of_an_exchange_are_answered(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch, step: str):
     """A fault in the callback of a connection must not leave the client without an answer, or the queue blocked."""
     await good(wire, "PUSHB", queue=used, jobs=[job(1), job(2), job(3)])
     pulled = await good(wire, "PULL", queue=used, owner="w")

@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._core.calls.adding import encode_row
-from glidemq_py._core.job_options import JobOptions
-from glidemq_py._features import staged_writes
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import bulk
 from glidemq_py.gateway.ids import IdMaker
 from glidemq_py.gateway.rows import row_of
+from tests.inside import AsyncTransport, JobOptions, connected, encode_row, staged_writes
 from tests.server.gateway.wire import Wire, failure, good, packed
 
 
@@ -22,25 +19,14 @@ def many(count: int, **fields: Any) -> list[dict[str, Any]]:
 
 
 async def keys_of_writes(queue: Queue) -> list[bytes]:
-    link = await queue._connected()
+    link = await connected(queue)
     found: list[bytes] = await link.transport.command("KEYS", f"{link.keys.stem}write:*:*")
     return found
 
 
-async def test_jobs_are_added_in_their_order(wire: Wire, queue: Queue) -> None:
-    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=many(1_100)))["ids"]
-    assert len(set(ids)) == 1_100
-    assert ids == sorted(ids)
-    assert await queue.count() == 1_100
-    first = await good(wire, "PULLB", queue=queue.name, count=400, owner="w")
-    assert [(job["id"], job["data"]) for job in first["jobs"]] == [(ids[number], number) for number in range(400)]
-    assert (await good(wire, "GetJob", id=ids[1_099]))["job"]["data"] == 1_099
-    assert await keys_of_writes(queue) == []
-
-
 async def test_small_bulks_in_flight_leave_together_in_their_order(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     calls: list[int] = []
     begin: Any = AsyncTransport.begin
     send: Any = AsyncTransport.call
@@ -71,17 +57,11 @@ async def test_small_bulks_in_flight_leave_together_in_their_order(
     ]
 
 
-async def test_few_large_jobs_are_staged_too(wire: Wire, queue: Queue) -> None:
-    jobs: list[dict[str, Any]] = [{"data": "x" * 400_000, "delay": 60_000}] * 4
-    assert len((await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]) == 4
-    assert (await queue.get_job_counts()).delayed == 4
-
-
-async def test_python_workers_get_the_jobs(wire: Wire, queue: Queue, url: str) -> None:
+async def test_python_workers_get_the_jobs(wire: Wire, queue: Queue, url: str):
     done: list[int] = []
     is_done = asyncio.Event()
 
-    async def handler(job: Job) -> None:
+    async def handler(job: Job):
         done.append(job.data)
         if len(done) == 600:
             is_done.set()
@@ -93,35 +73,7 @@ async def test_python_workers_get_the_jobs(wire: Wire, queue: Queue, url: str) -
     assert sorted(done) == list(range(600))
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({"delay": "soon"}, "jobs[299]: delay must be a number"),
-        ({"data": "x" * 11_000_000}, "jobs[299]: Job data too large (max 10MB)"),
-        ({"dependsOn": ["q:1"]}, "jobs[299]: dependsOn is not supported in a PUSHB of more than 250 jobs"),
-        ({"durable": True}, "durable is not supported in a PUSHB of more than 250 jobs"),
-    ],
-)
-async def test_invalid_job_rejects_all(wire: Wire, queue: Queue, fields: dict[str, Any], error: str) -> None:
-    jobs = many(300)
-    jobs[299].update(fields)
-    assert error in await failure(wire, "PUSHB", queue=queue.name, jobs=jobs)
-    assert await queue.count() == 0
-
-
-async def test_unique_keys_answer_with_the_existing_job(wire: Wire, queue: Queue) -> None:
-    existing = (await good(wire, "PUSH", queue=queue.name, data=0, uniqueKey="u"))["id"]
-    jobs = many(300)
-    jobs[7]["uniqueKey"], jobs[8]["uniqueKey"] = "u", "v"
-    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
-    assert ids[7] == existing
-    assert len(set(ids)) == 300
-    assert await queue.count() == 300
-
-
-async def test_nothing_is_left_if_a_piece_is_not_staged(
-    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_left_if_a_piece_is_not_staged(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
     stage: Any = staged_writes.stage
 
     def fail_last(write: Any, keys: Any, attempt: str, *others: Any, **named: Any) -> Any:
@@ -136,9 +88,7 @@ async def test_nothing_is_left_if_a_piece_is_not_staged(
     assert await keys_of_writes(queue) == []
 
 
-async def test_commit_whose_reply_is_lost_adds_the_jobs_once(
-    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_commit_whose_reply_is_lost_adds_the_jobs_once(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
     run_async: Any = staged_writes.run_async
     calls = 0
 
@@ -155,12 +105,6 @@ async def test_commit_whose_reply_is_lost_adds_the_jobs_once(
     assert await queue.count() == 300
 
 
-async def test_too_many_jobs_are_rejected(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "MOST_JOBS", 300)
-    assert await failure(wire, "PUSHB", queue=queue.name, jobs=many(301)) == "jobs must have at most 300 items"
-    assert await queue.count() == 0
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -172,28 +116,32 @@ async def test_too_many_jobs_are_rejected(wire: Wire, queue: Queue, monkeypatch:
         {"deduplication": {"id": "u", "ttl": 5_000}},
     ],
 )
-async def test_rows_of_known_options_are_those_of_new_ones(queue: Queue, options: dict[str, Any]) -> None:
-    link, ids = await queue._connected(), IdMaker()
+async def test_rows_of_known_options_are_those_of_new_ones(queue: Queue, options: dict[str, Any]):
+    link, ids = await connected(queue), IdMaker()
     for number in range(3):
         given = {"job_id": ids.make(1), **options}
         row, _ = row_of(queue, link, (f"n{number}", {"n": number}, given))
         assert row == encode_row(link, f"n{number}", {"n": number}, JobOptions(**given))
 
 
-@pytest.mark.parametrize("extra", [{}, {"durable": False, "dependsOn": "first"}])
-@pytest.mark.parametrize("partitions", [1, 3])
-async def test_a_refused_bulk_keeps_the_jobs_that_existed_before(
-    wire: Wire, url: str, queue_name: str, partitions: int, extra: dict[str, Any]
-) -> None:
-    async with Queue(queue_name, url, partitions=partitions):
-        holder = (await good(wire, "PUSH", queue=queue_name, data=1, uniqueKey="u"))["id"]
-        if extra:
-            extra = {**extra, "dependsOn": [(await good(wire, "PUSH", queue=queue_name, data=1))["id"]]}
-        full = [{"data": 1, "groupId": "g", "groupMaxSize": 1, **extra}] * 2
-        jobs = [{"data": 2, "uniqueKey": "u"}, {"data": 3}, *full]
-        before = (await good(wire, "Count", queue=queue_name))["count"]
-        if extra:  # a job that waits for another one is not in the backlog of its group
-            jobs.append({"data": 1, "parentId": "gone"})
-        assert (await wire.call("PUSHB", queue=queue_name, jobs=jobs))["ok"] is False
-        assert (await good(wire, "Count", queue=queue_name))["count"] == before
-        assert (await good(wire, "GetJob", id=holder))["job"]["data"] == 1
+async def test_maximum_size_is_set_once_for_many_jobs(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
+    found: list[tuple[str, int]] = []
+    set_limits = Queue.set_fair_key_limits
+
+    async def count(queue: Queue, key: str, *, max_backlog: int):
+        found.append((key, max_backlog))
+        await set_limits(queue, key, max_backlog=max_backlog)
+
+    monkeypatch.setattr(Queue, "set_fair_key_limits", count)
+    sizes = [("g", 90), ("h", 50), ("g", 80)]
+    jobs = [{"groupId": group, "groupMaxSize": size} for group, size in sizes for _ in range(10)]
+    await good(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    assert found == [("g", 80), ("h", 50)]
+    for _ in range(3):
+        await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=80)
+    assert found == [("g", 80), ("h", 50)]
+    await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=81)
+    assert (await queue.get_fair_key("g")).max_backlog == 81
+    await good(wire, "Obliterate", queue=queue.name)
+    await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=81)
+    assert (await queue.get_fair_key("g")).max_backlog == 81

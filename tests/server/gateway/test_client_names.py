@@ -14,7 +14,7 @@ from tests.server.gateway.wire import Wire, good
     ("client_name", "name"),
     [("mail", "mail"), ("mail:out", "mail%3Aout"), ("a%3Ab", "a%253Ab"), ("a%25:", "a%2525%3A"), ("50%", "50%")],
 )
-def test_queue_names_and_back(client_name: str, name: str) -> None:
+def test_queue_names_and_back(client_name: str, name: str):
     assert queue_name(client_name) == name
     assert client_queue_name(name) == client_name
 
@@ -29,24 +29,24 @@ def test_queue_names_and_back(client_name: str, name: str) -> None:
         (7, "must be a string"),
     ],
 )
-def test_invalid_name_of_a_client(client_name: Any, problem: str) -> None:
+def test_invalid_name_of_a_client(client_name: Any, problem: str):
     with pytest.raises(GlideMQValidationError, match="option 'client_name'") as caught:
         queue_name(client_name)
     assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "a:b", 7])
-def test_invalid_name_of_a_queue(name: Any) -> None:
+def test_invalid_name_of_a_queue(name: Any):
     with pytest.raises(GlideMQValidationError, match="option 'name'"):
         client_queue_name(name)
 
 
-def test_error_of_a_colon_shows_the_escaped_name() -> None:
+def test_error_of_a_colon_shows_the_escaped_name():
     with pytest.raises(GlideMQValidationError, match="a gateway client's queue of this name is 'mail%3Aout' here"):
         Queue("mail:out", "valkey://127.0.0.1:1")
 
 
-async def test_ids_of_jobs_and_back(wire: Wire, url: str, queue_name: str) -> None:
+async def test_ids_of_jobs_and_back(wire: Wire, url: str, queue_name: str):
     client_name, name = f"{queue_name}:a", f"{queue_name}%3Aa"
     chosen, digits = f"{queue_name}-{{x}}", f"{abs(hash(queue_name)) % 10**12}"
     made = [
@@ -68,7 +68,7 @@ async def test_ids_of_jobs_and_back(wire: Wire, url: str, queue_name: str) -> No
     assert (await good(wire, "GetJob", id=made[0]))["job"]["queue"] == client_name
 
 
-async def test_ids_of_jobs_of_a_partitioned_queue(wire: Wire, url: str, queue_name: str) -> None:
+async def test_ids_of_jobs_of_a_partitioned_queue(wire: Wire, url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=3) as queue, ClientIds(url) as ids:
         pushed = [(await good(wire, "PUSH", queue=queue_name, data=number))["id"] for number in range(4)]
         chosen = (await good(wire, "PUSH", queue=queue_name, data=5, jobId=f"{queue_name}-c"))["id"]
@@ -82,7 +82,7 @@ async def test_ids_of_jobs_of_a_partitioned_queue(wire: Wire, url: str, queue_na
             assert await ids.client_id(found.queue, found.job_id) == client_id
 
 
-async def test_invalid_ids(url: str) -> None:
+async def test_invalid_ids(url: str):
     ids = ClientIds(url)
     with pytest.raises(ClosedError, match="open it"):
         await ids.find("x")

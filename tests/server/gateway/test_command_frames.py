@@ -16,7 +16,7 @@ COMMAND_NAMES = [name for group in PROTOCOL.values() for name in group]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [None, 3])
-async def test_good_frames_are_executed(wire: Wire, url: str, queue_name: str, partitions: int | None) -> None:
+async def test_good_frames_are_executed(wire: Wire, url: str, queue_name: str, partitions: int | None):
     failures: list[Any] = []
     for number, name in enumerate(COMMAND_NAMES):
         if name == "Auth":  # there are no tokens
@@ -33,12 +33,12 @@ async def test_good_frames_are_executed(wire: Wire, url: str, queue_name: str, p
     assert failures == []
 
 
-async def tidied(wire: Wire, values: dict[str, Any]) -> None:
+async def tidied(wire: Wire, values: dict[str, Any]):
     await wire.call("RemoveWebhook", webhookId=values["webhook"])
     await good(wire, "Obliterate", queue=values["queue"])
 
 
-async def test_bad_frames_name_the_field_and_change_nothing(wire: Wire, other: Wire, queue_name: str) -> None:
+async def test_bad_frames_name_the_field_and_change_nothing(wire: Wire, other: Wire, queue_name: str):
     values = await prepared(wire, queue_name)
     before = await state_of_queue(other, values)
     wrong: list[tuple[str, str, Any]] = []
@@ -66,7 +66,7 @@ async def state_of_queue(wire: Wire, values: dict[str, Any]) -> Any:
 
 
 @pytest.mark.slow
-async def test_extreme_values_are_answered(wire: Wire, queue_name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_extreme_values_are_answered(wire: Wire, queue_name: str, caplog: pytest.LogCaptureFixture):
     """A field may accept them; no answer is an internal error."""
     values = await prepared(wire, queue_name)
     frames = [

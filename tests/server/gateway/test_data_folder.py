@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 class Command:
     """The command as a process: ``async with Command(...) as port``."""
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
+    def __init__(self, *arguments: str, **environment: str):
         self._arguments = arguments
         self._environment = {**os.environ, "GLIDEMQ_URL": "", "TCP_PORT": "0", **environment}
 
-    async def start(self) -> None:
+    async def start(self):
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "glidemq_py.gateway", *self._arguments, stderr=asyncio.subprocess.PIPE,
             env=self._environment,
@@ -39,7 +39,7 @@ class Command:
                 assert line
         return int(line.rpartition(b":")[2])
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object):
         self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(120):
             await self.process.communicate()
@@ -55,7 +55,7 @@ async def failed(*arguments: str, **environment: str) -> str:
     return err.decode()
 
 
-async def test_jobs_are_kept_in_the_folder(tmp_path: Path) -> None:
+async def test_jobs_are_kept_in_the_folder(tmp_path: Path):
     folder = str(tmp_path / "data")
     async with Command(DATA_PATH=folder) as port, Wire(port) as wire:
         job_id = (await good(wire, "PUSH", queue="q", data=1))["id"]
@@ -68,7 +68,7 @@ async def test_jobs_are_kept_in_the_folder(tmp_path: Path) -> None:
     assert "option 'SQLITE_PATH' = '/dev/null/x': cannot be used" in await failed(SQLITE_PATH="/dev/null/x")
 
 
-async def test_log_lines_are_json(url: str) -> None:
+async def test_log_lines_are_json(url: str):
     command = Command("--url", url, "--max-connections", "1", LOG_FORMAT="json")
     await command.start()
     stderr = command.process.stderr
@@ -89,7 +89,7 @@ async def test_log_lines_are_json(url: str) -> None:
         assert [json.loads(line)["message"] for line in rest.splitlines()] == ["gateway: stopping"]
 
 
-async def test_log_lines_have_a_time(url: str) -> None:
+async def test_log_lines_have_a_time(url: str):
     command = Command("--url", url, "--http-port", "0")
     await command.start()
     stderr = command.process.stderr
@@ -104,7 +104,7 @@ async def test_log_lines_have_a_time(url: str) -> None:
         assert re.match(form, each), each
 
 
-async def test_queues_are_backed_up(url: str, queue_name: str, tmp_path: Path) -> None:
+async def test_queues_are_backed_up(url: str, queue_name: str, tmp_path: Path):
     options: dict[str, Any] = {"prefix": queue_name, "backup": str(tmp_path), "backup_keep": 2}
     async with Queue("first", url, prefix=queue_name) as first:
         await first.add_bulk([("n", number) for number in range(20)])

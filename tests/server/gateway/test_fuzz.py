@@ -8,7 +8,7 @@ FRAMES = 4_000
 
 
 @pytest.mark.slow
-async def test_every_fuzzed_frame_is_answered(url: str) -> None:
+async def test_every_fuzzed_frame_is_answered(url: str):
     found = await fuzz(url, FRAMES, seed=20_26)
     assert found.wrong == []
     assert found.frames == FRAMES

@@ -6,31 +6,30 @@ from typing import Any
 import pytest
 
 from glidemq_py import LeaseOutcome, Queue
-from glidemq_py._features.leases import calls as leases
-from glidemq_py._features.leases import ending
-from glidemq_py._features.queue_list import shard_key
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, held, hub, server
+from tests.inside import ending, hubs_of, shard_key
+from tests.inside import leases_calls as leases
 from tests.server.gateway.wire import Wire, good, packed
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch: pytest.MonkeyPatch):
     """Let an empty queue stay known as empty until a message arrives."""
     monkeypatch.setattr(hub, "STALE_S", 1_000.0)
 
 
-async def listening(gateway: Gateway, wire: Wire, queue: str) -> None:
+async def listening(gateway: Gateway, wire: Wire, queue: str):
     """Poll until the gateway hears messages, and the queue is known to be empty."""
     async with asyncio.timeout(60):
         while not gateway._channels.hears:
             await good(wire, "PULL", queue=queue)
-        known, loop = gateway._hubs[queue], asyncio.get_running_loop()
+        known, loop = hubs_of(gateway)[queue], asyncio.get_running_loop()
         while known._empty_until < loop.time() + 10 or known._empty_looks < hub.FIRST_LOOKS:
             await good(wire, "PULL", queue=queue)
 
 
-async def until_failed(queue: Queue, count: int) -> None:
+async def until_failed(queue: Queue, count: int):
     async with asyncio.timeout(60):
         while (await queue.get_job_counts()).failed < count:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.02)
@@ -46,7 +45,7 @@ async def all_of(wire: Wire, *commands: dict[str, Any]) -> list[dict[str, Any]]:
 
 async def test_commands_in_flight_leave_together(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await good(wire, "PULL", queue=queue.name, owner="w")
     for number in range(20):
         await queue.add("x", number)
@@ -66,7 +65,7 @@ async def test_commands_in_flight_leave_together(
 
 async def test_fetch_leaves_before_reports_while_jobs_are_ready(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await queue.add_bulk([("x", number) for number in range(4)])
     pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
     (first,) = await all_of(wire, pull)
@@ -79,7 +78,7 @@ async def test_fetch_leaves_before_reports_while_jobs_are_ready(
 
 async def test_fetch_is_repeated_if_a_report_sent_behind_it_makes_a_job_ready(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await queue.add_bulk([("x", number) for number in range(2)])
     pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
     (first,) = await all_of(wire, pull)
@@ -97,7 +96,7 @@ async def test_fetch_is_repeated_if_a_report_sent_behind_it_makes_a_job_ready(
 
 async def test_report_that_cannot_be_sent_fails_alone(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
     await good(wire, "PULL", queue=queue.name, owner="w")
     known, held = await gateway.hub(queue.name), gateway.held.find(job_id)
@@ -114,7 +113,7 @@ async def test_report_that_cannot_be_sent_fails_alone(
 
 async def test_polls_on_an_empty_queue_are_answered_from_memory(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await listening(gateway, wire, queue.name)
     exchanges.clear()
     for _ in range(100):
@@ -126,7 +125,7 @@ async def test_polls_on_an_empty_queue_are_answered_from_memory(
 
 async def test_job_of_another_process_is_found(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await listening(gateway, wire, queue.name)
     await queue.add("x", 1)
     async with asyncio.timeout(60):
@@ -136,7 +135,7 @@ async def test_job_of_another_process_is_found(
 
 async def test_long_poll_ends_with_a_job_of_another_process(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await listening(gateway, wire, queue.name)
     polling = asyncio.create_task(good(wire, "PULL", queue=queue.name, timeout=60_000))
     await asyncio.sleep(0)
@@ -146,20 +145,20 @@ async def test_long_poll_ends_with_a_job_of_another_process(
 
 async def test_long_poll_ends_when_a_delayed_job_is_due(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await listening(gateway, wire, queue.name)
     await queue.add("x", 1, delay=300)
     assert (await good(wire, "PULL", queue=queue.name, timeout=60_000))["job"]["data"] == 1
 
 
-async def test_long_poll_without_a_job_ends_after_its_timeout(gateway: Gateway, wire: Wire, queue_name: str) -> None:
+async def test_long_poll_without_a_job_ends_after_its_timeout(gateway: Gateway, wire: Wire, queue_name: str):
     assert (await good(wire, "PULL", queue=queue_name, timeout=50))["job"] is None
     assert (await good(wire, "PULLB", queue=queue_name, count=3, timeout=50, owner="w"))["jobs"] == []
 
 
 async def test_client_that_left_takes_no_job_along(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await listening(gateway, wire, queue.name)
     async with Wire(gateway) as leaving:
         leaving.send(packed({"cmd": "PULL", "queue": queue.name, "timeout": 60_000}))
@@ -170,7 +169,7 @@ async def test_client_that_left_takes_no_job_along(
 
 async def test_message_that_no_client_waits_for_wakes_another_gateway(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-) -> None:
+):
     await listening(gateways[1], other, queue.name)
     polling = asyncio.create_task(good(other, "PULL", queue=queue.name, timeout=60_000))
     await asyncio.sleep(0)
@@ -195,7 +194,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_short_locks_are_fresh_for_a_part_of_their_duration(
     gateway: Gateway, wire: Wire, queue: Queue, calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(held, "FRESH_S", 1_000.0)
     await queue.add_bulk([("x", 1), ("x", 2)])
     for lock_ms, expected in ((1_000, [1]), (30_000, [])):
@@ -210,7 +209,7 @@ async def test_short_locks_are_fresh_for_a_part_of_their_duration(
 
 async def test_fresh_locks_are_renewed_in_memory(
     gateway: Gateway, wire: Wire, queue: Queue, calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(held, "FRESH_S", 1_000.0)
     await queue.add_bulk([("x", number) for number in range(5)])
     fetched = await good(wire, "PULLB", queue=queue.name, count=5, owner="w")
@@ -231,7 +230,7 @@ async def test_fresh_locks_are_renewed_in_memory(
 
 async def test_unused_queues_are_forgotten(
     gateway: Gateway, wire: Wire, queue_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Names of queues come from clients, so their number is not limited."""
     kept, waiting, gone = (f"{queue_name}-{kind}" for kind in ("kept", "waiting", "gone"))
     await good(wire, "PUSH", queue=kept, data=1)
@@ -239,14 +238,14 @@ async def test_unused_queues_are_forgotten(
     async with Wire(gateway) as patient:
         patient.send(packed({"cmd": "PULL", "queue": waiting, "timeout": 60_000}))
         async with asyncio.timeout(60):
-            while waiting not in gateway._hubs or not gateway._hubs[waiting].is_in_use:
+            while waiting not in hubs_of(gateway) or not hubs_of(gateway)[waiting].is_in_use:
                 await good(patient, "Ping")
         for duty in gateway._duties:
             duty.cancel()  # they forget queues too
         monkeypatch.setattr(server, "_UNUSED_S", -1.0)
         await gateway._forget_unused()
         assert [name in gateway._queues for name in (kept, waiting, gone)] == [True, True, False]
-        assert gone not in gateway._hubs
+        assert gone not in hubs_of(gateway)
         assert gone not in gateway._used_at
         await good(wire, "PUSH", queue=waiting, data=2)
         assert (await patient.receive())["job"]["data"] == 2
@@ -256,7 +255,7 @@ async def test_unused_queues_are_forgotten(
 
 async def test_an_unused_queue_that_exists_is_kept_if_another_program_has_unlisted_it(
     gateway: Gateway, wire: Wire, queue_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """As `obliterate` does, before jobs were added again."""
 
     async def forget() -> list[str]:
@@ -278,7 +277,7 @@ async def test_an_unused_queue_that_exists_is_kept_if_another_program_has_unlist
 
 async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_leased(
     gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     calls: list[int] = []
     end_leases: Any = leases.end_leases
 
@@ -292,14 +291,14 @@ async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_le
     await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
     await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
     await until_failed(queue, 20)
-    known = gateway._hubs[queue.name]
+    known = hubs_of(gateway)[queue.name]
     assert known._ending is None
     assert 1 <= len(calls) <= 3
 
 
 async def test_leases_are_ended_when_the_server_is_back(
     gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(hub, "_ENDING_RETRY_S", 0.01)
     failures = iter([GlideMQConnectionError("gone"), GlideMQConnectionError("gone")])
     really: Any = ending.end_expired

@@ -12,8 +12,9 @@ import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.lua.wire_support import WireQueue, load
+from tests.inside import connection_of
 from tests.server.gateway.wire import Wire, good
+from tests.wire_library.support import WireQueue, load
 
 
 def twice(data: Any) -> Any:
@@ -37,7 +38,7 @@ class Party:
 
 
 class ClientParty(Party):
-    def __init__(self, first: Wire, second: Wire, queue: str) -> None:
+    def __init__(self, first: Wire, second: Wire, queue: str):
         self.first, self.second, self.queue = first, second, queue
 
     def on_wire(self, job_id: str) -> str:
@@ -67,7 +68,7 @@ class ClientParty(Party):
 
 
 class PythonParty(Party):
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue):
         self.queue = queue
 
     async def add(self, data: Any) -> str:
@@ -83,7 +84,7 @@ class PythonParty(Party):
                 raise RuntimeError(error)
             return twice(job.data)
 
-        async with Worker(self.queue.name, handler, self.queue._connection, concurrency=1) as worker:
+        async with Worker(self.queue.name, handler, connection_of(self.queue), concurrency=1) as worker:
             worker.on("completed", lambda *_: ended.set())
             worker.on("failed", lambda *_: ended.set())
             async with asyncio.timeout(30):
@@ -97,7 +98,7 @@ class PythonParty(Party):
 
 
 class PeerParty(Party):
-    def __init__(self, peer: WireQueue) -> None:
+    def __init__(self, peer: WireQueue):
         self.peer = peer
 
     async def add(self, data: Any) -> str:
@@ -120,7 +121,7 @@ class PeerParty(Party):
         result = json.loads(found["returnvalue"]) if found.get("returnvalue") else None
         return found["state"], result, found.get("failedReason")
 
-    def _catch_up(self) -> None:
+    def _catch_up(self):
         seconds, micros = self.peer.resp.execute("TIME")
         self.peer.now = int(seconds) * 1_000 + int(micros) // 1_000
 
@@ -139,7 +140,7 @@ async def parties(
         }
 
 
-async def test_jobs(parties: dict[str, Party]) -> None:
+async def test_jobs(parties: dict[str, Party]):
     """Each party runs and fails the jobs of each, and all see the outcome."""
     number = 0
     for producer, consumer in itertools.product(parties, repeat=2):
@@ -156,7 +157,7 @@ async def test_jobs(parties: dict[str, Party]) -> None:
                     assert error in (reason or ""), (producer, consumer, name)
 
 
-async def test_flow_of_a_client(parties: dict[str, Party], wire: Wire, queue_name: str) -> None:
+async def test_flow_of_a_client(parties: dict[str, Party], wire: Wire, queue_name: str):
     """A peer runs the parent after its children. (test_flows.py has a Python worker that runs all.)"""
     ids = [f"{queue_name}-{name}" for name in ("p", "a", "b")]
     parent = {"data": {"n": 10}, "childrenIds": ids[1:], "dependsOn": ids[1:]}
@@ -171,7 +172,7 @@ async def test_flow_of_a_client(parties: dict[str, Party], wire: Wire, queue_nam
     assert await parties["python"].outcome(ids[0]) == ("completed", 20, None)
 
 
-async def test_flow_of_python(parties: dict[str, Party], url: str, queue_name: str) -> None:
+async def test_flow_of_python(parties: dict[str, Party], url: str, queue_name: str):
     async with FlowProducer(url) as flows:
         children = [FlowJob("n", queue_name, 1), FlowJob("n", queue_name, 2)]
         tree = await flows.add(FlowJob("n", queue_name, 10, children=children))
@@ -180,7 +181,7 @@ async def test_flow_of_python(parties: dict[str, Party], url: str, queue_name: s
     assert await parties["python"].outcome(tree.job.id) == ("completed", 20, None)
 
 
-async def test_groups(parties: dict[str, Party], wire: Wire, other: Wire, queue_name: str, url: str) -> None:
+async def test_groups(parties: dict[str, Party], wire: Wire, other: Wire, queue_name: str, url: str):
     """Limits that a client sets hold for Python's jobs of the group, and the other way round."""
     async with Queue(queue_name, url) as queue:
         await good(wire, "SetGroupConcurrency", queue=queue_name, groupId="a", concurrency=1)
@@ -203,7 +204,7 @@ async def test_groups(parties: dict[str, Party], wire: Wire, other: Wire, queue_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("consumer", ["client", "python", "peer"])
-async def test_schedules(parties: dict[str, Party], wire: Wire, queue_name: str, url: str, consumer: str) -> None:
+async def test_schedules(parties: dict[str, Party], wire: Wire, queue_name: str, url: str, consumer: str):
     """A gateway fires the cron jobs of clients and of Python for whoever runs them."""
     await good(wire, "Cron", name=f"{queue_name}-1", queue=queue_name, data=5, repeatEvery=3_600_000, immediately=True)
     async with asyncio.timeout(30):

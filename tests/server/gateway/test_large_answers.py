@@ -12,6 +12,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.slices import JSON_PARTS, VALUE_PARTS, Parts, Slices, large_content
 from glidemq_py.gateway.values import UNDEFINED, Encoded, LargeAnswer, PortableMap, packed_value, plain, portable
+from tests.inside import connected, sessions_of
 from tests.server.gateway.test_http import Client
 from tests.server.gateway.wire import Wire, failure, good, packed
 
@@ -28,7 +29,7 @@ VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("parts", [VALUE_PARTS, JSON_PARTS])
-async def test_parts_are_those_of_the_whole_value(parts: Parts, name: str) -> None:
+async def test_parts_are_those_of_the_whole_value(parts: Parts, name: str):
     value = VALUES[name]
     async with Slices(parts) as slices:
         found = await slices.encoded(value, "7")
@@ -45,24 +46,24 @@ async def test_parts_are_those_of_the_whole_value(parts: Parts, name: str) -> No
         assert json.loads(content) == plain(whole)
 
 
-async def test_portable_map_is_not_converted() -> None:
+async def test_portable_map_is_not_converted():
     data = {"x": [{"a": number} for number in range(9_000)], "n": 2**40}
     async with Slices(VALUE_PARTS) as slices:
         assert (await slices.encoded(PortableMap(data))).content == msgpack.packb(data)
 
 
-def test_lists_of_one_type_are_portable_as_they_are() -> None:
+def test_lists_of_one_type_are_portable_as_they_are():
     for value in ([*range(100)], ["a"] * 100, [1.5] * 100, [True, None, "x"] * 10):
         assert portable(value) is value
     assert portable([2**40] * 100) == [float(2**40)] * 100
     assert [type(each) for each in portable([2**32 - 1, 2**32] * 20)[:2]] == [int, float]
 
 
-async def test_slices_of_several_answers_take_turns() -> None:
+async def test_slices_of_several_answers_take_turns():
     turns: list[int] = []
     ended = asyncio.Event()
 
-    async def count() -> None:
+    async def count():
         while not ended.is_set():
             began = time.perf_counter()
             await asyncio.sleep(0)
@@ -79,7 +80,7 @@ async def test_slices_of_several_answers_take_turns() -> None:
     assert len(turns) > 5
 
 
-async def test_cancelled_answer_does_not_block_others() -> None:
+async def test_cancelled_answer_does_not_block_others():
     async def encode() -> Encoded:
         async with Slices(VALUE_PARTS) as slices:
             return await slices.encoded([VALUES["maps"]] * 10)
@@ -106,7 +107,7 @@ async def large(wire: Wire, queue_name: str) -> list[str]:
     return ids
 
 
-async def test_commands_return_large_jobs(wire: Wire, other: Wire, queue_name: str, large: list[str]) -> None:
+async def test_commands_return_large_jobs(wire: Wire, other: Wire, queue_name: str, large: list[str]):
     expected = [{**DATA, "n": number} for number in range(6)]
     jobs = (await good(other, "GetJobs", queue=queue_name))["jobs"]
     assert ([job["id"] for job in jobs], [job["data"] for job in jobs]) == (large, expected)
@@ -126,7 +127,7 @@ async def test_commands_return_large_jobs(wire: Wire, other: Wire, queue_name: s
     assert {entry["error"] for entry in dead["entries"]} == {"bad"}
 
 
-async def test_http_and_web_sockets_return_large_jobs(url: str, queue_name: str) -> None:
+async def test_http_and_web_sockets_return_large_jobs(url: str, queue_name: str):
     async with Gateway(url, port=0, http_port=0) as gateway, Wire(gateway) as wire:
         client = Client(gateway)
         job_id = (await good(wire, "PUSH", queue=queue_name, data=DATA))["id"]
@@ -139,8 +140,8 @@ async def test_http_and_web_sockets_return_large_jobs(url: str, queue_name: str)
         assert held.is_kept
 
 
-async def test_data_nested_too_deeply_is_an_error(wire: Wire, queue: Queue) -> None:
-    job, link = await queue.add("n"), await queue._connected()
+async def test_data_nested_too_deeply_is_an_error(wire: Wire, queue: Queue):
+    job, link = await queue.add("n"), await connected(queue)
     text = f'{{"deep":{"[" * 700}{"]" * 700},"x":"{"x" * 100_000}"}}'
     await link.transport.command("HSET", link.keys.job(job.id), "data", text)
     assert "nested too deeply" in await failure(wire, "GetJob", id=f"{queue.name}:{job.id}")
@@ -148,13 +149,13 @@ async def test_data_nested_too_deeply_is_an_error(wire: Wire, queue: Queue) -> N
 
 async def test_unread_large_answers_are_built_one_at_a_time(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue_name: str
-) -> None:
+):
     jobs = [{"data": "x" * 100_000} for _ in range(20)]
     await good(wire, "PUSHB", queue=queue_name, jobs=jobs)
-    before = set(gateways[0]._sessions)
+    before = set(sessions_of(gateways[0]))
     async with Wire(gateways[0]) as unread:
         await good(unread, "Ping")
-        (session,) = set(gateways[0]._sessions) - before
+        (session,) = set(sessions_of(gateways[0])) - before
         for number in range(20):
             unread.send(packed({"cmd": "GetJobs", "queue": queue_name, "reqId": number}))
         async with asyncio.timeout(60):
@@ -170,14 +171,14 @@ async def test_unread_large_answers_are_built_one_at_a_time(
     assert all(answer["ok"] and len(answer["jobs"]) == 20 for answer in answers)
 
 
-async def test_gateway_closes_while_large_answers_wait(url: str, queue_name: str) -> None:
+async def test_gateway_closes_while_large_answers_wait(url: str, queue_name: str):
     gateway = Gateway(url, port=0)
     await gateway.start()
     async with Wire(gateway) as wire:
         await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": "x" * 100_000} for _ in range(30)])
         for number in range(10):
             wire.send(packed({"cmd": "GetJobs", "queue": queue_name, "reqId": number}))
-        (session,) = gateway._sessions
+        (session,) = sessions_of(gateway)
         async with asyncio.timeout(60):
             while not session._is_write_paused:  # noqa: ASYNC110
                 await asyncio.sleep(0)

@@ -38,7 +38,7 @@ async def push(wire: Wire, queue: str) -> str:
 async def test_gateways_agree_again(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, url: str, prefix: str, key: str, resp: RespClient,
     lost: str,
-) -> None:  # fmt: skip
+):  # fmt: skip
     before = await push(wire, "qa")
     number = queue_number(before)
     if lost == "all":
@@ -58,9 +58,7 @@ async def test_gateways_agree_again(
     assert sum([await gateway.ids.repair() for gateway in gateways]) == 0
 
 
-async def test_gateway_finds_jobs_before_numbers_are_written_again(
-    wire: Wire, other: Wire, key: str, resp: RespClient
-) -> None:
+async def test_gateway_finds_jobs_before_numbers_are_written_again(wire: Wire, other: Wire, key: str, resp: RespClient):
     job_id = await push(wire, "qa")
     await good(other, "Count", queue="qa")
     resp.execute("DEL", key)
@@ -71,7 +69,7 @@ async def test_gateway_finds_jobs_before_numbers_are_written_again(
 
 async def test_number_that_another_queue_has_got_is_given_up(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, key: str, resp: RespClient
-) -> None:
+):
     number = queue_number(await push(wire, "qa"))
     resp.execute("HSET", key, f"n:{number}", "qb")
     assert await gateways[0].ids.repair() == 0
@@ -82,7 +80,7 @@ async def test_number_that_another_queue_has_got_is_given_up(
 
 
 @pytest.mark.parametrize("text", ["abc", "", "-5", "0", "99999999999", "1.5", "\xff"])
-async def test_invalid_number_is_replaced(wire: Wire, other: Wire, key: str, resp: RespClient, text: str) -> None:
+async def test_invalid_number_is_replaced(wire: Wire, other: Wire, key: str, resp: RespClient, text: str):
     resp.execute("HSET", key, "q:qa", text)
     job_id = await push(wire, "qa")
     assert await state_of(other, job_id) == "waiting"
@@ -90,14 +88,14 @@ async def test_invalid_number_is_replaced(wire: Wire, other: Wire, key: str, res
 
 
 @pytest.mark.parametrize("name", ["", "a{b", "\xff\xfe", "x" * 2_000])
-async def test_invalid_name_is_no_queue(wire: Wire, other: Wire, key: str, resp: RespClient, name: str) -> None:
+async def test_invalid_name_is_no_queue(wire: Wire, other: Wire, key: str, resp: RespClient, name: str):
     job_id = await push(wire, "qa")
     resp.execute("HSET", key, f"n:{queue_number(job_id)}", name)
     assert await state_of(other, job_id) == "unknown"
     assert (await other.call("GetJob", id=job_id))["error"] == "Job not found"
 
 
-async def test_numbers_of_other_queues_are_skipped(wire: Wire, other: Wire, key: str, resp: RespClient) -> None:
+async def test_numbers_of_other_queues_are_skipped(wire: Wire, other: Wire, key: str, resp: RespClient):
     usual = usual_number("qa")
     resp.execute("HSET", key, f"n:{usual}", "qb", f"n:{usual % (2**24 - 1) + 1}", "qc")
     job_id = await push(wire, "qa")

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.figures import BUCKETS_S, Figures, Histogram
 from tests.bench.bunqueue import BunqueuePackages
+from tests.inside import BackupSchedule, back_up
 from tests.server.gateway.peer import bunqueue
-from tests.server.gateway.wire import Wire, failure, good
+from tests.server.gateway.wire import Wire, good
 
 
 @pytest.fixture
@@ -29,43 +29,7 @@ async def used(wire: Wire, queue_name: str) -> str:
     return queue_name
 
 
-async def test_figures_of_the_process(wire: Wire, used: str) -> None:
-    metrics = (await good(wire, "Metrics"))["metrics"]
-    totals = {name: metrics[f"total{name}"] for name in ("Pushed", "Pulled", "Completed", "Failed")}
-    assert totals == {"Pushed": 4, "Pulled": 2, "Completed": 1, "Failed": 1}
-    assert metrics["avgLatencyMs"] > 0
-    assert metrics["memoryUsageMb"] > 0
-    stats = (await good(wire, "Stats"))["stats"]
-    assert stats["pushPerSec"] > 0
-    assert stats["waiting"] >= 1
-    assert stats["dlq"] >= 1
-
-
-async def test_figures_of_queues(wire: Wire, other: Wire, used: str) -> None:
-    listed = (await good(other, "DashboardQueues"))["data"]["queues"]
-    (row,) = [each for each in listed if each["name"] == used]
-    del row["name"]
-    assert row == {"waiting": 1, "prioritized": 0, "delayed": 1, "active": 0, "dlq": 1, "paused": False}
-    found = (await good(other, "DashboardQueue", queue=used))["data"]
-    assert (found["counts"]["completed"], found["priorityCounts"], found["paused"]) == (1, {"0": 1}, False)
-    assert [each["data"] for each in found["dlqPreview"]] == [1]
-    minutes = (await good(other, "Metrics", queue=used, type="completed"))["data"]
-    assert (minutes["data"], minutes["count"], minutes["meta"]["count"]) == ([1], 1, 1)
-    error = await failure(other, "Metrics", queue=used, type="x")
-    assert error == "Metrics type must be 'completed' or 'failed'"
-    overview = (await good(other, "DashboardOverview"))["data"]
-    assert overview["stats"]["dlq"] >= 1
-    assert overview["storage"] == {"diskFull": False, "error": None, "since": None}
-
-
-async def test_paused_queue(wire: Wire, used: str) -> None:
-    await good(wire, "Pause", queue=used)
-    listed = (await good(wire, "DashboardQueues"))["data"]["queues"]
-    (row,) = [each for each in listed if each["name"] == used]
-    assert (row["waiting"], row["paused"]) == (1, True)
-
-
-async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch):
     async def samples() -> dict[tuple[str, str], float]:
         text = (await good(wire, "Prometheus"))["data"]["metrics"]
         return {
@@ -91,9 +55,7 @@ async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch
     assert limited["bunqueue_queue_metrics_omitted", ""] >= 1
 
 
-async def test_prometheus_has_all_series_of_bunqueue(
-    packages: BunqueuePackages, wire: Wire, used: str, tmp_path: Path
-) -> None:
+async def test_prometheus_has_all_series_of_bunqueue(packages: BunqueuePackages, wire: Wire, used: str, tmp_path: Path):
     def names(text: str) -> set[tuple[str, str]]:
         return {(family.name, family.type) for family in text_string_to_metric_families(text)}
 
@@ -104,7 +66,7 @@ async def test_prometheus_has_all_series_of_bunqueue(
     assert wanted - names((await good(wire, "Prometheus"))["data"]["metrics"]) == set()
 
 
-async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Path) -> None:
+async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Path):
     pytest.importorskip("obstore")
     prefix = f"p{secrets.token_hex(4)}"
     folder = tmp_path / "backups"
@@ -123,11 +85,9 @@ async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Pa
         assert (enabled["enabled"], enabled["scheduler_running"]) == (1, 1)
         assert (enabled["interval_seconds"], enabled["retention"]) == (21_600, 3)
         await good(wire, "PUSH", queue=queue_name, data=1)
-        backups = gateway._backups
-        assert backups is not None
         queue = await gateway.queue(queue_name)
-        await backups._back_up(queue)
-        await backups._back_up(queue)  # the next one is not due
+        await back_up(gateway, queue)
+        await back_up(gateway, queue)  # the next one is not due
         found = await figures()
         assert [found[name] for name in ("attempts_total", "successes_total", "failures_total", "in_progress")] == [
             1, 1, 0, 0
@@ -136,48 +96,42 @@ async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Pa
         assert found["last_size_bytes"] > 0 < found["last_duration_seconds"]
         shutil.rmtree(folder)
         folder.write_text("no directory")
-        await backups._back_up(queue)
+        await back_up(gateway, queue)
         failed = await figures()
         assert [failed[name] for name in ("attempts_total", "failures_total", "consecutive_failures")] == [2, 1, 1]
         assert failed["last_failure_timestamp_seconds"] >= found["last_success_timestamp_seconds"]
-        await backups._back_up(await gateway.queue(f"{queue_name}-2"))
+        await back_up(gateway, await gateway.queue(f"{queue_name}-2"))
         assert (await figures())["consecutive_failures"] == 1  # one each
         folder.unlink()
-        await backups._back_up(queue)
+        await back_up(gateway, queue)
         assert (await figures())["consecutive_failures"] == 1  # the other queue fails still
-        await backups._back_up(await gateway.queue(f"{queue_name}-2"))
+        await back_up(gateway, await gateway.queue(f"{queue_name}-2"))
         recovered = await figures()
         assert [recovered[name] for name in ("attempts_total", "failures_total", "consecutive_failures")] == [5, 2, 0]
 
 
 async def test_backup_whose_library_panics_is_logged_and_counted(
     url: str, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     pytest.importorskip("obstore")
 
     class PanicError(BaseException):
         """As the exception of obstore's library, it is no Exception."""
 
-    async def panicking(*_: object) -> None:
+    async def panicking(*_: object):
         raise PanicError("called `Result::unwrap()` on an `Err` value")
 
     prefix = f"p{secrets.token_hex(4)}"
     async with Gateway(url, port=0, prefix=prefix, backup=str(tmp_path)) as gateway:
-        backups, queue = gateway._backups, await gateway.queue(queue_name)
-        assert backups is not None
+        queue = await gateway.queue(queue_name)
         monkeypatch.setattr(BackupSchedule, "_create", panicking)
-        await backups._back_up(queue)
+        await back_up(gateway, queue)
         found = gateway.backup_figures
         assert (found.attempts, found.failures, found.consecutive_failures, found.in_progress) == (1, 1, 1, 0)
     assert caplog.text.count(f"gateway: queue {queue_name!r}: could not back it up") == 1
 
 
-async def test_storage(wire: Wire) -> None:
-    assert (await good(wire, "StorageStatus"))["data"]["diskFull"] is False
-    await good(wire, "CompactMemory")
-
-
-def test_histogram() -> None:
+def test_histogram():
     durations = Histogram()
     assert (durations.mean_ms, durations.quantile_ms(0.99)) == (0, 0)
     for seconds in (0.0001, 0.0002, 0.0002, 99.0):
@@ -188,7 +142,7 @@ def test_histogram() -> None:
     assert durations.quantile_ms(0.99) == BUCKETS_S[-1] * 1_000
 
 
-def test_long_polls_are_not_timed() -> None:
+def test_long_polls_are_not_timed():
     figures = Figures()
     answer: dict[str, Any] = {"job": None}
     figures.executed("PULL", {"timeout": 5_000}, answer, 5.0)

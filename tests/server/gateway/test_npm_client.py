@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,19 +51,39 @@ async def run(packages: BunqueuePackages, gateway: Gateway, what: str, queue: st
     return [json.loads(line) for line in out.decode().splitlines()]
 
 
-async def test_client_adds_and_processes(packages: BunqueuePackages, gateway: Gateway, queue_name: str) -> None:
+async def test_client_adds_and_processes(packages: BunqueuePackages, gateway: Gateway, queue_name: str):
     printed = await run(packages, gateway, "both", queue_name)
     assert printed == [{"doubled": 42}, "completed"]
 
 
-async def test_values_that_json_would_lose(packages: BunqueuePackages, gateway: Gateway, queue_name: str) -> None:
+@pytest.mark.parametrize(("report", "state"), [(("ack", "--result", "7"), "completed"), (("fail",), "delayed")])
+async def test_command_line_reports_a_job(
+    packages: BunqueuePackages, gateway: Gateway, queue_name: str, report: tuple[str, ...], state: str
+):
+    async def command(*arguments: str) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            packages.bun, packages.server, "-p", str(gateway.port), "--json", *arguments,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await process.communicate()
+        answer: dict[str, Any] = json.loads(out)
+        assert answer["ok"], answer
+        return answer
+
+    await command("push", queue_name, "{}")
+    job_id = (await command("pull", queue_name))["job"]["id"]
+    await command(report[0], job_id, *report[1:])
+    assert (await command("job", "state", job_id))["state"] == state
+
+
+async def test_values_that_json_would_lose(packages: BunqueuePackages, gateway: Gateway, queue_name: str):
     printed = await run(packages, gateway, "values", queue_name)
     assert printed == [["Date", 1_767_225_600_000, [0, 255], {"1": "one"}, True, 2**40]] * 3
 
 
 async def test_python_worker_processes_jobs_of_the_client(
     packages: BunqueuePackages, gateway: Gateway, url: str, queue_name: str
-) -> None:
+):
     async def handler(job: Job) -> object:
         return {"doubled": job.data["n"] * 2}
 
@@ -70,9 +91,7 @@ async def test_python_worker_processes_jobs_of_the_client(
         assert await run(packages, gateway, "add", queue_name) == ["completed", {"doubled": 42}]
 
 
-async def test_client_processes_jobs_of_python(
-    packages: BunqueuePackages, gateway: Gateway, url: str, queue_name: str
-) -> None:
+async def test_client_processes_jobs_of_python(packages: BunqueuePackages, gateway: Gateway, url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         good = await queue.add("double", {"n": 4})
         bad = await queue.add("fail", {"n": 5})
@@ -84,7 +103,7 @@ async def test_client_processes_jobs_of_python(
         assert (found.state, found.failed_reason) == ("failed", "on purpose")
 
 
-async def test_example_of_javascript_and_python(packages: BunqueuePackages) -> None:
+async def test_example_of_javascript_and_python(packages: BunqueuePackages):
     process = await asyncio.create_subprocess_exec(
         sys.executable, EXAMPLE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "BUN": str(packages.bun), "BUNQUEUE_CLIENT": str(packages.client)},

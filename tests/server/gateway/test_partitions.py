@@ -3,15 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import partial
 from typing import Any
 
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._api.partitioned_adds import divide
-from glidemq_py._features import staged_writes
-from glidemq_py._features.staged_writes import finish_writes, run_async
 from glidemq_py.errors import AmbiguousResultError
 from glidemq_py.gateway import Gateway, bulk, routed_bulk, taking_back
 from glidemq_py.gateway.fetched import Fetched
@@ -19,6 +15,7 @@ from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.routed import RoutedJob
 from glidemq_py.gateway.routed_bulk import RoutedBulk
 from glidemq_py.testing import ServerProcess
+from tests.inside import feeds_of, finish_writes, keys_of, parts_of, run_async, staged_writes
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 PARTITIONS = 4
@@ -29,6 +26,11 @@ READERS = ("gateway-events", "gateway-starts")
 async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         yield queue
+
+
+async def create(url: str, name: str):
+    async with Queue(name, url, partitions=PARTITIONS) as queue:
+        await queue.connect()
 
 
 async def push(wire: Wire, queue: Queue, **fields: Any) -> str:
@@ -64,20 +66,9 @@ async def drain(wire: Wire, queue: Queue, *, most: int = 1_000) -> list[dict[str
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-async def test_pushes_of_one_connection_keep_the_order_of_their_group(wire: Wire, queue: Queue) -> None:
-    """Also beside chosen ids, which take a call more: they are claimed first."""
-    for number in range(40):
-        chosen = {"jobId": f"{queue.name}-{number}"} if number % 4 == 0 else {}
-        fields = {"queue": queue.name, "name": "n", "data": number, "groupId": "g", **chosen}
-        wire.send(packed({"cmd": "PUSH", "reqId": str(number), **fields}))
-    for _ in range(40):
-        assert (await wire.receive())["ok"] is True
-    assert [job["data"] for job in await drain(wire, queue)] == list(range(40))
-
-
 async def test_pushed_jobs_are_spread_and_found_by_id(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
-) -> None:
+):
     ids = [await push(wire, queue, data={"n": number}) for number in range(12)]
     assert Counter([await place_of(gateways[0], each) for each in ids]) == {0: 3, 1: 3, 2: 3, 3: 3}
     for number, job_id in enumerate(ids):
@@ -87,46 +78,9 @@ async def test_pushed_jobs_are_spread_and_found_by_id(
     assert (await queue.get_job_counts()).completed == 12
 
 
-async def test_a_job_is_fetched_renewed_and_reported_by_different_gateways(
-    wire: Wire, other: Wire, queue: Queue
-) -> None:
-    ids = {await push(wire, queue, data=number) for number in range(4)}
-    first = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=5_000)
-    job_id, token = first["job"]["id"], first["token"]
-    assert job_id in ids
-    assert (await good(other, "JobHeartbeat", id=job_id, token=token))["data"]["ok"] is True
-    await good(other, "ExtendLock", id=job_id, token=token, duration=30_000)
-    assert "token" in await failure(other, "ACK", id=job_id)
-    await good(other, "ACK", id=job_id, token=token, result={"r": 1})
-    assert (await good(wire, "GetResult", id=job_id))["result"] == {"r": 1}
-    second = await good(other, "PULL", queue=queue.name, owner="w")
-    assert "Invalid or expired lock token" in await failure(wire, "ACK", id=second["job"]["id"], token=token)
-    await good(wire, "FAIL", id=second["job"]["id"], token=second["token"], error="no", unrecoverable=True)
-    assert await state_of(other, second["job"]["id"]) == "failed"
-
-
-async def test_a_chosen_id_names_one_job_of_all_partitions(
-    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
-) -> None:
-    chosen = [f"{queue.name}:{number}" for number in range(8)]
-    for each in chosen:
-        assert await push(wire, queue, jobId=each, data=each) == each
-        assert await push(other, queue, jobId=each, data="again") == each
-    assert len({await place_of(gateways[1], each) for each in chosen}) > 1
-    assert (await queue.get_job_counts()).waiting == 8
-    assert (await good(other, "GetJobByCustomId", customId=chosen[3]))["job"]["data"] == chosen[3]
-    job = await queue.get_job(chosen[3].replace(":", "%3A"))  # a Python program finds it without its partition
-    assert job is not None
-    assert job.data == chosen[3]
-    await drain(wire, queue)
-    assert await push(other, queue, jobId=chosen[3], data="new") == chosen[3]  # the finished one is replaced
-    assert (await good(wire, "GetJob", id=chosen[3]))["job"]["data"] == "new"
-    assert (await queue.get_job_counts()).completed == 7
-
-
 async def test_a_group_stays_in_one_partition_beside_chosen_ids(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
-) -> None:
+):
     ids = [await push(wire, queue, groupId="g", data=1) for _ in range(3)]
     ids += [await push(wire, queue, groupId="g", jobId=f"{queue.name}-{number}", data=1) for number in range(5)]
     assert len({await place_of(gateways[0], each) for each in ids}) == 1
@@ -137,88 +91,13 @@ async def test_a_group_stays_in_one_partition_beside_chosen_ids(
     assert (await queue.get_job_counts()).waiting == 8
 
 
-async def test_a_unique_key_chooses_the_partition(wire: Wire, other: Wire, queue: Queue) -> None:
-    first = await push(wire, queue, uniqueKey="u", data=1)
-    assert await push(other, queue, uniqueKey="u", data=2) == first
-    assert (await good(wire, "GetDeduplicationJobId", queue=queue.name, deduplicationId="u"))["data"]["jobId"] == first
-    error = await failure(wire, "PUSH", queue=queue.name, name="n", uniqueKey="u", groupId="g")
-    assert error == (
-        f"uniqueKey 'u' must equal groupId 'g': queue '{queue.name}' is partitioned, and each chooses the partition of "
-        "the job"
-    )
-    assert await push(wire, queue, uniqueKey="g", groupId="g")
-
-
-async def test_jobs_depend_on_jobs_of_other_partitions(wire: Wire, other: Wire, queue: Queue) -> None:
-    first = [await push(wire, queue, data=number) for number in range(3)]
-    last = await push(wire, queue, data="last", dependsOn=first)
-    child = await push(other, queue, data="child", parentId=last)
-    assert await state_of(other, last) == "waiting-children"
-    assert child in [job["id"] for job in await drain(other, queue, most=4)]
-    assert [job["id"] for job in await drain(wire, queue)] in ([last], [])
-    assert await state_of(wire, last) == "completed"
-    missing = await failure(wire, "PUSH", queue=queue.name, name="n", dependsOn=["gone"])
-    assert missing == "Dependency job not found: gone"
-
-
-async def test_jobs_of_a_bulk_depend_on_one_another_across_partitions(wire: Wire, other: Wire, queue: Queue) -> None:
-    name = queue.name
-    jobs: list[dict[str, Any]] = [
-        {"data": number, "jobId": f"{name}:{number}", "groupId": f"g{number}", "dependsOn": [f"{name}:{number + 1}"]}
-        for number in range(8)
-    ]
-    jobs += [{"data": 8, "jobId": f"{name}:8", "uniqueKey": "u"}, {"data": 9, "dependsOn": [f"{name}:0", f"{name}:8"]}]
-    jobs += [{"data": 10, "jobId": f"{name}:8"}]
-    ids = (await good(wire, "PUSHB", queue=name, jobs=jobs))["ids"]
-    assert ids[:9] == [f"{name}:{number}" for number in range(9)]
-    assert ids[10] == ids[8]
-    assert [await state_of(wire, each) for each in ids[7:10]] == ["waiting-children", "waiting", "waiting-children"]
-    later = {"data": 11, "groupId": "g11", "dependsOn": [ids[0]]}
-    again = (await good(other, "PUSHB", queue=name, jobs=[{**jobs[0], "dependsOn": []}, later]))["ids"]
-    assert again[0] == ids[0]
-    done: list[int] = []
-    while len(done) < 11:  # a job of another partition becomes ready a moment after its dependency
-        answer = await good(other, "PULL", queue=name, owner="w", timeout=10_000)
-        done.append(answer["job"]["data"])
-        await good(other, "ACK", id=answer["job"]["id"], token=answer["token"])
-    assert sorted(done) == [*range(10), 11]
-    assert await unfinished(queue) == 0
-
-
-async def test_durable_jobs_are_confirmed(private_server: Callable[..., ServerProcess], queue_name: str) -> None:
+async def test_durable_jobs_are_confirmed(private_server: Callable[..., ServerProcess], queue_name: str):
     url = private_server(appendonly="yes").url
     async with Queue(queue_name, url, partitions=3) as queue, Gateway(url, port=0) as gateway, Wire(gateway) as wire:
         job_id = await push(wire, queue, durable=True, data=1)
         assert await state_of(wire, job_id) == "waiting"
         ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": 1, "durable": True}] * 2))["ids"]
         assert [await state_of(wire, each) for each in ids] == ["waiting"] * 2
-
-
-async def test_bulks_are_added_whole(wire: Wire, other: Wire, queue: Queue) -> None:
-    jobs: list[dict[str, Any]] = [{"name": "n", "data": number, "groupId": f"g{number}"} for number in range(20)]
-    jobs += [{"name": "n", "data": number} for number in range(20)]
-    chosen = [f"{queue.name}:{number}" for number in range(5)]
-    jobs += [{"name": "n", "data": number, "jobId": chosen[number % 5]} for number in range(10)]
-    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
-    assert len(ids) == 50
-    assert len(set(ids)) == 45
-    assert ids[40:45] == ids[45:] == chosen
-    counts = await queue.get_job_counts()
-    assert counts.waiting + counts.group_waiting == 45
-    assert (await good(other, "PUSHB", queue=queue.name, jobs=jobs[40:]))["ids"] == ids[40:]
-    for number in (0, 25, 41):
-        assert (await good(other, "GetJob", id=ids[number]))["job"]["data"] == jobs[number]["data"]
-
-
-async def test_a_refused_bulk_leaves_nothing(wire: Wire, queue: Queue) -> None:
-    jobs: list[dict[str, Any]] = [{"data": number, "groupId": f"g{number}"} for number in range(20)]
-    error = await failure(wire, "PUSHB", queue=queue.name, jobs=[*jobs, {"data": 0, "dependsOn": ["gone"]}])
-    assert error == "jobs[20]: Dependency job not found: gone"
-    full = [{"data": 1, "groupId": "full", "groupMaxSize": 2} for _ in range(3)]
-    assert "jobs[22]" in await failure(wire, "PUSHB", queue=queue.name, jobs=[*jobs, *full])
-    assert "groupId" in await failure(wire, "PUSHB", queue=queue.name, jobs=[{"groupId": "g", "uniqueKey": "u"}] * 2)
-    counts = await queue.get_job_counts()
-    assert counts.waiting + counts.group_waiting == 0
 
 
 GROUPS: list[dict[str, Any]] = [{"name": "n", "data": number, "groupId": f"g{number}"} for number in range(20)]
@@ -232,11 +111,11 @@ FULL: list[dict[str, Any]] = [
 
 async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
     gateways: tuple[Gateway, Gateway], queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     began, left, go_on, ended = (asyncio.Event() for _ in range(4))
     closed = gateways[0].closed
 
-    def note_closed(*args: Any) -> None:
+    def note_closed(*args: Any):
         closed(*args)
         left.set()
 
@@ -263,7 +142,7 @@ async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
 
 async def test_jobs_that_cannot_be_taken_back_are_reported(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     remove: Any = Queue.remove
     calls = 0
 
@@ -277,7 +156,7 @@ async def test_jobs_that_cannot_be_taken_back_are_reported(
     monkeypatch.setattr(Queue, "remove", lose)
     error = await failure(wire, "PUSHB", queue=queue.name, jobs=FULL)
     left = await unfinished(queue)
-    assert left == (await queue._parts[1].get_job_counts()).unfinished > 0
+    assert left == (await parts_of(queue)[1].get_job_counts()).unfinished > 0
     assert error == (
         "jobs[21]: job was not added: fair key 'full' has its maximum backlog of 1 ready job; "
         f"{left} jobs of the command may exist, because deleting them failed"
@@ -289,11 +168,11 @@ async def test_jobs_that_cannot_be_taken_back_are_reported(
     assert calls == 2  # a partition that does not reply is not called for each job
 
 
-async def test_nothing_is_added_if_a_partition_fails(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_added_if_a_partition_fails(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
     stage: Any = staged_writes.stage
 
     def fail(write: Any, keys: Any, *others: Any, **named: Any) -> Any:
-        if keys.name == queue._parts[2].name:
+        if keys.name == parts_of(queue)[2].name:
             raise AmbiguousResultError("no reply")
         return stage(write, keys, *others, **named)
 
@@ -307,7 +186,7 @@ async def test_nothing_is_added_if_a_partition_fails(wire: Wire, queue: Queue, m
 
 async def test_a_committed_bulk_is_added_although_a_partition_fails(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     def fail(write: Any) -> Any:
         yield staged_writes.publish(write, write.home, False)
         raise AmbiguousResultError("no reply")
@@ -316,14 +195,12 @@ async def test_a_committed_bulk_is_added_although_a_partition_fails(
     ids = (await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS))["ids"]
     assert 0 < await unfinished(queue) < 20
     assert "the maintenance of the queue adds them: no reply" in caplog.text
-    await run_async((await queue._first_connected()).transport, finish_writes(queue._keys, 0))
+    await run_async((await queue._first_connected()).transport, finish_writes(keys_of(queue), 0))
     assert {await state_of(wire, each) for each in ids} == {"waiting"}
     assert await unfinished(queue) == 20
 
 
-async def test_jobs_of_one_partition_are_added_by_one_call(
-    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_jobs_of_one_partition_are_added_by_one_call(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(bulk, "open_write")
     jobs = [{"data": number, "groupId": "g", "uniqueKey": "g"} for number in range(3)]
     assert len(set((await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"])) == 1
@@ -335,7 +212,7 @@ async def test_jobs_of_one_partition_are_added_by_one_call(
     assert await unfinished(queue) == 251
 
 
-async def test_unique_keys_of_staged_jobs_answer_with_the_existing_job(wire: Wire, queue: Queue) -> None:
+async def test_unique_keys_of_staged_jobs_answer_with_the_existing_job(wire: Wire, queue: Queue):
     holders = [await push(wire, queue, uniqueKey=f"u{number}", data=0) for number in range(5)]
     jobs = [{"data": 1, "uniqueKey": f"u{number}"} for number in range(10)]
     ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[*jobs, jobs[9]]))["ids"]
@@ -345,14 +222,14 @@ async def test_unique_keys_of_staged_jobs_answer_with_the_existing_job(wire: Wir
     assert await unfinished(queue) == 10
 
 
-async def test_a_large_bulk_lets_other_tasks_run(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue) -> None:
+async def test_a_large_bulk_lets_other_tasks_run(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue):
     await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS)  # the numbers of the partitions are known afterwards
     jobs = [{"data": number, "groupId": f"g{number % 100}"} for number in range(2_000)]
     opened = await gateways[0].queue(queue.name)
     routed = RoutedBulk(gateways[0].ids, opened, jobs, lambda _: None, {})
     assert await turns_during(routed.check()) >= 2_000 // 250
     assert opened._partitions is not None
-    dividing = divide(opened._partitions, routed._routing, range(2_000), between=partial(asyncio.sleep, 0))
+    dividing = routed._divided(opened._partitions, range(2_000))
     assert await turns_during(dividing) >= 2_000 // 250
 
 
@@ -368,7 +245,7 @@ async def turns_during(work: Coroutine[Any, Any, Any]) -> int:
 
 async def test_large_bulks_are_staged_in_all_partitions(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
-) -> None:
+):
     await push(wire, queue, uniqueKey="u", data="holder")
     jobs: list[dict[str, Any]] = [{"data": number} for number in range(700)]
     jobs += [{"data": number, "jobId": f"{queue.name}-{number}"} for number in range(100)]
@@ -387,59 +264,14 @@ async def test_large_bulks_are_staged_in_all_partitions(
 # -- fetching --------------------------------------------------------------------------------------------------
 
 
-async def test_a_long_poll_gets_the_job_of_any_partition(wire: Wire, other: Wire, queue: Queue) -> None:
-    loop = asyncio.get_running_loop()
-    for number in range(6):
-        waiting = asyncio.create_task(good(wire, "PULL", queue=queue.name, owner="w", timeout=30_000))
-        while (await good(other, "PULL", queue=queue.name))["job"] is not None or waiting.done():
-            raise AssertionError("there is no job yet")
-        began = loop.time()
-        added = await (push(other, queue, data=number) if number % 2 else _add(queue, number))
-        answer = await waiting
-        assert (answer["job"]["id"], answer["job"]["data"]) == (added, number)
-        assert loop.time() - began < 2.5  # a lost message would cost five seconds
-        await good(other, "ACK", id=added, token=answer["token"])
-
-
 async def _add(queue: Queue, data: Any) -> str:
     return f"{queue.name}:{(await queue.add('py', data)).id}"
-
-
-async def test_gateways_trade_the_shares_of_a_limit(wire: Wire, queue: Queue) -> None:
-    """A long poll gets a job of a partition whose share was used up."""
-    await queue.set_global_concurrency(8)
-    assert queue._partitions is not None
-    await queue._partitions.queues[1].add_bulk([("n", 1)] * 8)
-    for _ in range(7):  # partition 0 keeps one
-        answer = await good(wire, "PULL", queue=queue.name, owner="w", timeout=20_000)
-        assert answer["job"] is not None
-    assert (await good(wire, "PULL", queue=queue.name, owner="w", timeout=0))["job"] is None
-
-
-async def test_a_pull_of_many_asks_all_partitions(wire: Wire, queue: Queue) -> None:
-    ids = {await push(wire, queue, data=number) for number in range(8)}
-    answer = await good(wire, "PULLB", queue=queue.name, count=20, owner="w")
-    assert {job["id"] for job in answer["jobs"]} == ids
-
-
-@pytest.mark.slow
-async def test_jobs_of_a_lost_connection_are_released(
-    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
-) -> None:
-    ids = {await push(wire, queue, data=number) for number in range(8)}
-    async with Wire(gateways[1]) as lost:
-        assert len((await good(lost, "PULLB", queue=queue.name, count=20, owner="w"))["jobs"]) == 8
-    found: set[str] = set()
-    while len(found) < 8:
-        answer = await good(wire, "PULLB", queue=queue.name, count=20, owner="w", timeout=30_000)
-        found |= {job["id"] for job in answer["jobs"]}
-    assert found == ids
 
 
 # -- beside Python programs ------------------------------------------------------------------------------------
 
 
-async def test_clients_and_python_programs_share_the_jobs(wire: Wire, other: Wire, queue: Queue, url: str) -> None:
+async def test_clients_and_python_programs_share_the_jobs(wire: Wire, other: Wire, queue: Queue, url: str):
     """Each adds, completes and fails jobs of the other."""
     failed: set[Any] = set()
 
@@ -477,23 +309,22 @@ async def test_clients_and_python_programs_share_the_jobs(wire: Wire, other: Wir
             assert (job["state"], job["failedReason"] in ("python", "client")) == ("failed", True)
 
 
-# -- another number of partitions ------------------------------------------------------------------------------
+# -- partitions that are created while gateways know of none -------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 2), (3, 8)])
-async def test_the_number_changes_while_clients_push_and_pull(
-    gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, before: int, after: int
-) -> None:
+async def test_clients_push_and_pull_when_the_partitions_have_been_created(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, url: str, queue_name: str
+):
     """Nothing is lost, nothing is run twice, groups keep their order, and chosen ids name one job."""
     pushed: list[str] = []
     ran: list[tuple[str, Any]] = []
-    begun, changed, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    stop = asyncio.Event()
 
-    async def client(number: int) -> None:
+    async def client(number: int):
         async with Wire(gateways[number % 2]) as mine:
             turn = 0
-            while turn < 60 or not changed.is_set() or turn < 120:
+            while turn < 120:
                 kind: dict[str, Any] = [
                     {}, {"groupId": f"g{number}"}, {"jobId": f"{queue_name}:{number}:{turn}"},
                     {"groupId": f"g{number}", "jobId": f"{queue_name}:g:{number}:{turn}"},
@@ -504,10 +335,8 @@ async def test_the_number_changes_while_clients_push_and_pull(
                 else:
                     pushed.append((await good(mine, "PUSH", queue=queue_name, **job))["id"])
                 turn += 1
-                if turn == 20:
-                    begun.set()
 
-    async def worker(number: int) -> None:
+    async def worker(number: int):
         async with Wire(gateways[number % 2]) as mine:
             while not (stop.is_set() and len(ran) >= len(pushed)):
                 answer = await good(mine, "PULLB", queue=queue_name, count=5, owner="w", timeout=500)
@@ -515,15 +344,13 @@ async def test_the_number_changes_while_clients_push_and_pull(
                     ran.extend((job["id"], job["data"]) for job in answer["jobs"])
                     await good(mine, "ACKB", ids=[job["id"] for job in answer["jobs"]], tokens=answer["tokens"])
 
-    partitions = None if before == 1 else before
-    async with Queue(queue_name, url, partitions=partitions) as queue:
+    for each in (wire, other):
+        assert (await good(each, "PULL", queue=queue_name, owner="w"))["job"] is None
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
             clients = [tasks.create_task(client(number)) for number in range(4)]
             for number in range(3):
                 tasks.create_task(worker(number))
-            await begun.wait()
-            await queue.set_partitions(after)
-            changed.set()
             await asyncio.wait(clients)
             stop.set()
         assert len(set(pushed)) == len(pushed)
@@ -535,94 +362,44 @@ async def test_the_number_changes_while_clients_push_and_pull(
 
 
 @pytest.mark.slow
-async def test_a_long_poll_notices_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"] is None
-        waiting = asyncio.create_task(good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))
-        await queue.set_partitions(4)
-        async with Queue(queue_name, url) as fresh:
-            for number in range(8):
-                await fresh.add("n", number)
-        found = [(await waiting)["job"]]
-        while len(found) < 8:
-            found.append((await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))["job"])
-        assert sorted(job["data"] for job in found) == list(range(8))
+async def test_a_long_poll_notices_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str):
+    assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"] is None
+    waiting = asyncio.create_task(good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))
+    async with Queue(queue_name, url, partitions=4) as fresh:
+        for number in range(8):
+            await fresh.add("n", number)
+    found = [(await waiting)["job"]]
+    while len(found) < 8:
+        found.append((await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))["job"])
+    assert sorted(job["data"] for job in found) == list(range(8))
 
 
 @pytest.mark.slow
-async def test_subscribers_notice_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue:
-        await good(wire, "SubscribeEvents", queue=queue_name)
-        await queue.set_partitions(4)
-        ids = {(await good(other, "PUSH", queue=queue_name, name="n", data=1))["id"] for _ in range(8)}
-        while ids:
-            event = (await wire.receive())["event"]
-            if event["eventType"] == "pushed":
-                ids.discard(event["jobId"])
-
-
-async def test_a_change_is_settled_although_jobs_have_ids_of_gateways(wire: Wire, url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url, partitions=2) as queue:
-        ids = [await push(wire, queue, data=number) for number in range(20)]
-        await drain(wire, queue)
-        await queue.set_partitions(5)
-        ids += [await push(wire, queue, data=number) for number in range(10)]
-        assert (await queue.set_partitions(5)).is_settled
-        for each in ids:
-            assert await state_of(wire, each) in ("completed", "waiting")
+async def test_subscribers_notice_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str):
+    await good(wire, "SubscribeEvents", queue=queue_name)
+    await create(url, queue_name)
+    ids = {(await good(other, "PUSH", queue=queue_name, name="n", data=1))["id"] for _ in range(8)}
+    while ids:
+        event = (await wire.receive())["event"]
+        if event["eventType"] == "pushed":
+            ids.discard(event["jobId"])
 
 
 # -- what does not answer ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("partitions", "count"), [(None, 1), (PARTITIONS, 1), (None, 3)])
-async def test_a_push_is_added_once_if_its_reply_is_lost_while_the_partitions_change(
-    gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, partitions: int | None, count: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    async with Queue(queue_name, url, partitions=partitions) as queue:
-        await push(wire, queue, name="n")
-        served = await gateways[0].queue(queue_name)
-        adders = {type(await part._adder_here()) for part in served._parts}
-        kind: Any = adders.pop()
-        lost: list[Any] = []
-
-        async def lose(adding: Any) -> Any:
-            lost.append(await adding)
-            await queue.set_partitions(8)
-            raise AmbiguousResultError("the reply was lost")
-
-        def losing_one(way: Callable[..., Any]) -> Callable[..., Any]:
-            def lose_one(self: Any, rows: Any) -> Any:
-                adding = way(self, rows)
-                return adding if lost else asyncio.ensure_future(lose(adding))
-
-            return lose_one
-
-        monkeypatch.setattr(kind, "start", losing_one(kind.start))
-        monkeypatch.setattr(kind, "add", losing_one(kind.add))
-        ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"name": "n", "data": "once"}] * count))["ids"]
-        assert lost
-        assert [await state_of(wire, each) for each in ids] == ["waiting"] * count
-        async with Queue(queue_name, url) as after:
-            assert (await after.get_job_counts()).waiting == 1 + count
-
-
-async def test_a_small_bulk_is_added_although_the_queue_has_got_partitions(
-    wire: Wire, url: str, queue_name: str
-) -> None:
-    async with Queue(queue_name, url) as queue:
-        jobs = [{"name": "n", "data": number} for number in range(20)]
-        ids = (await good(wire, "PUSHB", queue=queue_name, jobs=jobs))["ids"]
-        await queue.set_partitions(4)
-        ids += (await good(wire, "PUSHB", queue=queue_name, jobs=jobs))["ids"]
-        assert [await state_of(wire, each) for each in ids] == ["waiting"] * 40
-        assert len(set(ids)) == 40
+async def test_a_small_bulk_is_added_although_the_queue_has_got_partitions(wire: Wire, url: str, queue_name: str):
+    assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"] is None
+    await create(url, queue_name)
+    jobs = [{"name": "n", "data": number} for number in range(20)]
+    ids = (await good(wire, "PUSHB", queue=queue_name, jobs=jobs))["ids"]
+    assert [await state_of(wire, each) for each in ids] == ["waiting"] * 20
+    assert len(set(ids)) == 20
 
 
 async def test_a_partition_that_does_not_answer_holds_up_no_jobs_of_the_others(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """The jobs of its call are released, as another partition has answered meanwhile; then it is asked again."""
     for number in range(8):
         await push(wire, queue, data=number)
@@ -651,7 +428,7 @@ async def test_a_partition_that_does_not_answer_holds_up_no_jobs_of_the_others(
 
 async def test_feeds_that_end_while_they_start_leave_no_reader(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
-) -> None:
+):
     await push(wire, queue)
     for turn in range(20):
         wire.send(packed({"cmd": "SubscribeEvents", "reqId": "1", "queue": queue.name}))
@@ -659,7 +436,7 @@ async def test_feeds_that_end_while_they_start_leave_no_reader(
         wire.send(packed({"cmd": "UnsubscribeEvents", "reqId": "2"}))
         answers = {(await wire.receive()).get("reqId") for _ in range(2)}
         assert answers == {"1", "2"}
-    assert gateways[0]._feeds == {}
+    assert feeds_of(gateways[0]) == {}
     async with asyncio.timeout(30):  # a reader that is left does not end
         while left := [task for task in asyncio.all_tasks() if task.get_name().startswith(READERS)]:
             await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
@@ -668,7 +445,7 @@ async def test_feeds_that_end_while_they_start_leave_no_reader(
 @pytest.mark.parametrize("count", [1, 3])
 async def test_jobs_pushed_while_the_queue_is_deleted_are_in_the_next_one(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     await push(wire, queue)
     deleted: list[Any] = []
 

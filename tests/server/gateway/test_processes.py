@@ -1,21 +1,25 @@
 """Tests of several gateway processes on one port."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
+import httpx
 import pytest
 
-from glidemq_py._client.embedded import free_port
+from glidemq_py.testing import ServerProcess
+from tests.inside import free_port
 from tests.server.gateway.wire import Wire, good
 
 
 class Address:
     """What `Wire` needs of a gateway."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int):
         self.port = port
 
 
@@ -38,7 +42,7 @@ async def run(*arguments: str, **environment: str) -> asyncio.subprocess.Process
 
 
 @pytest.mark.slow
-async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, queue_name: str) -> None:
+async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, queue_name: str):
     port = free_port()
     process = await run("--url", url, "--port", str(port), "--processes", "2")
     gateway: Any = Address(port)
@@ -63,7 +67,7 @@ async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, 
 
 
 @pytest.mark.slow
-async def test_processes_without_a_url_share_a_private_server(queue_name: str) -> None:
+async def test_processes_without_a_url_share_a_private_server(queue_name: str):
     port = free_port()
     process = await run("--port", str(port), "--processes", "2", GLIDEMQ_URL="")
     gateway: Any = Address(port)
@@ -75,6 +79,61 @@ async def test_processes_without_a_url_share_a_private_server(queue_name: str) -
             for _ in range(8):  # connections to either process
                 async with Wire(gateway) as wire:
                     assert (await good(wire, "GetState", id=job_id))["state"] == "waiting"
+            process.send_signal(signal.SIGTERM)
+            await process.communicate()
+            assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.slow
+async def test_processes_wait_for_the_server(restartable_server: Callable[..., ServerProcess], queue_name: str):
+    server, port, http_port = restartable_server(), free_port(), free_port()
+    server.kill()
+    arguments = ("--url", server.url, "--port", str(port), "--http-port", str(http_port), "--processes", "2")
+    process = await run(*arguments, "--log-format", "json")
+    lines: list[dict[str, Any]] = []
+
+    async def line() -> dict[str, Any]:
+        assert process.stderr is not None
+        return cast("dict[str, Any]", json.loads(await process.stderr.readline()))
+
+    async def printed(text: str, times: int = 1) -> list[str]:
+        """Read the log until so many messages contain a text; return these."""
+        while len(found := [line["message"] for line in lines if text in line["message"]]) < times:
+            lines.append(await line())
+        return found
+
+    async def status(path: str) -> int:
+        async with httpx.AsyncClient() as http:  # a connection per request: of either process
+            return (await http.get(f"http://127.0.0.1:{http_port}{path}", timeout=60)).status_code
+
+    async def kill_waiting_children():
+        killed: set[int] = set()
+        for _ in range(6):
+            lines.clear()
+            while not lines or "cannot start yet" not in lines[-1]["message"] or lines[-1]["process"] in killed:
+                lines.append(await line())
+            killed.add(lines[-1]["process"])
+            os.kill(lines[-1]["process"], signal.SIGKILL)
+
+    try:
+        async with asyncio.timeout(240):
+            await printed("cannot start yet", 2)
+            assert [await status(path) for path in ("/live", "/ready", "/stats", "/health")] == [200, 503, 503, 503]
+            await kill_waiting_children()
+            server.start()
+            children = [int(line.split()[1]) for line in await printed("has started", 2)]
+            assert await status("/ready") == 200
+            server.kill()
+            os.kill(children.pop(), signal.SIGKILL)
+            await kill_waiting_children()
+            server.start()
+            await printed("has started")
+            async with Wire(Address(port)) as wire:  # type: ignore[arg-type]
+                await good(wire, "PUSH", queue=queue_name, data=1)
             process.send_signal(signal.SIGTERM)
             await process.communicate()
             assert process.returncode == 0

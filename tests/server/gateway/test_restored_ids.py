@@ -13,6 +13,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway import Gateway, RestoredIds, restore_ids
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.testing import ServerProcess
+from tests.inside import connected
 from tests.server.gateway.wire import Wire, good
 
 PREFIX = "shop"
@@ -26,7 +27,7 @@ async def push(url: str, queues: dict[str, list[dict[str, Any]]]) -> list[str]:
         ]  # fmt: skip
 
 
-async def move(old: str, new: str, names: list[str], folder: Path) -> None:
+async def move(old: str, new: str, names: list[str], folder: Path):
     for name in names:
         async with Queue(name, old, prefix=PREFIX) as source, Queue(name, new, prefix=PREFIX) as target:
             await source.backup(folder)
@@ -43,7 +44,7 @@ def servers(private_server: Callable[..., ServerProcess]) -> tuple[str, str]:
     return private_server().url, private_server().url
 
 
-async def test_jobs_are_found_on_another_server(servers: tuple[str, str], tmp_path: Path) -> None:
+async def test_jobs_are_found_on_another_server(servers: tuple[str, str], tmp_path: Path):
     old, new = servers
     pushed: dict[str, list[dict[str, Any]]] = {
         "first": [{"data": 1}], "second": [{"data": 1}, {"data": 2, "jobId": "mine"}, {"data": 3, "jobId": "17"}],
@@ -51,7 +52,7 @@ async def test_jobs_are_found_on_another_server(servers: tuple[str, str], tmp_pa
     ids = await push(old, pushed)
     # There, another queue has the number of "first".
     async with Queue("n", new, prefix=PREFIX) as queue:
-        transport = (await queue._connected()).transport
+        transport = (await connected(queue)).transport
         number = str(queue_number(ids[0]))
         await transport.command("HSET", f"{PREFIX}:gateway:queues", f"n:{number}", "other", "q:other", number)
     (other,) = await push(new, {"other": [{"data": 1}]})
@@ -70,7 +71,7 @@ async def test_jobs_are_found_on_another_server(servers: tuple[str, str], tmp_pa
     assert await states(new, [third, *ids[1:]]) == ["waiting"] * 4
 
 
-async def test_an_id_of_another_queue_is_not_taken_from_it(servers: tuple[str, str], tmp_path: Path) -> None:
+async def test_an_id_of_another_queue_is_not_taken_from_it(servers: tuple[str, str], tmp_path: Path):
     old, new = servers
     await push(old, {"first": [{"data": 1, "jobId": "mine"}]})
     await push(new, {"other": [{"data": 1, "jobId": "mine"}]})
@@ -82,14 +83,14 @@ async def test_an_id_of_another_queue_is_not_taken_from_it(servers: tuple[str, s
         assert (await good(wire, "GetJob", id="mine"))["job"]["queue"] == "other"
 
 
-async def test_unknown_queue_is_named(servers: tuple[str, str]) -> None:
+async def test_unknown_queue_is_named(servers: tuple[str, str]):
     with pytest.raises(GlideMQValidationError, match=r"'queues' = 'nothing': does not exist \(prefix 'shop'\)"):
         await restore_ids(servers[0], prefix=PREFIX, queues=["nothing"])
     with pytest.raises(GlideMQValidationError, match=r"'queues' = 'a:b': does not exist, nor does 'a%3Ab' \(prefix"):
         await restore_ids(servers[0], prefix=PREFIX, queues=["a:b"])
 
 
-async def test_queue_may_have_the_name_of_clients(servers: tuple[str, str]) -> None:
+async def test_queue_may_have_the_name_of_clients(servers: tuple[str, str]):
     await push(servers[0], {"mail:out": [{"data": 1}]})
     for name in ("mail:out", "mail%3Aout"):
         assert await restore_ids(servers[0], prefix=PREFIX, queues=[name]) == [
@@ -98,7 +99,7 @@ async def test_queue_may_have_the_name_of_clients(servers: tuple[str, str]) -> N
 
 
 @pytest.mark.slow
-async def test_command(servers: tuple[str, str]) -> None:
+async def test_command(servers: tuple[str, str]):
     await push(servers[0], {"first": [{"data": 1}, {"data": 2, "jobId": "mine"}]})
 
     async def run(*arguments: str) -> tuple[int | None, str]:

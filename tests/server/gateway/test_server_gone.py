@@ -14,6 +14,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
+from tests.server.lossy_proxy import LossyProxy
 
 T = TypeVar("T")
 
@@ -22,11 +23,29 @@ async def ready_status(http: httpx.AsyncClient) -> int:
     return (await http.get("/ready")).status_code
 
 
+async def test_lost_reply_to_a_read_or_a_change_of_a_job_is_no_error(server: Any, queue_name: str):
+    with LossyProxy(server.url) as proxy:
+        async with Gateway(proxy.url, port=0) as gateway, Wire(gateway) as wire:
+            added = await good(wire, "PUSH", queue=queue_name, data=1)
+            await good(wire, "PULL", queue=queue_name, owner="w", lockTtl=600_000)
+            for command, fields in (
+                ("GetJob", {}), ("GetState", {}), ("GetResult", {}), ("GetProgress", {}), ("GetChildrenValues", {}),
+                ("GetLogs", {}), ("Progress", {"progress": 5}), ("Update", {"data": 2}),
+                ("IsPaused", {"queue": queue_name}), ("GetJobCounts", {"queue": queue_name}), ("ListQueues", {}),
+            ):  # fmt: skip
+                lost = proxy.lost
+                proxy.lose("glide:")
+                await good(wire, command, **({"id": added["id"]} | fields))
+                assert proxy.lost == lost + 1, command
+            job = (await good(wire, "GetJob", id=added["id"]))["job"]
+            assert (job["data"], job["progress"]) == (2, 5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_clients_continue_after_the_server_is_back(
     restartable_server: Callable[..., ServerProcess], queue_name: str, partitions: int
-) -> None:
+):
     server = restartable_server()
     url = f"{server.url}?request_timeout=500"
     async with (
@@ -78,7 +97,7 @@ async def test_clients_continue_after_the_server_is_back(
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_long_poll_reports_after_its_time_that_the_server_is_gone(
     restartable_server: Callable[..., ServerProcess], queue_name: str, partitions: int
-) -> None:
+):
     server = restartable_server()
     url = f"{server.url}?request_timeout=500"
     async with (
@@ -103,7 +122,7 @@ async def test_long_poll_reports_after_its_time_that_the_server_is_gone(
 
 async def test_jobs_of_a_connection_that_was_lost_meanwhile_are_released(
     restartable_server: Callable[..., ServerProcess], queue_name: str
-) -> None:
+):
     """The release fails while the server is gone; the lock expires then."""
     server = restartable_server()
     url = f"{server.url}?request_timeout=500"
@@ -121,7 +140,7 @@ async def test_jobs_of_a_connection_that_was_lost_meanwhile_are_released(
 
 async def test_closing_takes_no_longer_than_its_limit_while_the_server_is_gone(
     restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     server, url = restartable_server(), "http://127.0.0.1:1/"
     gateway = Gateway(server.url, port=0, http_port=0, shutdown_timeout=600, webhook_networks=["127.0.0.0/8"])
     await gateway.start()
@@ -145,7 +164,7 @@ async def test_closing_takes_no_longer_than_its_limit_while_the_server_is_gone(
     assert "not all was closed within 0.6 s" in caplog.text
 
 
-async def test_errors_of_a_full_server(private_server: Callable[..., ServerProcess], queue_name: str) -> None:
+async def test_errors_of_a_full_server(private_server: Callable[..., ServerProcess], queue_name: str):
     """Not only adds fail, so none says that nothing was added."""
     server = private_server(maxmemory_policy="noeviction")
     async with Gateway(server.url, port=0) as gateway, Wire(gateway) as wire:
@@ -177,7 +196,7 @@ REQUEST_S = 1.0
 async def test_commands_take_the_request_timeout_at_most(
     restartable_server: Callable[..., ServerProcess], queue_name: str, is_killed: bool,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+):  # fmt: skip
     server = restartable_server()
     url = f"{server.url}?request_timeout={REQUEST_S * 1_000:.0f}"
     async with Gateway(url, port=0, http_port=0) as gateway, AsyncExitStack() as stack:
@@ -249,7 +268,7 @@ async def test_commands_take_the_request_timeout_at_most(
 
 async def test_full_server_is_logged_once_by_a_queue_with_cron_jobs(
     private_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     server, name = private_server(maxmemory_policy="noeviction"), "glidemq_py._features.schedulers.firing"
     caplog.set_level(logging.DEBUG, name)
 
@@ -275,7 +294,7 @@ async def test_full_server_is_logged_once_by_a_queue_with_cron_jobs(
 @pytest.mark.parametrize("partitions", [1, 2])
 async def test_jobs_of_a_fetch_whose_reply_came_too_late_are_released(
     private_server: Callable[..., ServerProcess], queue_name: str, partitions: int
-) -> None:
+):
     server = private_server()
     async with (
         Queue(queue_name, server.url, partitions=partitions), Gateway(server.url, port=0) as gateway,
@@ -295,7 +314,7 @@ async def test_jobs_of_a_fetch_whose_reply_came_too_late_are_released(
 @pytest.mark.slow
 async def test_read_only_server_is_logged_once_by_each_task(
     restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     """As after a failover by Sentinel, when the address still leads to the former primary."""
     server = restartable_server()
     url = f"{server.url}?request_timeout=500"
@@ -311,7 +330,7 @@ async def test_read_only_server_is_logged_once_by_each_task(
     def works_again(task: str) -> bool:
         return logging.WARNING in levels(f"{task} works again")
 
-    async def wait_for_each(condition: Callable[[str], bool]) -> None:
+    async def wait_for_each(condition: Callable[[str], bool]):
         until = time.monotonic() + 60
         while missing := [task for task in tasks if not condition(task)]:
             assert time.monotonic() < until, (condition.__name__, missing, caplog.messages)

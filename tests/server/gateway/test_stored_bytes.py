@@ -28,7 +28,7 @@ async def wire(gateway: Gateway) -> AsyncIterator[Wire]:
 @pytest.mark.parametrize("field", ["created", "since"])
 async def test_ill_formed_webhook_is_ignored(
     wire: Wire, gateway: Gateway, queue_name: str, resp: RespClient, field: str, number: str
-) -> None:
+):
     times = {"created": "1", "since": "1", field: number}
     numbers = ",".join(f'"{name}":{value}' for name, value in times.items())
     rest = '"url":"http://example.com/","events":["job.pushed"],"queue":null,"secret":null,"enabled":true'
@@ -40,9 +40,7 @@ async def test_ill_formed_webhook_is_ignored(
     assert len(await gateway.webhooks.registry.all()) == 1
 
 
-async def test_invalid_member_of_the_list_of_queues(
-    wire: Wire, gateway: Gateway, queue_name: str, resp: RespClient
-) -> None:
+async def test_invalid_member_of_the_list_of_queues(wire: Wire, gateway: Gateway, queue_name: str, resp: RespClient):
     await good(wire, "PUSH", queue="zz", data=1)
     for number in (3, 9):
         resp.execute("SADD", f"{queue_name}:queues:{number}", "bad{q}", "", "x" * 5_000, "a:b")

@@ -22,7 +22,7 @@ def copied(certificates: Certificates, name: str, folder: Path) -> tuple[str, st
     return str(paths[0]), str(paths[1])
 
 
-def spoil(path: str) -> None:
+def spoil(path: str):
     Path(path).write_text("not a key", encoding="ascii")
 
 
@@ -46,7 +46,7 @@ def der(certificates: Certificates, name: str) -> bytes:
 
 async def test_certificate_is_replaced_while_the_gateway_runs(
     url: str, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     cert, key = copied(certificates, "server", tmp_path)
     async with Gateway(url, port=0, tls_cert=cert, tls_key=key) as gateway:
         assert await served(gateway) == der(certificates, "server")
@@ -60,7 +60,7 @@ async def test_certificate_is_replaced_while_the_gateway_runs(
 
 async def test_changed_files_are_noticed(
     url: str, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("glidemq_py.gateway.server.LOOK_S", 0.01)
     cert, key = copied(certificates, "server", tmp_path)
     async with Gateway(url, port=0, tls_cert=cert, tls_key=key) as gateway, asyncio.timeout(60):
@@ -69,7 +69,7 @@ async def test_changed_files_are_noticed(
             pass
 
 
-async def test_plain_client_is_closed(url: str, certificates: Certificates, tmp_path: Path) -> None:
+async def test_plain_client_is_closed(url: str, certificates: Certificates, tmp_path: Path):
     cert, key = copied(certificates, "server", tmp_path)
     async with Gateway(url, port=0, tls_cert=cert, tls_key=key) as gateway, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
@@ -82,7 +82,7 @@ async def test_plain_client_is_closed(url: str, certificates: Certificates, tmp_
         writer.close()
 
 
-def test_unusable_files_are_named(certificates: Certificates, tmp_path: Path) -> None:
+def test_unusable_files_are_named(certificates: Certificates, tmp_path: Path):
     cert, _ = copied(certificates, "server", tmp_path)
     with pytest.raises(GlideMQValidationError, match="tls_key"):
         tls.ServerCertificate(cert, str(tmp_path / "none.pem"))

@@ -89,7 +89,7 @@ def expected(packages: BunqueuePackages, tmp_path_factory: pytest.TempPathFactor
 def compare(
     found: Answers, expected: Answers, differences: Mapping[str, tuple[Any, Any]] = DIFFERENCES,
     without: Collection[str] = (),
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Compare the answers, without those of some calls."""
     assert [label for label, _ in found] == [label for label, _ in expected]
     different: dict[str, tuple[Any, Any]] = {}
@@ -101,15 +101,13 @@ def compare(
     assert different == differences
 
 
-async def test_methods_of_the_client(
-    packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], expected: Answers
-) -> None:
+async def test_methods_of_the_client(packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], expected: Answers):
     compare(await answers(packages, gateways[0].port, 1), expected)
 
 
 async def test_connections_spread_over_two_gateways(
     packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], expected: Answers
-) -> None:
+):
     taken: list[int] = []
     async with balanced(gateways, taken) as port:
         compare(await answers(packages, port, 4), expected)
@@ -118,13 +116,13 @@ async def test_connections_spread_over_two_gateways(
 
 async def test_partitioned_queue(
     packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], url: str, queue_name: str, expected: Answers
-) -> None:
+):
     async with Queue(queue_name, url, partitions=3), balanced(gateways) as port:
         found = await answers(packages, port, 4, queue=queue_name)
     compare(found, expected)
 
 
-async def test_cluster(packages: BunqueuePackages, cluster_url: str, expected: Answers) -> None:
+async def test_cluster(packages: BunqueuePackages, cluster_url: str, expected: Answers):
     async with (
         Gateway(cluster_url, port=0) as first,
         Gateway(cluster_url, port=0) as second,
@@ -135,7 +133,7 @@ async def test_cluster(packages: BunqueuePackages, cluster_url: str, expected: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
-async def test_more_methods(packages: BunqueuePackages, tmp_path: Path, queue_name: str, partitions: int) -> None:
+async def test_more_methods(packages: BunqueuePackages, tmp_path: Path, queue_name: str, partitions: int):
     """Durable adds need a server with an append-only file."""
     async with bunqueue(packages, tmp_path) as (port, _):
         expected = await answers(packages, port, 1, MORE)

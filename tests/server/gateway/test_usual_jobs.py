@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN
-from glidemq_py._features.leases.exchanging import completed_row
 from glidemq_py.gateway import fetched, held, hub
+from tests.inside import COMPLETED, COMPLETED_PLAIN, completed_row
 from tests.server.gateway.wire import Wire, good
 
 VARIED = {"id", "createdAt", "runAt", "startedAt", "lastHeartbeat"}
@@ -21,9 +20,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("command", ["PUSH", "PUSHB"])
 @pytest.mark.parametrize("options", OPTIONS)
-async def test_jobs_with_equal_options_are_equal(
-    wire: Wire, queue: Queue, command: str, options: dict[str, Any]
-) -> None:
+async def test_jobs_with_equal_options_are_equal(wire: Wire, queue: Queue, command: str, options: dict[str, Any]):
     jobs: list[dict[str, Any]] = [{"name": f"n{number}", "data": {"n": number}, **options} for number in range(4)]
     if command == "PUSH":
         ids = [(await good(wire, "PUSH", queue=queue.name, **job))["id"] for job in jobs]
@@ -41,18 +38,9 @@ async def test_jobs_with_equal_options_are_equal(
         assert rest == {name: value for name, value in fetched[0].items() if name in rest}
 
 
-async def test_numbers_of_usual_jobs_are_portable(wire: Wire, queue: Queue) -> None:
-    jobs = [{"name": "x", "data": {"big": float(2**40 + number), "small": number}} for number in range(3)]
-    await good(wire, "PUSHB", queue=queue.name, jobs=jobs)
-    fetched = (await good(wire, "PULLB", queue=queue.name, count=3))["jobs"]
-    assert [type(each["data"]["big"]) for each in fetched] == [float] * 3  # clients read 64-bit integers as BigInt
-    assert [each["data"] for each in fetched] == [job["data"] for job in jobs]
-    assert all(isinstance(each[name], float) for each in fetched for name in VARIED - {"id"})
-
-
 async def test_jobs_without_rare_options_are_reported_as_plain(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     kinds: dict[str, int] = {}
 
     def noted(serializer: Any, facts: Any, *args: Any, **options: Any) -> Any:
@@ -70,7 +58,7 @@ async def test_jobs_without_rare_options_are_reported_as_plain(
     assert [(await good(wire, "GetState", id=each))["state"] for each in ids] == ["completed"] * 2
 
 
-async def test_large_options_are_not_kept(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_options_are_not_kept(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
     shapes: dict[Any, Any] = {}
     monkeypatch.setattr(fetched, "_shapes", shapes)
     tags = [f"{number:02d}{'x' * 50}" for number in range(20)]
@@ -81,32 +69,9 @@ async def test_large_options_are_not_kept(wire: Wire, queue: Queue, monkeypatch:
     assert len(shapes) == 1
 
 
-@pytest.mark.parametrize("options", [{"priority": "high"}, {"delay": -1}, {"maxAttempts": 0}])
-async def test_invalid_options_are_rejected_beside_usual_ones(
-    wire: Wire, queue: Queue, options: dict[str, Any]
-) -> None:
-    for _ in range(2):
-        await good(wire, "PUSH", queue=queue.name, name="x", data=1)
-    (field,) = options
-    answer = await wire.call("PUSH", queue=queue.name, name="x", data=1, **options)
-    assert not answer["ok"]
-    assert answer["error"].startswith(f"{field} must be ")
-    answer = await wire.call("PUSHB", queue=queue.name, jobs=[{"name": "x"}, {"name": "x", **options}])
-    assert not answer["ok"]
-    assert answer["error"].startswith(f"jobs[1]: {field} must be ")
-    assert (await queue.get_job_counts()).waiting == 2
-
-
-async def test_job_name_is_checked_beside_usual_options(wire: Wire, queue: Queue) -> None:
-    await good(wire, "PUSH", queue=queue.name, name="x", data=1)
-    answer = await wire.call("PUSH", queue=queue.name, name="x" * 257, data=1)
-    assert not answer["ok"]
-    assert "Job name" in answer["error"]
-
-
 async def test_locks_of_reported_jobs_are_not_renewed_on_the_server(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     calls: list[int] = []
     extend: Any = Queue.extend_leases
 

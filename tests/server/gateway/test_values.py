@@ -10,6 +10,7 @@ import pytest
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.errors import PayloadTooLargeError
 from glidemq_py.gateway import Gateway
+from tests.inside import connected
 from tests.server.gateway.test_webhooks import Receiver, add
 from tests.server.gateway.wire import Wire, failure, good
 
@@ -27,51 +28,14 @@ async def pulled(wire: Wire, queue: str) -> tuple[Any, dict[str, Any]]:
     return answer["job"]["data"], {"id": answer["job"]["id"], "token": answer["token"]}
 
 
-def assert_same(found: Any) -> None:
+def assert_same(found: Any):
     assert found["date"] == LOSSY["date"] or found["date"] == DATE
     assert math.isnan(found["nan"])
     for name in ("bytes", "inf", "map", "big", "whole", "text"):
         assert found[name] == LOSSY[name]
 
 
-async def test_values_survive(wire: Wire, other: Wire, queue: Queue) -> None:
-    await good(wire, "PUSHB", queue=queue.name, jobs=[{"data": LOSSY}, {"data": {"plain": [1, 2.5]}}])
-    data, report = await pulled(other, queue.name)
-    assert_same(data)
-    job_id = report["id"]
-    await good(other, "Update", id=job_id, data=[LOSSY])
-    await good(other, "ACK", **report, result=LOSSY)
-    assert_same((await good(wire, "GetResult", id=job_id))["result"])
-    found = (await good(wire, "GetJob", id=job_id))["job"]
-    assert_same(found["data"][0])
-    assert_same(found["returnvalue"])
-    job = await queue.get_job(job_id)
-    assert job is not None
-    assert_same(job.data[0])
-    assert_same(job.returnvalue)
-    second, report = await pulled(other, queue.name)
-    assert second == {"plain": [1, 2.5]}
-    link = await queue._connected()
-    stored = await link.transport.command("HGET", link.keys.job(report["id"]), "data")
-    assert stored == b'{"plain":[1,2.5]}'
-
-
-@pytest.mark.parametrize("value", [DATE, b"x" * 5_000, {1: "x" * 5_000}, [math.nan]])
-async def test_size_limit_counts_values_without_json(wire: Wire, queue: Queue, value: Any) -> None:
-    data = msgpack.Timestamp.from_datetime(value) if value is DATE else value
-    link = await queue._connected()
-    job_id = (await good(wire, "PUSH", queue=queue.name, data=data))["id"]
-    size = int(await link.transport.command("HSTRLEN", link.keys.job(job_id), "data"))
-    assert size > 4
-    await good(wire, "PUSH", queue=queue.name, data=data, sizeLimit=size)
-    error = f"data has {size} bytes, more than sizeLimit {size - 1}"
-    assert await failure(wire, "PUSH", queue=queue.name, data=data, sizeLimit=size - 1) == error
-    jobs = [{"data": data, "sizeLimit": size - 1}, {"data": 1}]
-    assert await failure(wire, "PUSHB", queue=queue.name, jobs=jobs) == f"jobs[0]: {error}"
-    assert await queue.count() == 2
-
-
-async def test_python_worker_reads_values_and_flow_keeps_them(wire: Wire, queue: Queue, url: str) -> None:
+async def test_python_worker_reads_values_and_flow_keeps_them(wire: Wire, queue: Queue, url: str):
     got: list[Any] = []
 
     async def handle(job: Job) -> Any:
@@ -96,25 +60,8 @@ async def test_python_worker_reads_values_and_flow_keeps_them(wire: Wire, queue:
     assert_same(*children.values())
 
 
-async def test_values_are_rejected_beside_node_workers(wire: Wire, queue: Queue) -> None:
-    await good(wire, "PUSH", queue=queue.name, data=1)
-    _, report = await pulled(wire, queue.name)
-    link, node = await queue._connected(), "worker-1700000000000-0badcafe"
-    await link.transport.command("XGROUP", "CREATECONSUMER", link.keys.stream, "workers", node)
-    await link.transport.command("SET", f"{link.keys.stem}w:{node}", "{}", "PX", "60000")
-    readers = f"which the Node workers of queue '{queue.name}' cannot read"
-    push = {"queue": queue.name, "data": b"x"}
-    assert await failure(wire, "PUSH", **push) == f"data contains bytes, {readers}"
-    error = await failure(wire, "PUSHB", queue=queue.name, jobs=[{"data": 1}, {"data": {1: 2}}])
-    assert error == f"jobs[1]: data contains a key of type int, {readers}"
-    assert await failure(wire, "ACK", **report, result=math.inf) == f"result contains inf, {readers}"
-    await good(wire, "ACK", **report, result={"plain": 1})
-    assert (await good(wire, "GetJobCounts", queue=queue.name))["counts"]["waiting"] == 0
-    assert await failure(wire, "AddLog", id="x", message="x") == "Job not found"
-
-
 @pytest.mark.slow
-async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url: str) -> None:
+async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url: str):
     text = "x" * (10 * MIB - 2)  # with its quotes 10 MiB
     too_large = "Job data too large (max 10MB)"
     assert await failure(wire, "PUSH", queue=queue.name, data=text + "x") == too_large
@@ -137,13 +84,13 @@ async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url
     listed = (await good(wire, "GetJobs", queue=queue.name, state="completed"))["jobs"]
     assert [len(each["data"]) for each in listed] == [len(text), 1]
     # The event of a large result does not have it.
-    link = await queue._connected()
+    link = await connected(queue)
     events = await link.transport.command("XRANGE", link.keys.events, "-", "+")
     assert max(len(value) for pairs in events.values() for _, value in pairs) < 1_000
 
 
 @pytest.mark.slow
-async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue) -> None:
+async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue):
     for _ in range(7):
         await good(wire, "PUSH", queue=queue.name, data="x" * (10 * MIB - 2), maxAttempts=1)
     error = await failure(wire, "GetJobs", queue=queue.name, state="waiting")
@@ -153,7 +100,7 @@ async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue) -> No
         assert len(jobs) == 2
 
 
-async def test_webhook_about_a_value_without_json(url: str, queue: Queue) -> None:
+async def test_webhook_about_a_value_without_json(url: str, queue: Queue):
     async with (
         Receiver() as receiver,
         Gateway(url, port=0, webhook_networks=["127.0.0.0/8"]) as gateway,

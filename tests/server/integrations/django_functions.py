@@ -29,7 +29,7 @@ def attempt_of(context: Any, until: int) -> list[Any]:
 
 
 @task
-def fail(message: str) -> None:
+def fail(message: str):
     raise asyncio.InvalidStateError(message)
 
 

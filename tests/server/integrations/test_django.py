@@ -23,24 +23,24 @@ from glidemq_py.integrations.django import DjangoMiddleware, add_on_commit, clos
 
 
 @pytest.fixture
-def queue(django_project: Path, url: str, queue_name: str) -> Iterator[blocking.Queue[Any, Any]]:
+def queue(django_project: Path, url: str, queue_name: str) -> Iterator[blocking.Queue]:
     options = {"default_job_options": {"attempts": 4}}
     with override_settings(GLIDEMQ={"CONNECTION": url, "QUEUES": {queue_name: options}}):
         yield get_queue(queue_name)
         close_queues()
 
 
-def names(queue: blocking.Queue[Any, Any]) -> list[str]:
+def names(queue: blocking.Queue) -> list[str]:
     return sorted(job.name for job in queue.iter_jobs("waiting"))
 
 
-def add_and_roll_back(queue: blocking.Queue[Any, Any], name: str) -> None:
+def add_and_roll_back(queue: blocking.Queue, name: str):
     with transaction.atomic():
         add_on_commit(queue, name)
         transaction.set_rollback(True)
 
 
-def test_jobs_are_added_after_the_commit(queue: blocking.Queue[Any, Any]) -> None:
+def test_jobs_are_added_after_the_commit(queue: blocking.Queue):
     with transaction.atomic():
         add_on_commit(queue, "first", {"n": 1}, delay=0)
         add_on_commit(queue.name, "second")
@@ -53,10 +53,8 @@ def test_jobs_are_added_after_the_commit(queue: blocking.Queue[Any, Any]) -> Non
     assert names(queue) == ["first", "second", "without a transaction"]
 
 
-def test_an_add_that_fails_after_the_commit_is_logged(
-    queue: blocking.Queue[Any, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    unreachable: blocking.Queue[Any, Any] = blocking.Queue("emails", "valkey://127.0.0.1:1")
+def test_an_add_that_fails_after_the_commit_is_logged(queue: blocking.Queue, caplog: pytest.LogCaptureFixture):
+    unreachable: blocking.Queue = blocking.Queue("emails", "valkey://127.0.0.1:1")
     with caplog.at_level(logging.ERROR), transaction.atomic():
         add_on_commit(unreachable, "lost")
         add_on_commit(queue, "kept")
@@ -75,23 +73,23 @@ def test_an_add_that_fails_after_the_commit_is_logged(
         ({"QUEUES": {"emails": {"colour": "red"}}}, r"queue 'emails': .*'colour'"),
     ],
 )
-def test_invalid_settings(django_project: Path, setting: Any, message: str) -> None:
+def test_invalid_settings(django_project: Path, setting: Any, message: str):
     with override_settings(GLIDEMQ=setting), pytest.raises(ImproperlyConfigured, match=message):
         get_queue("emails")
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_jobs_leave_no_connection_open(django_project: Path, url: str, queue_name: str, kind: str) -> None:
+async def test_jobs_leave_no_connection_open(django_project: Path, url: str, queue_name: str, kind: str):
     # CONN_MAX_AGE is 0: a connection is closed at the end of a request, and of a job.
     found: list[bool] = []
 
-    def look(job: Job) -> None:
+    def look(job: Job):
         found.append(db.connection.connection is not None)
         with db.connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         found.append(db.connection.connection is not None)
 
-    async def look_async(job: Job) -> None:
+    async def look_async(job: Job):
         await sync_to_async(look)(job)
 
     async with Queue(queue_name, url) as queue:

@@ -41,8 +41,8 @@ def users(django_project: Path) -> dict[str, Any]:
 def failed(users: dict[str, Any], url: str, queue_name: str) -> Iterator[str]:
     """Fail five jobs of a queue; return its name."""
 
-    async def fill() -> None:
-        async def fail(job: Any) -> None:
+    async def fill():
+        async def fail(job: Any):
             raise LookupError(EVIL)
 
         ended = asyncio.Semaphore(0)
@@ -84,7 +84,7 @@ async def states(url: str, name: str) -> tuple[int, int]:
         return counts.failed, counts.waiting
 
 
-def test_queues_and_failed_jobs_are_listed(users: dict[str, Any], failed: str) -> None:
+def test_queues_and_failed_jobs_are_listed(users: dict[str, Any], failed: str):
     client = client_of(users["root"])
     assert "/admin/glidemq/queue/" in client.get("/admin/").content.decode()
     text = client.get("/admin/glidemq/queue/").content.decode()
@@ -98,7 +98,7 @@ def test_queues_and_failed_jobs_are_listed(users: dict[str, Any], failed: str) -
     assert client.get("/admin/glidemq/queue/none/failed/").status_code == 404
 
 
-def test_jobs_are_retried_and_deleted(users: dict[str, Any], failed: str, url: str) -> None:
+def test_jobs_are_retried_and_deleted(users: dict[str, Any], failed: str, url: str):
     client = client_of(users["root"])
     assert "1 failed job to be retried." in post(client, failed, action="retry", id=["job0"])
     assert asyncio.run(states(url, failed)) == (4, 1)
@@ -123,7 +123,7 @@ def test_jobs_are_retried_and_deleted(users: dict[str, Any], failed: str, url: s
     assert client.get("/admin/").status_code == 200  # it lists the changes
 
 
-def test_permissions_of_django_apply(users: dict[str, Any], failed: str, url: str) -> None:
+def test_permissions_of_django_apply(users: dict[str, Any], failed: str, url: str):
     reader = client_of(users["reader"])
     text = page(reader, failed)
     assert 'name="action"' not in text
@@ -142,7 +142,7 @@ def test_permissions_of_django_apply(users: dict[str, Any], failed: str, url: st
     assert asyncio.run(states(url, failed)) == (5, 0)
 
 
-def test_server_that_is_gone_is_reported(users: dict[str, Any], django_project: Path) -> None:
+def test_server_that_is_gone_is_reported(users: dict[str, Any], django_project: Path):
     client = client_of(users["root"])
     with override_settings(GLIDEMQ={"CONNECTION": "valkey://127.0.0.1:1?connection_timeout=200ms"}):
         text = client.get("/admin/glidemq/queue/").content.decode()
@@ -150,7 +150,7 @@ def test_server_that_is_gone_is_reported(users: dict[str, Any], django_project: 
     close_queues()
 
 
-def test_no_table_is_created(users: dict[str, Any]) -> None:
+def test_no_table_is_created(users: dict[str, Any]):
     from django.db import connection
 
     assert "glidemq_queue" not in connection.introspection.table_names()

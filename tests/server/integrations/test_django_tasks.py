@@ -34,11 +34,11 @@ def functions(django_project: Path, url: str) -> Iterator[Any]:
         task_backends["default"].close()
 
 
-async def test_a_worker_runs_tasks(functions: Any, queue_name: str) -> None:
+async def test_a_worker_runs_tasks(functions: Any, queue_name: str):
     seen: list[tuple[str, Any]] = []
 
     def note(name: str) -> Any:
-        def receive(sender: Any, task_result: Any, **_: Any) -> None:
+        def receive(sender: Any, task_result: Any, **_: Any):
             seen.append((name, task_result.status.value))
 
         return receive
@@ -67,7 +67,7 @@ async def test_a_worker_runs_tasks(functions: Any, queue_name: str) -> None:
     assert [each for each in seen if each[0] != "enqueued"] == [("started", "RUNNING"), ("finished", "SUCCESSFUL")] * 2
 
 
-async def test_failed_attempts_are_errors_of_the_result(functions: Any, queue_name: str) -> None:
+async def test_failed_attempts_are_errors_of_the_result(functions: Any, queue_name: str):
     retried = await functions.attempt_of.using(queue_name=queue_name).aenqueue(2)
     failed = await functions.fail.using(queue_name=queue_name).aenqueue("no printer")
     async with make_worker(queues=queue_name, log_failures=False) as worker:
@@ -84,7 +84,7 @@ async def test_failed_attempts_are_errors_of_the_result(functions: Any, queue_na
         _ = failed.return_value
 
 
-async def test_priority_and_time_of_a_task(functions: Any, queue_name: str, url: str) -> None:
+async def test_priority_and_time_of_a_task(functions: Any, queue_name: str, url: str):
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     for priority in (-5, 0, 7):
         await functions.add.using(queue_name=queue_name, priority=priority).aenqueue(priority)
@@ -102,7 +102,7 @@ async def test_priority_and_time_of_a_task(functions: Any, queue_name: str, url:
     assert ran == [7, 0, -5]
 
 
-async def test_results_of_others_do_not_exist(functions: Any, queue_name: str) -> None:
+async def test_results_of_others_do_not_exist(functions: Any, queue_name: str):
     add = functions.add.using(queue_name=queue_name)
     for unknown in ("17", f"{queue_name}:17", ":", "a b:c d"):
         with pytest.raises(TaskResultDoesNotExist):
@@ -112,7 +112,7 @@ async def test_results_of_others_do_not_exist(functions: Any, queue_name: str) -
         await add.aget_result(result.id)
 
 
-async def test_jobs_call_tasks_only(functions: Any, queue_name: str, url: str) -> None:
+async def test_jobs_call_tasks_only(functions: Any, queue_name: str, url: str):
     data: dict[str, Any] = {"args": [], "kwargs": {}}
     async with Queue(queue_name, url) as queue:
         paths = [f"{functions.__name__}.not_a_task", "os.getcwd", "nowhere.at_all", "nothing"]
@@ -126,7 +126,7 @@ async def test_jobs_call_tasks_only(functions: Any, queue_name: str, url: str) -
             assert job.name in job.failed_reason
 
 
-def test_mistakes_are_reported(functions: Any, url: str) -> None:
+def test_mistakes_are_reported(functions: Any, url: str):
     with pytest.raises(ImproperlyConfigured, match="pass queues="):
         make_worker()
     with pytest.raises(TypeError):

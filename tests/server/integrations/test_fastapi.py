@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import Depends, FastAPI
+from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -16,6 +18,7 @@ from starlette.routing import Route
 
 from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py.integrations.fastapi import AppQueues
+from glidemq_py.testing import TestQueue
 
 
 @contextlib.asynccontextmanager
@@ -23,7 +26,7 @@ async def running(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     """Run the lifespan of an application as a server does; yield a client of it."""
     async with app.router.lifespan_context(app) as state:
 
-        async def served(scope: Any, receive: Any, send: Any) -> None:
+        async def served(scope: Any, receive: Any, send: Any):
             await app({**scope, "state": dict(state or {})}, receive, send)
 
         transport = httpx.ASGITransport(served)
@@ -35,7 +38,7 @@ async def double(job: Job[int, int]) -> int:
     return job.data * 2
 
 
-async def test_endpoints_get_the_queues_of_the_application(url: str, queue_name: str) -> None:
+async def test_endpoints_get_the_queues_of_the_application(url: str, queue_name: str):
     queues = AppQueues([Queue(queue_name, url)], workers=[Worker(queue_name, double, url)])
     app = FastAPI(lifespan=queues.lifespan)
     get = queues.get(queue_name)
@@ -47,11 +50,11 @@ async def test_endpoints_get_the_queues_of_the_application(url: str, queue_name:
     async with running(app) as client:
         assert (await client.post("/double/21")).json() == 42
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-        with pytest.raises(ClosedError, match=r"FastAPI\(lifespan="):
+        with pytest.raises(ClosedError, match=r"FastAPI\(lifespan=.*with TestClient\(app\)"):
             await client.post("/double/21")
 
 
-async def test_partitioned_queues(url: str, queue_name: str) -> None:
+async def test_partitioned_queues(url: str, queue_name: str):
     queues = AppQueues([Queue(queue_name, url, partitions=3)], workers=[Worker(queue_name, double, url)])
     app = FastAPI(lifespan=queues.lifespan)
 
@@ -63,21 +66,43 @@ async def test_partitioned_queues(url: str, queue_name: str) -> None:
         assert [(await client.post(f"/double/{n}")).json() for n in range(4)] == [0, 2, 4, 6]
 
 
-async def test_a_test_replaces_a_queue(url: str, queue_name: str) -> None:
-    queues = AppQueues([Queue(queue_name, url)])
+def test_an_application_starts_again(url: str, queue_name: str):
+    queues = AppQueues([Queue(queue_name, url)], workers=[Worker(queue_name, double, url)])
     app = FastAPI(lifespan=queues.lifespan)
-    get = queues.get(queue_name)
 
-    @app.get("/name")
-    async def endpoint(queue: Any = Depends(get)) -> str:  # noqa: B008
-        return str(queue)
+    @app.post("/double/{number}")
+    async def endpoint(number: int, queue: Any = Depends(queues.get(queue_name))) -> int:  # noqa: B008
+        return await queue.add_and_wait("double", number)
 
-    app.dependency_overrides[queues.get(queue_name)] = lambda: "another"
-    async with running(app) as client:
-        assert (await client.get("/name")).json() == "another"
+    for number in (1, 2):
+        with TestClient(app) as client:
+            assert client.post(f"/double/{number}").json() == 2 * number
 
 
-async def test_starlette_has_them_in_its_state(url: str, queue_name: str) -> None:
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_endpoints_with_queues_in_memory(
+    glidemq_endpoints: Callable[[AppQueues], dict[str, TestQueue]], partitions: int | None
+):
+    options: dict[str, Any] = {"serializer": "msgpack", "default_job_options": {"priority": 3}, "durable": True}
+    queues = AppQueues(
+        [Queue("emails", "valkey://127.0.0.1:1", partitions=partitions, **options)],
+        workers=[Worker("emails", double, "valkey://127.0.0.1:1")],
+    )
+    app = FastAPI(lifespan=queues.lifespan)
+
+    @app.post("/double/{number}")
+    async def endpoint(number: int, queue: Any = Depends(queues.get("emails"))) -> str:  # noqa: B008
+        return (await queue.add("double", number)).id
+
+    emails = glidemq_endpoints(queues)["emails"]
+    for number in (1, 2):
+        with TestClient(app) as client:
+            assert client.post(f"/double/{number}").status_code == 200
+    jobs = asyncio.run(emails.assert_enqueued("double", count=2, priority=3))
+    assert sorted(job.data for job in jobs) == [1, 2]
+
+
+async def test_starlette_has_them_in_its_state(url: str, queue_name: str):
     async def endpoint(request: Request) -> JSONResponse:
         job = await request.state.queues[queue_name].add("a", 1)
         return JSONResponse({"job": job.id})
@@ -87,13 +112,13 @@ async def test_starlette_has_them_in_its_state(url: str, queue_name: str) -> Non
         assert (await client.get("/")).json() == {"job": "1"}
 
 
-async def test_unreachable_server_ends_the_start(queue_name: str) -> None:
+async def test_unreachable_server_ends_the_start(queue_name: str):
     queues = AppQueues([Queue(queue_name, "valkey://127.0.0.1:1")])
     with pytest.raises(GlideMQConnectionError):
         await contextlib.AsyncExitStack().enter_async_context(queues.lifespan(None))
 
 
-def test_wrong_names(url: str) -> None:
+def test_wrong_names(url: str):
     with pytest.raises(GlideMQValidationError, match="different names"):
         AppQueues([Queue("a", url), Queue("a", url)])
     with pytest.raises(GlideMQValidationError, match="must be one of a"):

@@ -26,7 +26,7 @@ def app(url: str, queue_name: str) -> Iterator[Any]:
     mq.close(app)
 
 
-def test_views_add_jobs_with_the_configured_options(app: Any, queue_name: str) -> None:
+def test_views_add_jobs_with_the_configured_options(app: Any, queue_name: str):
     @app.post("/welcome/<name>")
     def welcome(name: str) -> dict[str, Any]:
         job = mq.queue(queue_name).add("welcome", {"to": name})
@@ -40,7 +40,7 @@ def test_views_add_jobs_with_the_configured_options(app: Any, queue_name: str) -
         assert (job.data, job.opts["attempts"]) == ({"to": "ada"}, 5)
 
 
-def test_prefix_applies_to_queues_that_are_not_listed(app: Any, queue_name: str) -> None:
+def test_prefix_applies_to_queues_that_are_not_listed(app: Any, queue_name: str):
     app.config["GLIDEMQ_PREFIX"] = "shop"
     with app.app_context():
         mq.queue(f"{queue_name}-other").add("a")
@@ -49,7 +49,7 @@ def test_prefix_applies_to_queues_that_are_not_listed(app: Any, queue_name: str)
         mq.queue(f"{queue_name}-other").obliterate(force=True)
 
 
-def test_mistakes_are_reported(app: Any) -> None:
+def test_mistakes_are_reported(app: Any):
     with pytest.raises(RuntimeError, match="application context"):
         mq.queue("emails")
     other = flask.Flask("other")
@@ -65,7 +65,7 @@ def test_mistakes_are_reported(app: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_handlers_have_the_application_context(app: Any, url: str, queue_name: str, kind: str) -> None:
+async def test_handlers_have_the_application_context(app: Any, url: str, queue_name: str, kind: str):
     ended: list[Any] = []
     app.teardown_appcontext(ended.append)
 

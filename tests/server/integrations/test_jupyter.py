@@ -35,7 +35,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Any]:
 class Balance(html.parser.HTMLParser):
     """Checks that elements are closed, in order; collects the text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str):
         super().__init__()
         self.open: list[str] = []
         self.kinds: set[str] = set()
@@ -43,14 +43,14 @@ class Balance(html.parser.HTMLParser):
         self.feed(text)
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
+    def handle_starttag(self, tag: str, attrs: Any):
         self.open.append(tag)
         self.kinds.add(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag: str):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data: str):
         self.text += f" {data}"
 
 
@@ -65,7 +65,7 @@ def without_times(text: str) -> list[str]:
     return re.sub(r"\d+(\.\d+)? s\b", "", text).split()
 
 
-def test_the_cells_of_the_page_run(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cells_of_the_page_run(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GLIDEMQ_URL", url)
     page = (ROOT / "docs" / "integrate" / "jupyter.md").read_text(encoding="utf-8")
     cells = re.findall(r"^```i?python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -75,7 +75,7 @@ def test_the_cells_of_the_page_run(shell: Any, url: str, monkeypatch: pytest.Mon
     shell.run_cell("queue.obliterate(force=True)").raise_error()
 
 
-def test_the_example_runs(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_runs(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GLIDEMQ_URL", url)
     notebook = json.loads((ROOT / "examples" / "with_jupyter.ipynb").read_text(encoding="utf-8"))
     results: list[Any] = []
@@ -89,25 +89,25 @@ def test_the_example_runs(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch)
     shell.run_cell("with Queue('notebook') as used: used.obliterate(force=True)").raise_error()
 
 
-async def test_queues_show_their_state(shell: Any, url: str, queue_name: str) -> None:
-    async with Queue[Any, Any](queue_name, url) as queue:
+async def test_queues_show_their_state(shell: Any, url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
         await queue.add(HOSTILE, {"text": HOSTILE})
         await queue.add("later", delay=60_000)
         await queue.pause()
         # In a running event loop, as in a notebook.
         found = shown(shell, queue)
-        with blocking.Queue[Any, Any](queue_name, url) as same:
+        with blocking.Queue(queue_name, url) as same:
             assert without_times(shown(shell, same).text) == without_times(found.text)
         assert f"{queue_name} (paused)" in found.text
         assert "<script>alert(1)</script>\\x1b[2J" in found.text
         assert found.kinds <= {"table", "tr", "th", "td"}
-    unreachable = shown(shell, Queue[Any, Any]("emails", "valkey://127.0.0.1:1"))
+    unreachable = shown(shell, Queue("emails", "valkey://127.0.0.1:1"))
     assert "emails" in unreachable.text
     assert "127.0.0.1:1" in unreachable.text
 
 
-def test_the_command_shows_queues_and_jobs(shell: Any, url: str, queue_name: str) -> None:
-    with blocking.Queue[Any, Any](queue_name, url) as queue:
+def test_the_command_shows_queues_and_jobs(shell: Any, url: str, queue_name: str):
+    with blocking.Queue(queue_name, url) as queue:
         job = queue.add("welcome", {"to": HOSTILE})
         everything = shown(shell, shell.run_line_magic("glidemq", f"--url {url}"))
         assert queue_name in everything.text
@@ -129,7 +129,7 @@ def test_the_command_shows_queues_and_jobs(shell: Any, url: str, queue_name: str
     assert "no queue" in shown(shell, shell.run_line_magic("glidemq", queue_name)).text
 
 
-async def test_flows_show_the_states_of_their_jobs(shell: Any, url: str, queue_name: str) -> None:
+async def test_flows_show_the_states_of_their_jobs(shell: Any, url: str, queue_name: str):
     leaves = [FlowJob(HOSTILE, queue_name), *(FlowJob(f"leaf {n}", queue_name) for n in range(600))]
     async with FlowProducer(url) as flows:
         node = await flows.add(FlowJob("root", queue_name, children=leaves))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field
@@ -43,10 +43,10 @@ async def resize(job: Job[Resize, Resized]) -> Resized | None:
 MODELS = PydanticSerializer(Resize | Resized)
 
 
-async def test_models_in_and_out(url: str, queue_name: str) -> None:
+async def test_models_in_and_out(url: str, queue_name: str):
     async with (
-        Queue[Any, Any](queue_name, url, serializer=MODELS) as queue,
-        Queue[Any, Any](queue_name, url) as plain,
+        Queue(queue_name, url, serializer=MODELS) as queue,
+        Queue(queue_name, url) as plain,
         Worker(queue_name, resize, url, serializer=MODELS, log_failures=False),
     ):
         assert await queue.add_and_wait("a", Resize(path="a.png", w=7), timeout=100_000) == Resized(size=14)
@@ -70,7 +70,7 @@ async def test_models_in_and_out(url: str, queue_name: str) -> None:
         PydanticSerializer(object())
 
 
-async def test_models_of_typed_tasks(url: str, queue_name: str) -> None:
+async def test_models_of_typed_tasks(url: str, queue_name: str):
     worker = Worker(queue_name, connection=url, log_failures=False)
 
     @worker.task
@@ -79,7 +79,7 @@ async def test_models_of_typed_tasks(url: str, queue_name: str) -> None:
 
     async with worker:
         assert await shrink.add_and_wait(Shrink(width=9)) == Resized(size=4)
-        async with Queue[Any, Any](queue_name, url) as queue:
+        async with Queue(queue_name, url) as queue:
             job = await queue.add("shrink", {"image": {"width": "wide"}}, attempts=3)
             with pytest.raises(JobFailedError, match="image"):
                 await job.wait_until_finished(timeout=100_000)

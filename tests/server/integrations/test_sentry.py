@@ -13,6 +13,7 @@ from glidemq_py import (
     BroadcastWorker,
     GlideMQValidationError,
     Job,
+    JobFailedError,
     Message,
     Queue,
     UnrecoverableError,
@@ -29,11 +30,11 @@ from glidemq_py.integrations.sentry import SentryMiddleware  # noqa: E402
 class Kept(Transport):
     """Keeps the envelopes instead of sending them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.items: list[dict[str, Any]] = []
 
-    def capture_envelope(self, envelope: Envelope) -> None:
+    def capture_envelope(self, envelope: Envelope):
         self.items += [item.payload.json for item in envelope.items if item.payload.json]
 
     @property
@@ -54,7 +55,7 @@ def sent() -> Iterator[Kept]:
     sentry_sdk.init()
 
 
-async def run_all(url: str, name: str, handler: Any, ends: int, **options: Any) -> None:
+async def run_all(url: str, name: str, handler: Any, ends: int, **options: Any):
     ended = asyncio.Semaphore(0)
     worker = Worker(name, handler, url, log_failures=False, middleware=[SentryMiddleware(**options)])
     worker.on("completed", lambda *_: ended.release())
@@ -64,8 +65,8 @@ async def run_all(url: str, name: str, handler: Any, ends: int, **options: Any) 
             await ended.acquire()
 
 
-async def test_error_of_a_job_names_the_job(url: str, queue_name: str, sent: Kept) -> None:
-    async def fail(job: Job) -> None:
+async def test_error_of_a_job_names_the_job(url: str, queue_name: str, sent: Kept):
+    async def fail(job: Job):
         raise ValueError("no printer")
 
     async with Queue(queue_name, url) as queue:
@@ -82,8 +83,8 @@ async def test_error_of_a_job_names_the_job(url: str, queue_name: str, sent: Kep
     assert transaction["contexts"]["trace"]["trace_id"] == error["contexts"]["trace"]["trace_id"]
 
 
-async def test_add_and_run_are_one_trace(url: str, queue_name: str, sent: Kept) -> None:
-    async def work(job: Job) -> None:
+async def test_add_and_run_are_one_trace(url: str, queue_name: str, sent: Kept):
+    async def work(job: Job):
         return None
 
     async with Queue(queue_name, url, middleware=[SentryMiddleware()]) as queue:
@@ -104,10 +105,8 @@ async def test_add_and_run_are_one_trace(url: str, queue_name: str, sent: Kept) 
 
 
 @pytest.mark.parametrize(("report", "expected"), [("every", 3), ("last", 1)])
-async def test_errors_of_each_attempt_or_of_the_last(
-    url: str, queue_name: str, sent: Kept, report: str, expected: int
-) -> None:
-    async def fail(job: Job) -> None:
+async def test_errors_of_each_attempt_or_of_the_last(url: str, queue_name: str, sent: Kept, report: str, expected: int):
+    async def fail(job: Job):
         raise ValueError("again")
 
     async with Queue(queue_name, url) as queue:
@@ -118,8 +117,8 @@ async def test_errors_of_each_attempt_or_of_the_last(
     assert (context["failed_attempts"], context["data"]) == (2, {"n": 1})
 
 
-async def test_permanent_error_is_the_last(url: str, queue_name: str, sent: Kept) -> None:
-    async def fail(job: Job) -> None:
+async def test_permanent_error_is_the_last(url: str, queue_name: str, sent: Kept):
+    async def fail(job: Job):
         raise UnrecoverableError("no such printer")
 
     async with Queue(queue_name, url) as queue:
@@ -129,8 +128,8 @@ async def test_permanent_error_is_the_last(url: str, queue_name: str, sent: Kept
     assert error["contexts"]["glidemq"]["failed_attempts"] == 0
 
 
-async def test_delayed_job_is_no_error(url: str, queue_name: str, sent: Kept) -> None:
-    async def twice(job: Job) -> None:
+async def test_delayed_job_is_no_error(url: str, queue_name: str, sent: Kept):
+    async def twice(job: Job):
         if job.step is None:
             job.move_to_delayed(1, next_step="second")
 
@@ -141,10 +140,10 @@ async def test_delayed_job_is_no_error(url: str, queue_name: str, sent: Kept) ->
     assert [each["contexts"]["trace"].get("status") for each in sent.transactions("stepped")][-1] == "ok"
 
 
-async def test_message_of_a_broadcast(url: str, queue_name: str, sent: Kept) -> None:
+async def test_message_of_a_broadcast(url: str, queue_name: str, sent: Kept):
     failed: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def fail(message: Message) -> None:
+    async def fail(message: Message):
         raise ValueError("no printer")
 
     worker = BroadcastWorker(
@@ -159,13 +158,13 @@ async def test_message_of_a_broadcast(url: str, queue_name: str, sent: Kept) -> 
     assert (error["contexts"]["glidemq"]["job_id"], error["contexts"]["glidemq"]["data"]) == (message, {"order": 7})
 
 
-async def test_an_error_that_the_worker_logs_is_reported_once(url: str, queue_name: str, sent: Kept) -> None:
+async def test_an_error_that_the_worker_logs_is_reported_once(url: str, queue_name: str, sent: Kept):
     """Sentry's logging integration makes an event of the same error; a timeout is only logged."""
 
     class SlottedError(ValueError):
         __slots__ = ()
 
-    async def fail(job: Job) -> None:
+    async def fail(job: Job):
         if job.name == "slow":
             await asyncio.Event().wait()
         raise SlottedError("no printer")
@@ -181,6 +180,27 @@ async def test_an_error_that_the_worker_logs_is_reported_once(url: str, queue_na
     assert "exceeded its timeout of 20 ms" in str(logged)
 
 
-def test_wrong_options() -> None:
+def test_wrong_options():
     with pytest.raises(GlideMQValidationError, match="report"):
         SentryMiddleware(report="first")  # type: ignore[arg-type]
+
+
+async def test_an_error_that_raises_when_touched_is_not_replaced(url: str, queue_name: str, sent: Kept):
+    class SdkError(Exception):
+        def __getattr__(self, name: str) -> Any:
+            return {"code": 429}[name]
+
+        def __setattr__(self, name: str, value: Any):
+            if not name.startswith("__"):  # contextlib sets `__traceback__`
+                raise LookupError(name)
+            super().__setattr__(name, value)
+
+    async def fail(job: Job):
+        raise SdkError("no printer")
+
+    sentry_sdk.init("https://key@sentry.invalid/1", transport=sent)
+    async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url, middleware=[SentryMiddleware()]):
+        job = await queue.add("print")
+        with pytest.raises(JobFailedError) as caught:
+            await job.wait_until_finished(100_000)
+    assert (caught.value.failed_type, caught.value.failed_reason) == ("SdkError", "no printer")

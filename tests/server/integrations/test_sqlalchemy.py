@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from glidemq_py.integrations.sqlalchemy import add_after_commit  # noqa: E402
 
 
 @pytest.fixture
-def queue(url: str, queue_name: str) -> Iterator[Queue[Any, Any]]:
+def queue(url: str, queue_name: str) -> Iterator[Queue]:
     with Queue(queue_name, url) as queue:
         yield queue
 
@@ -28,11 +27,11 @@ def session() -> Iterator[Session]:
         yield session
 
 
-def names(queue: Queue[Any, Any]) -> list[str]:
+def names(queue: Queue) -> list[str]:
     return sorted(job.name for job in queue.iter_jobs("waiting"))
 
 
-def test_jobs_are_added_after_the_commit(queue: Queue[Any, Any], session: Session) -> None:
+def test_jobs_are_added_after_the_commit(queue: Queue, session: Session):
     session.execute(sqlalchemy.text("SELECT 1"))
     add_after_commit(session, queue, "first", {"n": 1}, attempts=2)
     assert names(queue) == []
@@ -43,7 +42,7 @@ def test_jobs_are_added_after_the_commit(queue: Queue[Any, Any], session: Sessio
     assert names(queue) == ["first"]
 
 
-def test_a_rollback_forgets_them(queue: Queue[Any, Any], session: Session) -> None:
+def test_a_rollback_forgets_them(queue: Queue, session: Session):
     session.begin()
     add_after_commit(session, queue, "never")
     session.rollback()
@@ -52,7 +51,7 @@ def test_a_rollback_forgets_them(queue: Queue[Any, Any], session: Session) -> No
     assert names(queue) == ["kept"]
 
 
-def test_a_savepoint_forgets_its_own(queue: Queue[Any, Any], session: Session) -> None:
+def test_a_savepoint_forgets_its_own(queue: Queue, session: Session):
     with session.begin():
         add_after_commit(session, queue, "outer")
         nested = session.begin_nested()
@@ -65,8 +64,8 @@ def test_a_savepoint_forgets_its_own(queue: Queue[Any, Any], session: Session) -
 
 
 def test_an_add_that_fails_is_logged_and_the_commit_holds(
-    queue: Queue[Any, Any], session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
+    queue: Queue, session: Session, caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.ERROR), session.begin():
         add_after_commit(session, queue, "wrong", attempts=-1)
         add_after_commit(session, queue, "right")

@@ -15,13 +15,13 @@ from structlog.testing import CapturingLogger  # noqa: E402
 from glidemq_py.integrations.structlog import StructlogMiddleware  # noqa: E402
 
 
-async def test_lines_of_a_handler_name_the_job_and_what_it_carries(url: str, queue_name: str) -> None:
+async def test_lines_of_a_handler_name_the_job_and_what_it_carries(url: str, queue_name: str):
     captured = CapturingLogger()
     log: Any = structlog.wrap_logger(captured, processors=[structlog.contextvars.merge_contextvars])
     carried = StructlogMiddleware(carry=["request_id"])
     left: list[dict[str, Any]] = []
 
-    async def work(job: Job) -> None:
+    async def work(job: Job):
         structlog.contextvars.bind_contextvars(own=job.data)
         await asyncio.sleep(0)
         log.info("works")
@@ -34,7 +34,7 @@ async def test_lines_of_a_handler_name_the_job_and_what_it_carries(url: str, que
         ended = asyncio.Semaphore(0)
         worker = Worker(queue_name, work, url, middleware=[carried])
 
-        def end(*_: object) -> None:
+        def end(*_: object):
             left.append(structlog.contextvars.get_contextvars())
             ended.release()
 
@@ -51,6 +51,6 @@ async def test_lines_of_a_handler_name_the_job_and_what_it_carries(url: str, que
 
 
 @pytest.mark.parametrize("carry", ["request_id", [1], [""]])
-def test_wrong_names(carry: Any) -> None:
+def test_wrong_names(carry: Any):
     with pytest.raises(GlideMQValidationError, match="carry"):
         StructlogMiddleware(carry=carry)

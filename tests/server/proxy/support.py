@@ -45,7 +45,7 @@ def running_proxy(
     started = threading.Event()
 
     class Announced(HttpServer):
-        async def startup(self, sockets: Any = None) -> None:
+        async def startup(self, sockets: Any = None):
             await super().startup(sockets)
             started.set()
 
@@ -65,7 +65,7 @@ def running_proxy(
 class _InThisProcess(httpx.BaseTransport):
     """Calls an application in an event loop of its own, without a socket, which delays each call by 40 ms."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any):
         self._app = httpx.ASGITransport(app)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -81,7 +81,7 @@ class _InThisProcess(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         return self.run(self._sent(request))
 
-    def close(self) -> None:
+    def close(self):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(100)
         self._loop.close()
@@ -97,10 +97,10 @@ def proxy_here(connection: Any, **options: Any) -> Iterator[httpx.Client]:
         transport.run(app.state.proxy.close())
 
 
-def worked_off(url: str, handler: Any, *queues: str, **options: Any) -> None:
+def worked_off(url: str, handler: Any, *queues: str, **options: Any):
     """Run workers with these options until the queues are empty."""
 
-    async def work() -> None:
+    async def work():
         async with contextlib.AsyncExitStack() as stack:
             workers = [await stack.enter_async_context(Worker(name, handler, url, **options)) for name in queues]
             for worker in workers:

@@ -15,7 +15,7 @@ TOKEN = "a-token-that-is-long-enough"
 MODULE = "glidemq_py.proxy"
 
 
-async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name: str) -> None:
+async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name: str):
     arguments = ("--url", url, "--port", "0", "--queue", queue_name)
     with Command(tmp_path, MODULE, *arguments, env={"GLIDEMQ_PROXY_TOKENS": f"another-long-token {TOKEN}"}) as command:
         (running,) = await command.printed(r"running on (http://127\.0\.0\.1:\d+)")
@@ -39,7 +39,7 @@ async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name
         assert "Traceback" not in command.text
 
 
-async def test_invalid_option_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_invalid_option_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with Command(tmp_path, MODULE, "--queue", "a:b") as command:
         assert await command.ends() == 2
         assert "queues" in command.text
@@ -57,14 +57,14 @@ async def test_invalid_option_prints_one_line(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize("public", [("--host", "0.0.0.0"), ("--host", "10.9.8.7"), ("--allowed-host", "*")])
 def test_public_address_requires_tokens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], public: tuple[str, str]
-) -> None:
+):
     monkeypatch.delenv("GLIDEMQ_PROXY_TOKENS", raising=False)
     assert main(["--url", "valkey://127.0.0.1:1", "--port", "0", *public]) == 2
     wanted = f"{public[1]} is not a local address: set GLIDEMQ_PROXY_TOKENS, or give --allow-anonymous"
     assert capsys.readouterr().err == f"python -m glidemq_py.proxy: {wanted}\n"
 
 
-async def test_public_address_may_be_anonymous(tmp_path: Path, url: str) -> None:
+async def test_public_address_may_be_anonymous(tmp_path: Path, url: str):
     with Command(tmp_path, MODULE, "--url", url, "--port", "0", "--host", "0.0.0.0", "--allow-anonymous") as command:
         await command.printed("running on http://")
         command.signal(signal.SIGINT)

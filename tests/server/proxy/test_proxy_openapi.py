@@ -1,6 +1,8 @@
 """Tests that requests generated from the OpenAPI document, and their responses, conform to it."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema_rs
@@ -16,9 +18,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from glidemq_py._job.reading import listed_states
 from glidemq_py.proxy import create_proxy_app
 from glidemq_py.proxy.jobs import ListState
+from tests.inside import listed_states
 from tests.server.proxy.support import running_proxy
 
 pytestmark = pytest.mark.slow
@@ -38,7 +40,7 @@ def document(glidemq_server: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 @pytest.mark.parametrize("path", PATHS)
-def test_requests_and_responses_match_the_document(document: Any, path: str, mode: GenerationMode) -> None:
+def test_requests_and_responses_match_the_document(document: Any, path: str, mode: GenerationMode):
     for found in document.include(path=path).get_all_operations():
         operation = found.ok()
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
@@ -46,7 +48,7 @@ def test_requests_and_responses_match_the_document(document: Any, path: str, mod
         answer_to_some(operation, mode, waits=path.endswith("/wait"))
 
 
-def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None:
+def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool):
     checks = [*CHECKS, *([negative_data_rejection] if mode is GenerationMode.NEGATIVE else [])]
 
     @settings(
@@ -54,7 +56,7 @@ def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode))
-    def answered(case: Any) -> None:
+    def answered(case: Any):
         if waits:
             # There is no worker: do not wait for the timeout of half a minute.
             if mode is GenerationMode.POSITIVE:
@@ -66,7 +68,7 @@ def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None
     answered()
 
 
-def test_examples_are_accepted(url: str, queue_name: str) -> None:
+def test_examples_are_accepted(url: str, queue_name: str):
     with running_proxy(url) as (http, _):
         document = http.get("/openapi.json").json()
         at = {"name": queue_name, "scheduler": "s", "flow": "f"}
@@ -87,13 +89,21 @@ def test_examples_are_accepted(url: str, queue_name: str) -> None:
         assert seen >= 12
 
 
-def test_every_state_can_be_listed() -> None:
+def test_every_state_can_be_listed():
     assert get_args(ListState) == tuple(map(str, listed_states()))
 
 
-def test_every_route_is_in_the_document() -> None:
+def test_every_route_is_in_the_document():
     with running_proxy("valkey://127.0.0.1:1") as (client, _):
         paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == SEEN - {"/openapi.json"}
     names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
     assert len(names) == len(set(names))
+
+
+def test_every_route_is_in_a_transcript():
+    folder = Path(__file__).parents[1] / "transcripts" / "proxy"
+    text = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.txt"))
+    patterns = {path: re.sub(r"\{.*?\}", "[^/ ]+", path) for path in PATHS}
+    missing = {path for path, each in patterns.items() if not re.search(rf"(GET|POST|PUT|DELETE) {each}[ ?]", text)}
+    assert missing == {"/health"}

@@ -30,7 +30,7 @@ TOKEN = "a-token-that-is-long-enough"
         {"origin": "http://[x"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
     ],
 )  # fmt: skip
-def test_requests_of_other_sites_are_403(http: httpx.Client, base: str, headers: dict[str, str]) -> None:
+def test_requests_of_other_sites_are_403(http: httpx.Client, base: str, headers: dict[str, str]):
     for method, path in (("POST", "/jobs"), ("GET", "/counts"), ("POST", "/pause")):
         body = {"name": "n"} if path == "/jobs" else None
         found = http.request(method, f"{base}{path}", json=body, headers=headers)
@@ -44,7 +44,7 @@ def test_requests_of_other_sites_are_403(http: httpx.Client, base: str, headers:
     assert (counts["waiting"], counts["paused"]) == (0, False)
 
 
-def test_requests_of_the_own_site_are_accepted(http: httpx.Client, base: str) -> None:
+def test_requests_of_the_own_site_are_accepted(http: httpx.Client, base: str):
     own = f"http://127.0.0.1:{http.base_url.port}"
     for headers in (
         {"origin": own, "sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}, {"host": "LOCALHOST:5"},
@@ -53,7 +53,7 @@ def test_requests_of_the_own_site_are_accepted(http: httpx.Client, base: str) ->
         assert http.post(f"{base}/pause", headers=headers).status_code == 200
 
 
-def test_other_names_need_the_option_hosts(url: str, queue_name: str) -> None:
+def test_other_names_need_the_option_hosts(url: str, queue_name: str):
     at = f"/queues/{queue_name}/counts"
     with running_proxy(url, hosts=["Queue.example", "[fe80::1]"], allow_anonymous=True) as (http, _):
         for host, status in (
@@ -68,7 +68,7 @@ def test_other_names_need_the_option_hosts(url: str, queue_name: str) -> None:
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", None]
 )
-def test_body_that_is_not_json_is_415(http: httpx.Client, base: str, content_type: str | None) -> None:
+def test_body_that_is_not_json_is_415(http: httpx.Client, base: str, content_type: str | None):
     headers = {} if content_type is None else {"content-type": content_type}
     for method, path in (("POST", "/jobs"), ("PUT", "/rate-limit"), ("POST", "/drain")):
         found = http.request(method, f"{base}{path}", content=b'{"name": "n"}', headers=headers)
@@ -78,14 +78,6 @@ def test_body_that_is_not_json_is_415(http: httpx.Client, base: str, content_typ
     for right in ("application/json", "Application/JSON; charset=utf-8"):
         made = http.post(f"{base}/jobs", content=b'{"name": "n"}', headers={"content-type": right})
         assert made.status_code == 201
-
-
-def test_only_health_needs_no_token(url: str) -> None:
-    with running_proxy(url, tokens=[TOKEN]) as (http, _):
-        for path in ("/openapi.json", "/nothing", "/usage/summary", "/health/", "//health"):
-            assert http.get(path).status_code == 401
-        assert http.get("/health").status_code == 200
-        assert http.get("/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
 # -- connections -----------------------------------------------------------------------------------------------
@@ -110,7 +102,7 @@ def read_all(connection: socket.socket) -> bytes:
     return found
 
 
-def test_half_sent_headers_are_closed(url: str) -> None:
+def test_half_sent_headers_are_closed(url: str):
     with running_proxy(url, limits={"header_timeout": 500}) as (http, _):
         halves = [connected(http, b"POST /queues/q/jobs HTTP/1.1\r\nHost: loc") for _ in range(900)]
         assert [read_all(connection) for connection in halves] == [b""] * 900
@@ -118,7 +110,7 @@ def test_half_sent_headers_are_closed(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_single_bytes_do_not_extend_the_deadline(url: str) -> None:
+def test_single_bytes_do_not_extend_the_deadline(url: str):
     with running_proxy(url, limits={"header_timeout": 300}) as (http, _):
         slow = connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
         slow.settimeout(0.05)
@@ -139,13 +131,13 @@ def test_single_bytes_do_not_extend_the_deadline(url: str) -> None:
         assert read_all(second).count(b"HTTP/1.1 200 OK") == 1
 
 
-def test_idle_connections_are_closed(url: str) -> None:
+def test_idle_connections_are_closed(url: str):
     with running_proxy(url, limits={"header_timeout": 300, "idle_timeout": 300}) as (http, _):
         assert read_all(connected(http)) == b""
         assert b"200 OK" in read_all(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
 
 
-def test_half_sent_body_is_408(url: str, queue_name: str) -> None:
+def test_half_sent_body_is_408(url: str, queue_name: str):
     head = f"POST /queues/{queue_name}/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with running_proxy(url, body_timeout=300) as (http, _):
         halves = [connected(http, f'{head}content-length: 99\r\n\r\n{{"name":'.encode()) for _ in range(50)]
@@ -156,7 +148,7 @@ def test_half_sent_body_is_408(url: str, queue_name: str) -> None:
         assert http.get(f"/queues/{queue_name}/counts").json()["waiting"] == 0
 
 
-def test_body_after_an_early_response_has_a_deadline(url: str) -> None:
+def test_body_after_an_early_response_has_a_deadline(url: str):
     with running_proxy(url, tokens=[TOKEN], limits={"header_timeout": 300, "idle_timeout": 60_000}) as (http, _):
         head = b"POST /queues/q/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n"
         connection = connected(http, head)
@@ -165,7 +157,7 @@ def test_body_after_an_early_response_has_a_deadline(url: str) -> None:
         read_all(connection)  # until it is closed
 
 
-def test_connections_are_limited(url: str) -> None:
+def test_connections_are_limited(url: str):
     with running_proxy(url, limits={"max_connections": 3}) as (http, _):
         kept = [connected(http, b"GET /health HTTP/1.1\r\n") for _ in range(3)]
         refused = read_all(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
@@ -178,7 +170,7 @@ def test_connections_are_limited(url: str) -> None:
             connection.close()
 
 
-def test_invalid_limits_are_rejected() -> None:
+def test_invalid_limits_are_rejected():
     app = create_proxy_app("valkey://127.0.0.1")
     wrong: dict[str, Any]
     for wrong in ({"max_connections": 0}, {"header_timeout": 5}, {"idle_timeout": "x"}):
@@ -202,41 +194,15 @@ def pages(http: httpx.Client, path: str, name: str = "jobs", **params: Any) -> I
     raise AssertionError("the listing does not end")
 
 
-def add_jobs(url: str, queue: str, count: int, data: Any = None, **options: Any) -> None:
-    async def add() -> None:
+def add_jobs(url: str, queue: str, count: int, data: Any = None, **options: Any):
+    async def add():
         async with Queue(queue, url) as queue_:
             await queue_.add_bulk([glidemq_py.JobSpec("n", data, options) for _ in range(count)])
 
     asyncio.run(add())
 
 
-STATES = {"waiting": {}, "delayed": {"delay": 90_000_000}, "prioritized": {"priority": 3}}
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_pages_are_bounded_by_count(http: httpx.Client, base: str, queue_name: str, url: str, state: str) -> None:
-    add_jobs(url, queue_name, 250, **STATES[state])
-    found = list(pages(http, f"{base}/jobs", state=state))
-    ids = [job["id"] for page in found for job in page]
-    assert len(ids) == len(set(ids)) >= 249
-    assert max(map(len, found)) == 100
-    assert next(len(page) for page in pages(http, f"{base}/jobs", state=state, limit=200)) == 200
-    assert len(http.get(f"{base}/jobs", params={"state": state, "start": 10, "end": 159}).json()["jobs"]) == 150
-    for wrong in ({"limit": 0}, {"limit": 1_001}, {"cursor": "AAAAAAAAAA"}, {"cursor": "ä"}, {"cursor": ""}):
-        assert http.get(f"{base}/jobs", params={"state": state, **wrong}).status_code == 400
-
-
-def test_cursor_belongs_to_its_list(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
-    add_jobs(url, queue_name, 3)
-    cursor = http.get(f"{base}/jobs", params={"state": "waiting", "limit": 1}).json()["cursor"]
-    assert http.get(f"{base}/jobs", params={"state": "waiting", "cursor": cursor}).status_code == 200
-    assert http.get(f"{base}/jobs", params={"state": "delayed", "cursor": cursor}).status_code == 400
-    assert http.get("/queues/other/jobs", params={"state": "waiting", "cursor": cursor}).status_code == 400
-    for both in ({"start": 1}, {"end": 5}):
-        assert http.get(f"{base}/jobs", params={"state": "waiting", "cursor": cursor, **both}).status_code == 400
-
-
-def test_pages_are_bounded_by_bytes(url: str, queue_name: str) -> None:
+def test_pages_are_bounded_by_bytes(url: str, queue_name: str):
     add_jobs(url, queue_name, 150, "x" * 20_000)
     add_jobs(url, queue_name, 3, "y" * 900_000)
     add_jobs(url, queue_name, 40, "z" * 100)
@@ -249,45 +215,14 @@ def test_pages_are_bounded_by_bytes(url: str, queue_name: str) -> None:
         assert len(found) < 15
 
 
-def test_default_page_of_large_jobs_is_small(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_default_page_of_large_jobs_is_small(http: httpx.Client, base: str, queue_name: str, url: str):
     add_jobs(url, queue_name, 400, "x" * 100_000)
     found = http.get(f"{base}/jobs", params={"state": "waiting", "limit": 1_000})
     assert 3_500_000 < len(found.content) < 4_500_000
     assert found.json()["cursor"]
 
 
-def test_other_listings_have_pages(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
-    async def handle(job: glidemq_py.Job) -> None:
-        if job.data == "suspend":
-            await job.suspend()
-        raise ValueError("no")
-
-    add_jobs(url, queue_name, 12)
-    worked_off(url, handle, queue_name, dead_letter_queue=f"{queue_name}-dead")
-    letters = list(pages(http, f"{base}/dlq", limit=5))
-    assert [len(page) for page in letters] == [5, 5, 2]
-    assert len({letter["originalJobId"] for page in letters for letter in page}) == 12
-    some = http.get(f"{base}/dlq", params={"start": 4, "end": 7}).json()
-    assert [each["id"] for each in some["jobs"]] == [each["id"] for page in letters for each in page][4:8]
-    add_jobs(url, queue_name, 7, "suspend")
-    worked_off(url, handle, queue_name)
-    assert [len(page) for page in pages(http, f"{base}/suspended", limit=3)] == [3, 3, 1]
-    for n in range(7):
-        body = {"schedule": {"every": 3_600_000}, "template": {"name": "n"}}
-        assert http.put(f"{base}/schedulers/s{n}", json=body).status_code == 200
-    found = [[each["name"] for each in page] for page in pages(http, f"{base}/schedulers", "schedulers", limit=3)]
-    assert found == [["s0", "s1", "s2"], ["s3", "s4", "s5"], ["s6"]]
-
-
-def test_flow_has_pages(http: httpx.Client, queue_name: str) -> None:
-    leaves = [{"name": f"leaf{n}", "queueName": queue_name} for n in range(10)]
-    made = http.post("/flows", json={"flow": {"name": "top", "queueName": queue_name, "children": leaves}}).json()
-    found = list(pages(http, f"/flows/{made['flowId']}", "nodes", limit=4))
-    assert [len(page) for page in found] == [4, 4, 3]
-    assert len({node["id"] for page in found for node in page}) == 11
-
-
-def test_deeply_nested_job_is_listed_as_text(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_deeply_nested_job_is_listed_as_text(http: httpx.Client, base: str, queue_name: str, url: str):
     def nested(levels: int) -> str:
         return "[" * levels + "]" * levels
 

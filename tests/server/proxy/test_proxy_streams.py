@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 
 import glidemq_py
-from glidemq_py._client.event_reader import EventReader
 from glidemq_py.testing import RespClient, ServerProcess
+from tests.inside import EventReader
 from tests.server.proxy.support import frames_of, running_proxy, worked_off
 
 
-def test_queue_events_are_streamed(http: httpx.Client, base: str) -> None:
+def test_queue_events_are_streamed(http: httpx.Client, base: str):
     with http.stream("GET", f"{base}/events") as first:
         assert first.headers["content-type"].startswith("text/event-stream")
         frames = frames_of(first.iter_lines())
@@ -29,9 +29,7 @@ def test_queue_events_are_streamed(http: httpx.Client, base: str) -> None:
     assert (entry, event, data["jobId"]) == (seen[1][0], "added", "2")
 
 
-def test_job_events_end_with_the_job(
-    http: httpx.Client, base: str, queue_name: str, url: str, resp: RespClient
-) -> None:
+def test_job_events_end_with_the_job(http: httpx.Client, base: str, queue_name: str, url: str, resp: RespClient):
     async def handle(job: glidemq_py.Job) -> Any:
         await job.update_progress(50)
         await job.stream({"text": "one"})
@@ -62,8 +60,8 @@ def test_job_events_end_with_the_job(
     assert [data["text"] for entry, _, data in frames_of(iter(rest.splitlines())) if entry] == ["two"]
 
 
-def test_listeners_share_one_connection(url: str, queue_name: str, http: httpx.Client, base: str) -> None:
-    def listen(n: int) -> None:
+def test_listeners_share_one_connection(url: str, queue_name: str, http: httpx.Client, base: str):
+    def listen(n: int):
         with http.stream("GET", f"{base}/events") as response:
             frames = frames_of(response.iter_lines())
             next(frames)
@@ -84,7 +82,7 @@ def test_listeners_share_one_connection(url: str, queue_name: str, http: httpx.C
     assert found == ["1"] * 8
 
 
-def test_streams_end_when_the_proxy_closes(url: str, queue_name: str) -> None:
+def test_streams_end_when_the_proxy_closes(url: str, queue_name: str):
     with running_proxy(url) as (http, server), http.stream("GET", f"/queues/{queue_name}/events") as response:
         frames = frames_of(response.iter_lines())
         assert next(frames)[2] == "connected"
@@ -92,18 +90,18 @@ def test_streams_end_when_the_proxy_closes(url: str, queue_name: str) -> None:
         assert list(frames) == []
 
 
-def test_stream_survives_a_server_outage(private_server: Callable[..., ServerProcess]) -> None:
+def test_stream_survives_a_server_outage(private_server: Callable[..., ServerProcess]):
     server = private_server(durable=True)
     with running_proxy(server.url, keep_alive=100) as (http, _), http.stream("GET", "/queues/q/events") as response:
         frames = frames_of(response.iter_lines())
         assert [next(frames)[2] for _ in range(2)] == ["connected", "keep-alive"]  # by then it listens
         server.restart()
-        with RespClient(server.host, server.port) as resp:
+        with RespClient.from_url(server.url) as resp:
             resp.execute("XADD", "glide:{q}:events", "*", "event", "added", "jobId", "1")
         assert next(frame for frame in frames if frame[1])[1:] == ("added", {"jobId": "1"})
 
 
-def test_stream_error_is_the_last_event(url: str, base: str) -> None:
+def test_stream_error_is_the_last_event(url: str, base: str):
     broken = mock.patch.object(EventReader, "page", side_effect=RuntimeError("a secret"))
     received: list[str] = []
     options: dict[str, Any] = {"on_error": lambda error, request: received.append(f"{error} {request.url.path}")}

@@ -17,9 +17,7 @@
 --   taken: how many keys were read to their end   cursor: of the next key, '' = its start
 -- Bound: IDS ids, SUFFIXES keys; a reply ends after BYTES, or one value above that.
 
-local SCAN = G.rows.scan
 local STREAM_ENTRY = G.rows.stream_entry
-local STREAM_GROUP = G.rows.stream_group
 
 local IDS, SUFFIXES, BYTES, FIELDS = 200, 500, 1048576, 2000
 local PAGE, ELEMENTS, SHORT_PAGE = 500, 1000, 20
@@ -31,18 +29,18 @@ local function bytes_of(list)
 end
 
 -- Return the CPU time since `started`, in microseconds.
-local function used_since(started) return math.floor((os.clock() - started) * 1000000 + 0.5) end
+-- Redis before 7.2 has no `os`: there the time of the calls does not slow a backup down.
+local function clock()
+  local ok, seconds = pcall(function() return os.clock() end)
+  return ok and seconds or 0
+end
+
+local function used_since(started) return math.floor((clock() - started) * 1000000 + 0.5) end
 
 G.export('backup_facts', { 'no-writes' }, function(q)
-  local groups, crowded = G.stream_groups(q)
-  local broadcast = crowded
-  for _, group in ipairs(groups) do
-    local name = group[STREAM_GROUP.name]
-    broadcast = broadcast or (name ~= G.GROUP and name ~= G.WAKE_GROUP)
-  end
-  return G.replies.backup_facts({
-    now = G.now(q), broadcast = broadcast and 1 or 0, features = redis.call('HGET', q.meta, 'features') or '',
-  })
+  return {
+    now = G.now(q), broadcast = G.subscriptions.any(q) and 1 or 0, features = redis.call('HGET', q.meta, 'features') or '',
+  }
 end)
 
 -- ------------------------------------------------------------------ records
@@ -69,7 +67,7 @@ local function measure(fields)
 end
 
 G.export('backup_jobs', { 'no-writes' }, function(q, r)
-  local started, rows, deferred, large, taken, size = os.clock(), {}, {}, {}, 0, 0
+  local started, rows, deferred, large, taken, size = clock(), {}, {}, {}, 0, 0
   if #r.ids > IDS then error('too many ids: ' .. #r.ids) end
   -- Without the mark no job of this library has children, and those of a peer matter only while it waits for them.
   local have_children = r.parents == 0 and redis.call('HEXISTS', q.meta, 'sideKeys') == 1
@@ -96,7 +94,7 @@ G.export('backup_jobs', { 'no-writes' }, function(q, r)
     taken = taken + 1
     if size > BYTES then break end
   end
-  return G.replies.backup_jobs({ rows = rows, taken = taken, deferred = deferred, used = used_since(started), large = large })
+  return { rows = rows, taken = taken, deferred = deferred, used = used_since(started), large = large }
 end)
 
 -- ------------------------------------------------------------------ other keys
@@ -114,10 +112,7 @@ local function in_steps(at, step)
 end
 
 local function scanned(command)
-  return function(key, cursor)
-    local page = redis.call(command, key, cursor == '' and '0' or cursor, 'COUNT', PAGE)
-    return page[SCAN.found], page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or ''
-  end
+  return function(key, cursor) return G.scan(command, key, cursor, PAGE) end
 end
 
 local READ = { hash = scanned('HSCAN'), set = scanned('SSCAN'), zset = scanned('ZSCAN') }
@@ -135,7 +130,7 @@ end
 READ.stream = function(key, cursor)
   return in_steps(cursor, function(at)
     local flat, last = {}, ''
-    local found = redis.call('XRANGE', key, at == '' and '-' or '(' .. at, '+', 'COUNT', SHORT_PAGE)
+    local found = redis.call('XRANGE', key, G.after(at), '+', 'COUNT', SHORT_PAGE)
     for _, entry in ipairs(found) do
       last = entry[STREAM_ENTRY.id]
       flat[#flat + 1] = last
@@ -146,7 +141,7 @@ READ.stream = function(key, cursor)
 end
 
 G.export('backup_keys', { 'no-writes' }, function(q, r)
-  local started, rows, taken, size, cursor = os.clock(), {}, 0, 0, r.cursor
+  local started, rows, taken, size, cursor = clock(), {}, 0, 0, r.cursor
   if #r.suffixes > SUFFIXES then error('too many keys: ' .. #r.suffixes) end
   for _, suffix in ipairs(r.suffixes) do
     local key = q.P .. suffix
@@ -166,5 +161,5 @@ G.export('backup_keys', { 'no-writes' }, function(q, r)
     taken = taken + 1
     if size > BYTES / 4 then break end
   end
-  return G.replies.backup_keys({ rows = rows, taken = taken, cursor = cursor, used = used_since(started) })
+  return { rows = rows, taken = taken, cursor = cursor, used = used_since(started) }
 end)

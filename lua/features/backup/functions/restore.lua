@@ -24,7 +24,6 @@ local C = G.checks
 local M = G.groups
 
 local MARK = 'restored'
-local PART = 1000 -- arguments per command, about
 local DONE = 'depdone:'
 
 -- Return the phase of the restore.
@@ -36,13 +35,6 @@ end
 
 local function check_writing(q, backup)
   if phase_of(q, backup) ~= 'writing' then error('ERR the jobs of backup ' .. backup .. ' are being placed', 0) end
-end
-
--- Call a command with a long list of arguments, in parts of whole pairs.
-local function in_parts(command, key, list)
-  for from = 1, #list, PART do
-    redis.call(command, key, unpack(list, from, math.min(from + PART - 1, #list)))
-  end
 end
 
 -- ------------------------------------------------------------------ begin and end
@@ -67,12 +59,12 @@ G.export('restore_begin', { 'allow-oom' }, G.for_operators(function(q, r)
   local rejected = G.feature_error(q.meta, r.features ~= '' and r.features or nil)
   if rejected then return rejected end
   local before, place = G.pick(q.restore, 'backup', 'phase'), used_place(q)
-  if before.backup == r.backup then return G.replies.restore_begin({ status = 'again', detail = before.phase }) end
-  if before.backup then return G.replies.restore_begin({ status = 'other', detail = before.backup }) end
-  if place then return G.replies.restore_begin({ status = 'live', detail = place }) end
+  if before.backup == r.backup then return { status = 'again', detail = before.phase } end
+  if before.backup then return { status = 'other', detail = before.backup } end
+  if place then return { status = 'live', detail = place } end
   redis.call('HSET', q.restore, 'backup', r.backup, 'phase', 'writing')
   if r.last > G.count_of(redis.call('GET', q.id)) then redis.call('SET', q.id, G.int(r.last)) end
-  return G.replies.restore_begin({ status = 'ok', detail = 'writing' })
+  return { status = 'ok', detail = 'writing' }
 end))
 
 G.export('restore_end', { 'allow-oom' }, G.for_operators(function(q, r)
@@ -87,15 +79,15 @@ end))
 local WRITE = {}
 
 WRITE.string = function(key, content) redis.call('SET', key, G.first(content)) end
-WRITE.hash = function(key, content) in_parts('HSET', key, content) end
-WRITE.list = function(key, content) in_parts('RPUSH', key, content) end
-WRITE.set = function(key, content) in_parts('SADD', key, content) end
+WRITE.hash = function(key, content) G.in_parts('HSET', key, content) end
+WRITE.list = function(key, content) G.in_parts('RPUSH', key, content) end
+WRITE.set = function(key, content) G.in_parts('SADD', key, content) end
 
 -- ZSCAN returns member and score, ZADD takes score and member.
 WRITE.zset = function(key, content)
   local swapped = {}
   for i = 1, #content, 2 do swapped[i], swapped[i + 1] = content[i + 1], content[i] end
-  in_parts('ZADD', key, swapped)
+  G.in_parts('ZADD', key, swapped)
 end
 
 WRITE.stream = function(key, content)
@@ -137,8 +129,8 @@ local function agree_on_children(q, id, fields)
     end
   end
   if done == 0 then return end
-  in_parts('SADD', q.P .. 'deps:' .. id, members)
-  redis.call('HSET', q.J .. id, 'depsCompleted', G.int(done))
+  G.in_parts('SADD', q.P .. 'deps:' .. id, members)
+  G.set(q, id, 'depsCompleted', G.int(done))
 end
 
 G.export('restore_jobs', {}, G.for_operators(function(q, r)
@@ -148,7 +140,7 @@ G.export('restore_jobs', {}, G.for_operators(function(q, r)
     local id, fields = row[ROW.id], row[ROW.fields]
     local key = q.J .. id
     if redis.call('EXISTS', key) == 0 or redis.call('HGET', key, MARK) == r.backup then
-      in_parts('HSET', key, fields)
+      G.in_parts('HSET', key, fields)
       local h = G.pick(key, 'state', 'finishedOn')
       if G.TERMINAL[h.state] then
         C.LOST[h.state](q, id, h, now)
@@ -175,15 +167,12 @@ local function take_slot(q, id, h)
     M.keep_slot(q, id, h)
     M.set_counters(g, g.active + 1, g.nextSeq > 0 and math.max(g.nextSeq, seq + 1) or 0)
   else
-    redis.call('HSET', q.J .. id, 'slot', '0')
+    G.set(q, id, 'slot', '0')
   end
 end
 
 local function place_in_group(q, id, h)
-  if h.state == 'active' then
-    G.bump(q.J .. id, 'fence')
-    redis.call('HDEL', q.J .. id, 'processedOn', 'lastActive')
-  end
+  if h.state == 'active' then G.void_attempt(q, id) end
   M.park(q, M.group(q, h.groupKey), id, h)
 end
 
@@ -197,11 +186,7 @@ local function place(q, id, h, due, now)
   if h.state == 'waiting-children' then return place_parent(q, id, h, now) end
   if READY[h.state] and h.groupKey then return place_in_group(q, id, h) end
   if h.state == 'delayed' and due ~= '' then
-    local at = G.num(due) % G.BAND
-    local state = G.place(q, now, {
-      id = id, name = h.name or '', priority = G.count_of(h.priority), due = at, rank = h.rank, fair = h.fairKey,
-    })
-    return redis.call('HSET', q.J .. id, 'state', state)
+    return G.put(q, id, now, h, G.num(due) % G.BAND)
   end
   if h.state == 'active' then return G.return_job(q, id, now, h) end
   local put = C.LOST[h.state == 'suspended' and 'suspended' or h.state == 'delayed' and 'delayed' or 'prioritized']

@@ -13,13 +13,14 @@ S.RELEASED_CONSUMER = 'released' -- the consumer that holds entries no worker ru
 S.INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
 S.MOST = G.GROUPS_MAX - 2 -- subscriptions of one broadcast, besides those two groups
 local RECORD_TTL = 86400
+local COUNTED = 1000
 
 -- Return the key of the state of a message in one subscription. The key exists only if there is state to keep.
 S.record_key = function(q, id, group) return q.J .. id .. ':sub:' .. group end
 
 -- Write the record, unless the message is gone. for_ms: how long the record must live at least.
 S.write_record = function(q, id, group, for_ms, ...)
-  if redis.call('EXISTS', q.J .. id) == 0 then return end
+  if not G.exists(q, id) then return end
   local key = S.record_key(q, id, group)
   redis.call('HSET', key, ...)
   redis.call('EXPIRE', key, RECORD_TTL + math.ceil(for_ms / 1000))
@@ -42,8 +43,7 @@ S.fence = function(deliveries, alone) return 2 * deliveries + (alone and 1 or 0)
 
 -- Return the consumer and delivery count of a pending entry; nil if it is not pending.
 S.holder = function(q, group, entry)
-  local found = G.pcall('XPENDING', q.stream, group, entry, entry, 1)
-  local pending = not found.err and G.first(found)
+  local pending = G.first(G.pcall('XPENDING', q.stream, group, entry, entry, 1))
   if not pending then return nil end
   return pending[PENDING_ENTRY.consumer], pending[PENDING_ENTRY.deliveries]
 end
@@ -53,7 +53,7 @@ S.check_attempt = function(q, group, consumer, id, entry, fence)
   local holder, deliveries = S.holder(q, group, entry)
   if holder == consumer and S.fence(deliveries, fence % 2 == 1) == fence then return nil end
   if holder then return G.STALE end
-  return redis.call('EXISTS', q.J .. id) == 1 and G.ALREADY or G.GONE
+  return G.exists(q, id) and G.ALREADY or G.GONE
 end
 
 -- Acknowledge entries; delete those for this subscription only.
@@ -77,14 +77,6 @@ S.release_entry = function(q, group, entry)
   return true
 end
 
-local function last_id(q)
-  local info = redis.call('XINFO', 'STREAM', q.stream)
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then return info[i + 1] end
-  end
-  return '0-0'
-end
-
 -- start: '$', or the entry id after which it begins. Return the id at which it begins. An existing group is unchanged.
 S.create = function(q, group, start)
   local groups, crowded = G.stream_groups(q)
@@ -93,7 +85,7 @@ S.create = function(q, group, start)
   end
   local made = G.pcall('XGROUP', 'CREATE', q.stream, group, start, 'MKSTREAM')
   if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err, 0) end
-  return start == '$' and last_id(q) or start
+  return start == '$' and G.stream_facts(q.stream)['last-generated-id'] or start
 end
 
 -- Return the number of active messages of a subscription; with too many consumers to be read, of all pending ones.
@@ -116,6 +108,29 @@ S.names = function(q)
     if not S.INTERNAL[name] then names[#names + 1] = name end
   end
   return names
+end
+
+-- Return whether subscriptions read the stream; true if there are too many groups to find out.
+S.any = function(q)
+  local _, crowded = G.stream_groups(q)
+  return crowded or #S.names(q) > 0
+end
+
+-- Return the entries that a subscription has not read, -1 = more than COUNTED, and how many were counted: the server
+-- reports no lag after entries before its end were deleted.
+S.lag = function(q, group)
+  local lag = group[STREAM_GROUP.lag]
+  if lag then return lag, 0 end
+  local left = #redis.call('XRANGE', q.stream, '(' .. group[STREAM_GROUP.last_delivered], '+', 'COUNT', COUNTED + 1)
+  return left <= COUNTED and left or -1, left
+end
+
+-- Return whether entry id `a` is before `b`.
+S.is_before = function(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  a_ms, a_seq, b_ms, b_seq = tonumber(a_ms), tonumber(a_seq), tonumber(b_ms), tonumber(b_seq)
+  return a_ms < b_ms or (a_ms == b_ms and a_seq < b_seq)
 end
 
 local TRIM_MAX = 1000 -- entries per call

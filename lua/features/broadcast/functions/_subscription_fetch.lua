@@ -1,7 +1,6 @@
 -- Fetch messages for a subscription: released ones first, then new ones. Messages that do not match it are
 -- acknowledged.
 local STREAM_ENTRY = G.rows.stream_entry
-local STREAM_READ = G.rows.stream_read
 local PENDING_ENTRY = G.rows.pending_entry
 local S = G.subscriptions
 
@@ -44,11 +43,10 @@ local function drop(t, id, entry, alone, why)
 end
 
 -- Return why the message must not run; nil if it may.
-local function reject_reason(h, now)
+local function reject_reason(q, h, now)
   if not h[NAME] or not h[DATA] or not h[OPTS] then return 'malformed' end
   if h[REVOKED] == '1' then return 'revoked' end
-  local expire_at = tonumber(h[EXPIRE_AT] or '')
-  if expire_at and expire_at > 0 and now > expire_at then return 'expired' end
+  if G.is_expired(q, h[EXPIRE_AT], h[TIMESTAMP], now) then return 'expired' end
   return nil
 end
 
@@ -72,7 +70,7 @@ S.fetch_entry = function(q, t, entry, fields, deliveries)
     S.report_trimmed(q, t.group, id, entry)
     return drop(t, id, entry, alone, 'the message is gone')
   end
-  local why = reject_reason(h, t.now)
+  local why = reject_reason(q, h, t.now)
   if why then
     reject(q, t, id, entry, why, S.fence(deliveries, alone))
     return drop(t, id, entry, alone, why)
@@ -107,17 +105,6 @@ local function fetch_released(q, t, want)
   end
 end
 
-local function read(q, t, count)
-  local reply = G.pcall('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
-  if reply and reply.err then
-    if not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err, 0) end
-    S.create(q, t.group, t.start)
-    reply = redis.call('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
-  end
-  local of_stream = reply and G.first(reply)
-  return of_stream and of_stream[STREAM_READ.entries] or {}
-end
-
 -- Fetch up to `want` messages. Return true if no new message is left.
 S.fetch = function(q, t, want)
   fetch_released(q, t, want)
@@ -125,7 +112,7 @@ S.fetch = function(q, t, want)
     if #t.jobs >= want then return false end
     if t.bytes >= G.REPLY_BYTES or t.examined >= SKIPPED_MAX then return false end
     local count = math.min(want - #t.jobs, G.STREAM_PAGE)
-    local entries = read(q, t, count)
+    local entries = G.read_stream(q, t.group, t.consumer, count, t.start, S.create)
     for _, entry in ipairs(entries) do S.fetch_entry(q, t, entry[STREAM_ENTRY.id], entry[STREAM_ENTRY.fields], 1) end
     if #entries < count then return true end
   end

@@ -35,7 +35,7 @@ local function fail(b, row)
   local q, id, limit, wait = b.q, row[ID], row[FAILURE.limit], row[FAILURE.backoff]
   local reason, failed_type = row[FAILURE.reason], row[FAILURE.failed_type]
   local key = S.record_key(q, id, b.group)
-  if redis.call('EXISTS', q.J .. id) == 0 then
+  if not G.exists(q, id) then
     leave(b, row)
     S.report_trimmed(q, b.group, id, row[ENTRY])
     return G.GONE

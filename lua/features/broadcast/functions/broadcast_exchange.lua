@@ -13,11 +13,6 @@ local S = G.subscriptions
 local PROMOTE_MAX, WANT_MAX = 200, 1000
 local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING = 1, 2, 4, 8
 
-local function earlier(a, b)
-  if a < 0 or (b >= 0 and b < a) then return b end
-  return a
-end
-
 local function last_of(key)
   local found = G.pcall('XREVRANGE', key, '+', '-', 'COUNT', 1)
   local last = G.first(found)
@@ -41,10 +36,11 @@ local function fetch_within_limits(q, t, want, limiter, tokens)
 end
 
 G.export('broadcast_exchange', { 'allow-oom' }, function(q, args)
-  local settings, rejected = G.settings(q)
+  local now = G.now(q)
+  local settings, rejected = G.settings(q, now)
   if rejected then return rejected end
   local r = G.calls.broadcast_exchange(args)
-  local now, want, finished = G.now(q), math.min(r.want, WANT_MAX), r.finished
+  local want, finished = math.min(r.want, WANT_MAX), r.finished
   if r.idle and redis.call('ZSCORE', q.invalidated, r.idle) then want = 0 end
   local t = S.fetching(now, r.consumer, r.group, r.patterns, r.start, r.quiet)
   t.settings = settings
@@ -52,6 +48,7 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(q, args)
   local tokens = r.tokens
   if tokens then G.count_tokens(q, tokens[TOKENS.duration], now, tokens[TOKENS.counts], statuses) end
   local next_due = G.promote_due(q, now, PROMOTE_MAX, r.quiet)
+  if rawget(q, 'sweeps') then next_due = 0 end
   local flags = 0
   if want > 0 then
     flags = fetch_within_limits(q, t, want, r.limiter, tokens)
@@ -62,8 +59,8 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(q, args)
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
   if G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedulers_flag') or 0)
-  return G.replies.broadcast_exchange({
-    now = now, statuses = statuses, jobs = t.jobs, next_due = earlier(next_due, t.next_due), flags = flags,
+  return {
+    now = now, statuses = statuses, jobs = t.jobs, next_due = G.earlier(next_due, t.next_due), flags = flags,
     dropped = t.dropped, marks = marks,
-  })
+  }
 end, true)

@@ -7,5 +7,5 @@ G.export('broadcast_publish', {}, function(q, request)
   local rows, most, age = request.rows, request.most, request.age
   local now, results = G.add_rows(q, rows, request.quiet)
   if most > 0 or age > 0 then G.subscriptions.trim(q, now, most, age, #rows) end
-  return G.replies.broadcast_publish({ now = now, results = results })
+  return { now = now, results = results }
 end)

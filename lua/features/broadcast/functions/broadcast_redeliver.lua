@@ -17,7 +17,7 @@ end
 
 G.export('broadcast_redeliver', { 'allow-oom' }, function(q, r)
   local id, group, once = r.id, r.group, r.once
-  if redis.call('EXISTS', q.J .. id) == 0 then return 'gone' end
+  if not G.exists(q, id) then return 'gone' end
   if not exists(q, group) then return 'no-subscription' end
   local key = S.record_key(q, id, group)
   local record = G.pick(key, 'state', 'redelivery')

@@ -22,32 +22,18 @@ G.export('broadcast_subscribe', { 'allow-oom' }, function(q, r)
   return S.create(q, r.group, r.start)
 end)
 
-local function map_of(flat)
-  local map = {}
-  for i = 1, #flat, 2 do map[flat[i]] = flat[i + 1] end
-  return map
-end
-
--- Return the lag, and the entries read: the server does not report it after entries before its end were deleted.
-local function lag_of(q, info)
-  local lag = info.lag
-  if lag then return lag, 0 end
-  local left = #redis.call('XRANGE', q.stream, '(' .. info['last-delivered-id'], '+', 'COUNT', COUNTED + 1)
-  return left <= COUNTED and left or -1, left
-end
-
 -- Return the number of released entries, and how many rows were read.
-local function count_released(q, info)
-  if info.consumers > COUNTED then
-    local found = #redis.call('XPENDING', q.stream, info.name, '-', '+', COUNTED, S.RELEASED_CONSUMER)
+local function count_released(q, name, consumers)
+  if consumers > COUNTED then
+    local found = #redis.call('XPENDING', q.stream, name, '-', '+', COUNTED, S.RELEASED_CONSUMER)
     return found, found
   end
-  for _, consumer in ipairs(redis.call('XPENDING', q.stream, info.name)[PENDING_SUMMARY.consumers] or {}) do
+  for _, consumer in ipairs(redis.call('XPENDING', q.stream, name)[PENDING_SUMMARY.consumers] or {}) do
     if consumer[PENDING_CONSUMER.name] == S.RELEASED_CONSUMER then
-      return tonumber(consumer[PENDING_CONSUMER.count]), info.consumers
+      return tonumber(consumer[PENDING_CONSUMER.count]), consumers
     end
   end
-  return 0, info.consumers
+  return 0, consumers
 end
 
 -- cursor: number and name of the group read last. Return the number of the first group to read.
@@ -67,21 +53,22 @@ G.export('broadcast_subscriptions', { 'no-writes' }, function(q, r)
   if crowded then error('ERR more than ' .. S.MOST .. ' subscriptions', 0) end
   local first = first_of(groups, r.cursor)
   for i = first, math.min(first + PAGE - 1, #groups) do
-    local info = map_of(groups[i])
-    if not S.INTERNAL[info.name] then
-      local lag, read = lag_of(q, info)
-      local released, consumers = count_released(q, info)
+    local group = groups[i]
+    local name, consumers = group[STREAM_GROUP.name], group[STREAM_GROUP.consumers]
+    if not S.INTERNAL[name] then
+      local lag, read = S.lag(q, group)
+      local released, counted = count_released(q, name, consumers)
       rows[#rows + 1] = G.new.subscription({
-        name = info.name, lag = lag, pending = info.pending, released = released,
-        last_delivered = info['last-delivered-id'], consumers = info.consumers,
+        name = name, lag = lag, pending = group[STREAM_GROUP.pending], released = released,
+        last_delivered = group[STREAM_GROUP.last_delivered], consumers = consumers,
       })
-      work = work + read + consumers
+      work = work + read + counted
     end
     if i < #groups and (work >= WORK_MAX or i == first + PAGE - 1) then
-      return G.replies.broadcast_subscriptions({ rows = rows, cursor = G.int(i) .. '@' .. info.name })
+      return { rows = rows, cursor = G.int(i) .. '@' .. name }
     end
   end
-  return G.replies.broadcast_subscriptions({ rows = rows, cursor = '' })
+  return { rows = rows, cursor = '' }
 end)
 
 G.export('broadcast_unsubscribe', { 'allow-oom' }, G.for_operators(function(q, r)
@@ -91,7 +78,7 @@ G.export('broadcast_unsubscribe', { 'allow-oom' }, G.for_operators(function(q, r
     local consumers, crowded = G.consumers(q, group)
     if crowded then return 'active' end
     for _, c in ipairs(consumers) do
-      if redis.call('EXISTS', q.P .. 'w:' .. c[STREAM_CONSUMER.name]) == 1 then return 'active' end
+      if G.is_registered(q, c[STREAM_CONSUMER.name]) then return 'active' end
     end
   end
   local destroyed = G.pcall('XGROUP', 'DESTROY', q.stream, group)
@@ -100,14 +87,6 @@ G.export('broadcast_unsubscribe', { 'allow-oom' }, G.for_operators(function(q, r
   return 'ok'
 end))
 
--- Return whether entry id `a` is before or equal to `b`.
-local function not_after(a, b)
-  local am, as = string.match(a, '^(%d+)-(%d+)$')
-  local bm, bs = string.match(b, '^(%d+)-(%d+)$')
-  am, as, bm, bs = tonumber(am), tonumber(as), tonumber(bm), tonumber(bs)
-  return am < bm or (am == bm and as <= bs)
-end
-
 S.place_of = function(q, id, group)
   local h = G.pick(q.J .. id, 'eid', 'timestamp')
   local entry = G.find_entry(q, id, h.eid, h.timestamp)
@@ -115,7 +94,7 @@ S.place_of = function(q, id, group)
   if S.holder(q, group, entry) then return 'pending' end
   local found = G.stream_group(q, group)
   if not found then return '' end
-  return not_after(entry, found[STREAM_GROUP.last_delivered]) and 'read' or 'unread'
+  return S.is_before(found[STREAM_GROUP.last_delivered], entry) and 'unread' or 'read'
 end
 
 local RECORD = { 'a', 'state', 'returnvalue', 'failedReason', 'failedType', 'stacktrace', 'finishedOn', 'stalled',
@@ -131,8 +110,8 @@ end
 
 G.export('broadcast_delivery', { 'no-writes' }, function(q, r)
   local exists = redis.call('EXISTS', q.J .. r.id)
-  return G.replies.broadcast_delivery({
+  return {
     exists = exists, record = record_of(q, r.id, r.group),
     place = exists == 1 and S.place_of(q, r.id, r.group) or '',
-  })
+  }
 end)

@@ -1,6 +1,5 @@
 -- Share the rules of the consistency check and its repairs (docs/operate/consistency.md): the states per place, and how
 -- a changed record is detected.
-local STREAM_ENTRY = G.rows.stream_entry
 local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
@@ -17,7 +16,7 @@ C.FITS = {
   scheduled = { delayed = true, prioritized = true },
   completed = { completed = true }, failed = { failed = true }, suspended = { suspended = true },
   groupq = { ['group-waiting'] = true }, ['waiting-children'] = { ['waiting-children'] = true },
-  suspects = { waiting = true }, ['list-active-ids'] = { active = true }, ['list-taken'] = { active = true },
+  suspects = { waiting = true }, ['list-active-ids'] = { active = true }, ['list-heartbeats'] = { active = true },
   ['stall-watch'] = { active = true, waiting = true }, leases = { active = true },
   ['ranked-above'] = { prioritized = true }, ['ranked-below'] = { prioritized = true },
   ['delayed-own'] = { delayed = true },
@@ -33,7 +32,7 @@ C.read = function(q, id)
   for i = 1, #FIELDS do h[FIELDS[i]] = values[i] or nil end
   -- A malformed record with more fields than any write creates is left for its owner.
   if h.state and (h.name or redis.call('HEXISTS', q.J .. id, 'opts') == 1) then return h end
-  return nil, redis.call('EXISTS', q.J .. id) == 1 and 'ghost' or 'gone'
+  return nil, G.exists(q, id) and 'ghost' or 'gone'
 end
 
 -- Return a mark of the record that changes whenever the job moves.
@@ -45,15 +44,7 @@ end
 
 -- Return whether the stream has this entry for the job.
 C.has_entry = function(q, id, entry)
-  if not entry or entry == '' then return false end
-  local found = G.pcall('XRANGE', q.stream, entry, entry)
-  local first = not found.err and G.first(found)
-  return first and G.entry_job(first[STREAM_ENTRY.fields]) == id or false
-end
-
-C.is_pending = function(q, entry)
-  local found = G.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
-  return not found.err and #found > 0
+  return entry and entry ~= '' and G.job_at(q, entry) == id or false
 end
 
 -- A job watched for a Node peer is removed from `stall-watch` by recover_stalled. Entries older than this are
@@ -62,7 +53,7 @@ local WATCH_OVERDUE = 86400000
 
 local function was_watched_lately(q, id)
   local seen = redis.call('HGET', q.stall_watch, id)
-  local at = tonumber(string.match(seen or '', '|(%d+)$') or '')
+  local at = tonumber(G.match(seen, '|(%d+)$'))
   return at ~= nil and at > G.now(q) - WATCH_OVERDUE
 end
 
@@ -88,6 +79,7 @@ end
 -- second value is the record, if there is one.
 C.mismatch = function(q, source, id, entry)
   local h, why = C.read(q, id)
+  if not C.FITS[source] then return nil, h end
   if source == 'stall-watch' and was_watched_lately(q, id) then return nil, h end
   if source == 'leases' and not G.leases.is_overdue(q, id, G.now(q)) then return nil, h end
   if not h then return why end
@@ -95,19 +87,15 @@ C.mismatch = function(q, source, id, entry)
   return misplaced(q, source, id, entry, h), h
 end
 
--- Sets whose members are removed by name, and the command for it.
-C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
-  ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', leases = 'ZREM',
-  ['ranked-above'] = 'ZREM', ['ranked-below'] = 'ZREM', ['delayed-own'] = 'ZREM',
-  ['fair-delayed'] = 'ZREM',
-  ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
+-- The command that removes a member from a set, if it is not ZREM.
+C.REMOVE = { ['list-active-ids'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
 -- recover_stalled keeps deduplication entries in order. Entries older than this are leftovers.
 local DEDUP_OVERDUE = 86400000
 
 C.dedup_is_stale = function(q, dedup_id, at, now)
   if at > now - DEDUP_OVERDUE then return false end
-  local id = string.match(redis.call('HGET', q.dedup, dedup_id) or '', '^(.*):%d+$')
-  local state = id and G.pcall('HGET', q.J .. id, 'state')
-  return type(state) ~= 'string' or G.TERMINAL[state] or false
+  local id = G.match(redis.call('HGET', q.dedup, dedup_id), '^(.*):%d+$')
+  local state = id and G.state_of(q, id)
+  return not state or G.TERMINAL[state] or false
 end

@@ -9,28 +9,19 @@
 -- Bound: one read per id of `others`, and one per fair key with ready jobs; if there are more than FAIR_KEYS_MAX, the
 -- number of waiting fair jobs is not compared.
 
-local STREAM_GROUP = G.rows.stream_group
 local C = G.checks
 local FAIR_KEYS_MAX = 5000
 
 G.export('check_scope', { 'no-writes' }, function(q)
-  local groups, crowded = G.stream_groups(q)
-  local broadcast = crowded and 1 or 0
-  for _, group in ipairs(groups) do
-    local name = group[STREAM_GROUP.name]
-    if name ~= G.GROUP and name ~= G.WAKE_GROUP then broadcast = 1 end
-  end
-  return G.replies.check_scope({ broadcast = broadcast, peers = G.has_peers(q) and 1 or 0 })
+  return { broadcast = G.subscriptions.any(q) and 1 or 0, peers = G.has_peers(q) and 1 or 0 }
 end)
 
 -- Count active jobs without a pending entry, and popped ones.
 local function without_entry(q, others)
-  local n = redis.call('ZCARD', q.list_active_ids) + redis.call('SCARD', q.P .. 'list-taken')
-    + redis.call('ZCARD', q.P .. 'list-popped')
+  local n = G.count_list_ids(q) + redis.call('ZCARD', q.list_popped)
   for _, id in ipairs(others) do
     local h = C.read(q, id)
-    if h and h.state == 'active' and not redis.call('ZSCORE', q.list_active_ids, id)
-      and redis.call('SISMEMBER', q.P .. 'list-taken', id) == 0 and not (h.eid and C.is_pending(q, h.eid)) then
+    if h and h.state == 'active' and not G.is_list_job(q, id) and not (h.eid and G.is_pending(q, h.eid)) then
       n = n + 1
     end
   end
@@ -47,7 +38,7 @@ end
 
 local function check_fair(q, rows)
   if not G.fair.used(q) then return end
-  local count, actual = G.num(G.pcall('HGET', q.fair_state, 'waiting') or ''), count_fair(q)
+  local count, actual = G.num(G.pcall('HGET', q.fair_state, 'waiting')), count_fair(q)
   if not actual or count == actual then return end
   rows[#rows + 1] = G.new.wrong_counter({ name = 'fair-waiting', actual = count, expected = actual })
 end
@@ -58,7 +49,7 @@ C.find_wrong_counters = function(q, r)
   if count < actual or (count > actual and r.peers == 0) then
     rows[#rows + 1] = G.new.wrong_counter({ name = 'list-active', actual = count, expected = actual })
   end
-  local last = G.num(redis.call('GET', q.id) or '')
+  local last = G.num(redis.call('GET', q.id))
   if G.has_lost_channels(q) then
     local registered = redis.call('ZCARD', q.wake_channels)
     rows[#rows + 1] = G.new.wrong_counter({ name = 'wake-channels', actual = 0, expected = registered })
@@ -69,5 +60,5 @@ C.find_wrong_counters = function(q, r)
 end
 
 G.export('check_counters', { 'no-writes' }, function(q, r)
-  return cmsgpack.pack(C.find_wrong_counters(q, r))
+  return C.find_wrong_counters(q, r)
 end)

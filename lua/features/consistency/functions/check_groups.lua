@@ -11,7 +11,6 @@
 -- kind: slots, sequence, counter, parked
 -- Bound: three reads per id, one per gap; the caller sends at most 1,000 of each.
 
-local SCAN = G.rows.scan
 local SCORED = G.rows.scored
 local C = G.checks
 local M = G.groups
@@ -21,16 +20,15 @@ G.export('check_groups', { 'no-writes' }, function(q, r)
   local function row(name, issued)
     local g = M.group(q, name)
     rows[#rows + 1] = G.new.group({
-      name = name, issued = G.num(issued or ''), active = g.active, next_seq = g.nextSeq,
+      name = name, issued = G.num(issued), active = g.active, next_seq = g.nextSeq,
       parked = redis.call('ZCARD', g.queue),
     })
   end
   for _, name in ipairs(r.names) do row(name, redis.call('HGET', q.ordering, name)) end
-  if #r.names > 0 then return G.replies.check_groups({ rows = rows, cursor = '' }) end
-  local page = redis.call('HSCAN', q.ordering, r.cursor == '' and '0' or r.cursor, 'COUNT', r.count)
-  local found = page[SCAN.found]
+  if #r.names > 0 then return { rows = rows, cursor = '' } end
+  local found, after = G.scan('HSCAN', q.ordering, r.cursor, r.count)
   for i = 1, #found, 2 do row(found[i], found[i + 1]) end
-  return G.replies.check_groups({ rows = rows, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '' })
+  return { rows = rows, cursor = after }
 end)
 
 -- Return how many slots its jobs hold: at least, and at most.
@@ -88,7 +86,7 @@ C.check_group = function(q, r)
     v.missing, v.jump = missing, G.first(missing) == g.nextSeq and r.first or nil
     report('sequence', 'no job has sequence ' .. G.int(G.first(missing)) .. ', the next is ' .. G.int(g.nextSeq))
   end
-  local counter = G.num(redis.call('HGET', q.ordering, r.name) or '')
+  local counter = G.num(redis.call('HGET', q.ordering, r.name))
   local least = math.max(r.top, g.nextSeq - 1)
   if counter < least then
     v.counter = least
@@ -103,5 +101,5 @@ end
 
 G.export('check_group', { 'no-writes' }, function(q, r)
   local verdict = C.check_group(q, r)
-  return G.replies.check_group({ moved = verdict and 0 or 1, rows = verdict and verdict.rows or {} })
+  return { moved = verdict and 0 or 1, rows = verdict and verdict.rows or {} }
 end)

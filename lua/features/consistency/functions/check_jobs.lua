@@ -22,7 +22,7 @@ local LATEST = { delayed = SCHEDULED, prioritized = SCHEDULED, completed = G.TIM
   suspended = NEVER }
 
 local function has_usable_score(key, id, latest)
-  local score = tonumber(redis.call('ZSCORE', key, id) or '')
+  local score = tonumber(redis.call('ZSCORE', key, id))
   return score ~= nil and score <= (latest or EVER) and score >= -EVER
 end
 
@@ -59,10 +59,8 @@ C.is_placed = function(q, id, h)
   if h.state == 'waiting' then return is_ready(q, id, h) end
   if h.state == 'active' then
     if G.leases.is_unlisted(q, id, h) then return false end
-    if redis.call('ZSCORE', q.list_active_ids, id) or redis.call('SISMEMBER', q.P .. 'list-taken', id) == 1 then
-      return true
-    end
-    return C.has_entry(q, id, h.eid) and C.is_pending(q, h.eid) or nil
+    if G.is_list_job(q, id) then return true end
+    return C.has_entry(q, id, h.eid) and G.is_pending(q, h.eid) or nil
   end
   -- A job waiting for its children is in no place (peers have none), but it must have something to wait for.
   return has_children(q, id, h)
@@ -81,7 +79,7 @@ G.export('check_jobs', { 'no-writes' }, function(q, r)
       local placed = C.is_placed(q, id, h)
       if placed == false then lost[#lost + 1] = G.new.lost_job({ id = id, state = h.state, mark = C.mark(h) }) end
       if placed == nil then
-        local silent = now - G.num(h.lastActive or '')
+        local silent = now - G.num(h.lastActive)
         unsure[#unsure + 1] = G.new.unsure_job({
           id = id, state = h.state, mark = C.mark(h), may_be_list_job = maybe_foreign(h) and 1 or 0,
           silent = math.max(0, silent),
@@ -96,7 +94,7 @@ G.export('check_jobs', { 'no-writes' }, function(q, r)
       end
     end
   end
-  return G.replies.check_jobs({ lost = lost, unsure = unsure, members = members })
+  return { lost = lost, unsure = unsure, members = members }
 end)
 
 G.export('check_keys', { 'no-writes' }, function(q, r)
@@ -114,5 +112,5 @@ G.export('check_keys', { 'no-writes' }, function(q, r)
     end
     if lost then orphans[#orphans + 1] = suffix end
   end
-  return cmsgpack.pack(orphans)
+  return orphans
 end)

@@ -1,6 +1,6 @@
 -- check_places: return one page of the members of a place, and which of them are wrong there. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
--- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
+-- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-heartbeats,
 -- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, leases, ranked-above, ranked-below, delayed-own,
 -- groupq:<group>, fair-delayed, fairq:<key>
 -- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (pending, but no longer in
@@ -11,10 +11,9 @@
 
 local STREAM_ENTRY = G.rows.stream_entry
 local PENDING_ENTRY = G.rows.pending_entry
-local SCAN = G.rows.scan
 local C = G.checks
 local OVERLAP = 20
-local SCANS = { ['list-taken'] = 'SSCAN', ['stall-watch'] = 'HSCAN' }
+local SCANS = { ['list-active-ids'] = 'SSCAN', ['stall-watch'] = 'HSCAN' }
 local STEP = { SSCAN = 1, HSCAN = 2, ZSCAN = 2 }
 
 local function add_wrong(p, id, member, reason, mark)
@@ -33,7 +32,7 @@ local function mark_seen(p, id, place)
 end
 
 local function stream(p, cursor, count)
-  local page = redis.call('XRANGE', p.q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
+  local page = redis.call('XRANGE', p.q.stream, G.after(cursor), '+', 'COUNT', count)
   if #page == 0 then return '' end
   local held = G.pending_entries(p.q, G.GROUP, page)
   for _, e in ipairs(page) do
@@ -50,12 +49,10 @@ end
 
 local function pending(p, cursor, count)
   local q = p.q
-  local page = G.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
-  if page.err or #page == 0 then return '' end
+  local page = G.pcall('XPENDING', q.stream, G.GROUP, G.after(cursor), '+', count)
   for _, e in ipairs(page) do
     local entry = e[PENDING_ENTRY.id]
-    local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
-    local id = found and G.entry_job(found[STREAM_ENTRY.fields])
+    local id = G.job_at(q, entry)
     if not id then
       add_wrong(p, '', entry, 'no entry', '')
     elseif not check(p, id, entry) then
@@ -76,26 +73,23 @@ end
 
 local function set(p, key, cursor, count)
   local command = SCANS[p.source] or 'ZSCAN'
-  local page = redis.call(command, key, cursor == '' and '0' or cursor, 'COUNT', count)
-  local found = page[SCAN.found]
+  if command == 'SSCAN' and redis.call('TYPE', key).ok == 'zset' then return '' end -- of an older build
+  local found, after = G.scan(command, key, cursor, count)
   for i = 1, #found, STEP[command] do
-    -- Members of a broadcast retry are `id||group`.
     local member = found[i]
-    local id = string.match(member, '^(.-)||') or C.RANKED[p.source] and G.ranks.id_of(member) or member
+    local id = G.job_of_member(p.q, key, member)
     local why = check(p, id, member)
     if p.source == 'list-popped' and (not why or why == 'popped') then mark_seen(p, id, p.source) end
   end
-  return page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or ''
+  return after
 end
 
 local function dedup(p, cursor, count)
-  local now = G.now(p.q)
-  local page = redis.call('ZSCAN', p.q.dedup_expiry, cursor == '' and '0' or cursor, 'COUNT', count)
-  local found = page[SCAN.found]
+  local now, found, after = G.now(p.q), G.scan('ZSCAN', p.q.dedup_expiry, cursor, count)
   for i = 1, #found, 2 do
     if C.dedup_is_stale(p.q, found[i], tonumber(found[i + 1]), now) then add_wrong(p, found[i], '', 'stale', '') end
   end
-  return page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or ''
+  return after
 end
 
 G.export('check_places', { 'no-writes' }, function(q, r)
@@ -117,5 +111,5 @@ G.export('check_places', { 'no-writes' }, function(q, r)
   else
     return redis.error_reply('ERR unknown place ' .. source)
   end
-  return G.replies.check_places({ rows = p.rows, seen = p.seen, cursor = after })
+  return { rows = p.rows, seen = p.seen, cursor = after }
 end)

@@ -16,6 +16,7 @@ local NEVER = 9999999999999
 local LIST_PAGE, COPIES_MAX = 10000, 10
 
 local REPAIR = {}
+local LISTS = { lifo = true, priority = true }
 
 -- ------------------------------------------------------------------ places
 
@@ -24,12 +25,12 @@ local function from_group(q, name, id, now)
   local seq = redis.call('ZSCORE', g.queue, id)
   seq = seq and G.count_of(seq)
   redis.call('ZREM', g.queue, id)
-  if seq and redis.call('EXISTS', q.J .. id) == 0 then M.mark_skip(g, seq) end
+  if seq and not G.exists(q, id) then M.mark_skip(g, seq) end
   M.promote_parked(q, g, now)
 end
 
 local function delete_dedup(q, now, dedup_id)
-  local at = tonumber(redis.call('ZSCORE', q.dedup_expiry, dedup_id) or '')
+  local at = tonumber(redis.call('ZSCORE', q.dedup_expiry, dedup_id))
   if not at or not C.dedup_is_stale(q, dedup_id, at, now) then return 0 end
   redis.call('HDEL', q.dedup, dedup_id)
   return redis.call('ZREM', q.dedup_expiry, dedup_id)
@@ -52,7 +53,7 @@ end
 -- Remove the member from a list or a set; `member` is the job's name there.
 local function take_out(q, place, id, member, why)
   if why == 'popped' then return G.return_popped(q, id) and 1 or 0 end
-  if C.SETS[place] then return redis.call(C.SETS[place], q.P .. place, member) end
+  if not LISTS[place] then return redis.call(C.REMOVE[place] or 'ZREM', q.P .. place, member) end
   local most = why == 'twice' and 1 or COPIES_MAX
   local removed = leave_list(q, place, id, 1, most)
   return removed + leave_list(q, place, id, -1, most - removed) > 0 and 1 or 0
@@ -76,7 +77,7 @@ REPAIR.member = function(q, now, place, id, member)
   if group then
     from_group(q, group, id, now)
   elseif place == 'stream' or place == 'pending' then
-    if place == 'stream' and C.is_pending(q, member) then return 0 end
+    if place == 'stream' and G.is_pending(q, member) then return 0 end
     G.ack_entries(q, { member })
   else
     return take_out(q, place, id, member, why)
@@ -85,7 +86,7 @@ REPAIR.member = function(q, now, place, id, member)
 end
 
 local function is_in(q, id, place, rank)
-  if place ~= 'lifo' and place ~= 'priority' then return C.has_entry(q, id, place) and not C.is_pending(q, place) end
+  if not LISTS[place] then return C.has_entry(q, id, place) and not G.is_pending(q, place) end
   return redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_PAGE) and true or false
 end
 
@@ -93,11 +94,8 @@ REPAIR.twice = function(q, _, id, kept, other)
   local h = C.read(q, id)
   if not h or h.state ~= 'waiting' or not is_in(q, id, kept, 1) then return 0 end
   if not is_in(q, id, other, kept == other and 2 or 1) then return 0 end
-  if other == 'lifo' or other == 'priority' then
-    return leave_list(q, other, id, -1, 1)
-  else
-    G.ack_entries(q, { other })
-  end
+  if LISTS[other] then return leave_list(q, other, id, -1, 1) end
+  G.ack_entries(q, { other })
   return 1
 end
 
@@ -115,35 +113,22 @@ end
 LOST.completed, LOST.failed = finished('completed'), finished('failed')
 
 LOST.suspended = function(q, id, h)
-  local since, timeout = G.num(h.suspendedAt or ''), G.num(h.suspendTimeout or '')
+  local since, timeout = G.num(h.suspendedAt), G.num(h.suspendTimeout)
   redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(since + timeout, NEVER) or NEVER), id)
 end
 
 -- The due time is lost; the due time at the add is known.
 LOST.delayed = function(q, id, h, now)
   local due = now
-  if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.duration(h.delay)) end
-  local state = G.place(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), due = due, rank = h.rank, fair = h.fairKey,
-  })
-  redis.call('HSET', q.J .. id, 'state', state)
-  if state ~= h.state then G.note_state(q, id, state, now) end
+  if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp) + G.duration(h.delay)) end
+  G.put(q, id, now, h, due)
 end
 
-local function ready(q, id, h, now)
-  local state, entry = G.place(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
-    rank = h.rank, fair = h.fairKey,
-  })
-  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
-  if state ~= h.state then G.note_state(q, id, state, now) end
-end
-
-LOST.prioritized = ready
+LOST.prioritized = function(q, id, h, now) G.put(q, id, now, h) end
 
 LOST.waiting = function(q, id, h, now)
   if G.waiting_place(q, id, h) then return false end
-  ready(q, id, h, now)
+  G.put(q, id, now, h)
 end
 
 LOST['group-waiting'] = function(q, id, h, now)
@@ -157,7 +142,7 @@ LOST['waiting-children'] = function(q, id, _, now) G.flows.release(q, id, now) e
 LOST.active = function(q, id, h, now)
   if G.leases.list_again(q, id, h) then return true end
   local entry = G.find_entry(q, id, h.eid, h.timestamp)
-  if entry and C.is_pending(q, entry) then return false end
+  if entry and G.is_pending(q, entry) then return false end
   local g = G.return_job(q, id, now, h)
   if g then M.promote_parked(q, g, now) end
 end
@@ -173,7 +158,8 @@ end
 REPAIR.ghost = function(q, _, id)
   local h, why = C.read(q, id)
   if h or why ~= 'ghost' then return 0 end
-  redis.call('ZREM', q.list_active_ids, id)
+  redis.call('ZREM', q.list_heartbeats, id)
+  G.pcall('SREM', q.list_active_ids, id)
   G.purge(q, { id })
   return 1
 end
@@ -185,7 +171,7 @@ REPAIR.orphan = function(q, now, suffix)
   if string.sub(suffix, 1, 5) == 'batch' then return G.batches.repair(q, suffix, now) end
   if suffix == 'results' then return G.results.repair(q) end
   local kind, id = string.match(suffix, '^(%l+):(.+)$')
-  if not SATELLITES[kind] or redis.call('EXISTS', q.J .. id) == 1 then return 0 end
+  if not SATELLITES[kind] or G.exists(q, id) then return 0 end
   return redis.call('UNLINK', q.P .. suffix)
 end
 
@@ -195,5 +181,5 @@ G.export('repair', { 'allow-oom' }, G.for_operators(function(q, r)
   for i, row in ipairs(rows) do
     flags[i] = REPAIR[row[ROW.kind]](q, now, row[ROW.first], row[ROW.second], row[ROW.third])
   end
-  return cmsgpack.pack(flags)
+  return flags
 end))

@@ -19,7 +19,7 @@ end
 
 G.export('repair_group', { 'allow-oom' }, G.for_operators(function(q, r)
   local v, kinds = C.check_group(q, r), {}
-  if not v or #v.rows == 0 then return cmsgpack.pack(kinds) end
+  if not v or #v.rows == 0 then return kinds end
   local name = r.name
   if v.counter then redis.call('HSET', q.ordering, name, G.int(v.counter)) end
   if v.slots then redis.call('HSET', v.g.key, 'active', G.int(v.slots)) end
@@ -28,7 +28,7 @@ G.export('repair_group', { 'allow-oom' }, G.for_operators(function(q, r)
   M.uncache(q, name)
   M.promote_parked(q, M.group(q, name), G.now(q))
   G.wake(q, 1)
-  return cmsgpack.pack(kinds)
+  return kinds
 end))
 
 G.export('repair_counters', { 'allow-oom' }, G.for_operators(function(q, r)
@@ -43,5 +43,5 @@ G.export('repair_counters', { 'allow-oom' }, G.for_operators(function(q, r)
       redis.call('SET', names[i] == 'id' and q.id or q.list_active, G.int(row[WRONG_COUNTER.expected]))
     end
   end
-  return cmsgpack.pack(names)
+  return names
 end))

@@ -4,8 +4,9 @@
 -- cursor: '' at first, then the value of the previous reply; '' in the reply = the end. It has the number of the set,
 -- how many of the members present at first are left, and the score and id of the last member that stayed delayed.
 -- A job moves to the place that it would have without a delay: limits, ordering and fair shares apply when it is
--- fetched. Retries of broadcast messages stay. Jobs that become delayed meanwhile may be promoted or not.
--- Bound: `batch` jobs and 256 priorities per call.
+-- fetched. Retries of broadcast messages (`id||subscription`, which no record has as its id) stay. Jobs that become delayed
+-- meanwhile may be promoted or not.
+-- Bound: `batch` jobs and 256 priorities per call, and the rest of the last jobs with one time (core/ties.lua).
 
 local R = G.rescheduling
 local SETS = { 'scheduled', 'delayed_own', 'fair_delayed' }
@@ -14,7 +15,6 @@ local AFTER, SKIPPED = true, false
 
 -- Promote one member; return whether it has left its place.
 local function promote(q, p, id)
-  if string.find(id, '||', 1, true) then return SKIPPED end
   local ok, h = G.attempt(G.job_of, q, id)
   if not ok or h.state ~= 'delayed' or (p.name ~= '' and h.name ~= p.name) then return SKIPPED end
   if R.promote(q, id, h, p.now) ~= 'ok' then return SKIPPED end
@@ -28,14 +28,21 @@ local function range(q, p, key, low, below)
   local room = math.min(p.batch - p.seen, p.left)
   if room <= 0 then return false end
   local cursor = p.score and p.score .. '@' .. p.last or ''
-  local found = G.set_slice(key, cursor, room, low, below and '(' .. G.int(below) or '+inf')
-  for i = 1, #found, 2 do
-    if below and tonumber(found[i + 1]) >= below then return true end
-    if p.want > 0 and p.promoted == p.want then return false end
+  local found, ended = G.whole_ties(room, function(most)
+    return G.set_slice(key, cursor, most, low, below and '(' .. G.int(below) or '+inf')
+  end)
+  local ordered, stay = { unpack(found) }, {}
+  G.sort_ties(ordered)
+  for i = 1, #ordered, 2 do
+    ended = ended or below and tonumber(ordered[i + 1]) >= below
+    if below and tonumber(ordered[i + 1]) >= below or p.want > 0 and p.promoted == p.want then break end
     p.seen, p.left = p.seen + 1, p.left - 1
-    if promote(q, p, found[i]) == SKIPPED then p.last, p.score = found[i], found[i + 1] end
+    stay[ordered[i]] = promote(q, p, ordered[i]) == SKIPPED
   end
-  return #found < 2 * room
+  for i = 1, #found, 2 do
+    if stay[found[i]] then p.last, p.score = found[i], found[i + 1] end
+  end
+  return ended
 end
 
 -- The delayed jobs of `scheduled` are the members of each priority that are not due, and those without a priority.
@@ -68,9 +75,9 @@ G.export('promote_jobs', { 'allow-oom' }, G.for_operators(function(q, r)
     if p.want > 0 and p.promoted == p.want then break end
     if not ended and not is_over(p) then
       local cursor = at .. '|' .. G.int(p.left) .. '|' .. (p.score or '') .. '@' .. (p.last or '')
-      return G.replies.promote_jobs({ promoted = p.promoted, cursor = cursor })
+      return { promoted = p.promoted, cursor = cursor }
     end
     p.score, p.last = nil, nil
   end
-  return G.replies.promote_jobs({ promoted = p.promoted, cursor = '' })
+  return { promoted = p.promoted, cursor = '' }
 end))

@@ -11,14 +11,15 @@ local ROW = G.rows.failed
 
 F.EXPLICIT, F.EXHAUSTED, F.TIMEOUT, F.STALLED = 'explicit_fail', 'max_attempts_exceeded', 'timeout', 'stalled'
 F.EXPIRED, F.WORKER_LOST, F.CHILD, F.UNKNOWN = 'ttl_expired', 'worker_lost', 'child_failed', 'unknown'
-F.REASONS = { F.EXPLICIT, F.EXHAUSTED, F.TIMEOUT, F.STALLED, F.EXPIRED, F.WORKER_LOST, F.CHILD, F.UNKNOWN }
+F.CANCELLED = 'cancelled'
+F.REASONS = { F.EXPLICIT, F.EXHAUSTED, F.TIMEOUT, F.STALLED, F.EXPIRED, F.WORKER_LOST, F.CHILD, F.CANCELLED, F.UNKNOWN }
 local KNOWN = G.positions(F.REASONS)
 
 local BY_TYPE = { JobTimeoutError = F.TIMEOUT, LeaseExpiredError = F.STALLED, SandboxCrashError = F.WORKER_LOST,
-  JobRevokedError = F.EXPLICIT, ChildFailedError = F.CHILD, GroupRateLimitError = F.UNKNOWN }
+  JobRevokedError = F.CANCELLED, ChildFailedError = F.CHILD, GroupRateLimitError = F.UNKNOWN }
 -- Reasons of jobs whose lock expired at a gateway, as bunqueue gives them.
 F.LAST_ATTEMPT, F.LAST_STALL = 'Lock expired (max attempts reached)', 'Lock expired (max stalls reached)'
-local BY_TEXT = { ['job stalled more than maxStalledCount'] = F.STALLED, expired = F.EXPIRED, revoked = F.EXPLICIT,
+local BY_TEXT = { ['job stalled more than maxStalledCount'] = F.STALLED, expired = F.EXPIRED, revoked = F.CANCELLED,
   ['Suspend timeout exceeded'] = F.TIMEOUT, [F.LAST_ATTEMPT] = F.EXHAUSTED, [F.LAST_STALL] = F.STALLED }
 local DEFAULTS = { attempts = 20, traceback = 4096, bytes = 65536 }
 local ERROR_BYTES, NAME_BYTES = 1024, 256
@@ -31,7 +32,7 @@ local function bounds(q)
   local known = rawget(q, 'attempt_bounds')
   if known then return known end
   local text = G.pcall('HGET', q.meta, 'attemptHistory')
-  local attempts, traceback, bytes = string.match(type(text) == 'string' and text or '', '^(%d+)|(%d+)|(%d+)$')
+  local attempts, traceback, bytes = G.match(text, '^(%d+)|(%d+)|(%d+)$')
   known = DEFAULTS
   if attempts then
     known = { attempts = math.min(G.count_of(attempts), LINES_MAX), traceback = G.count_of(traceback),
@@ -66,8 +67,8 @@ local function last_traceback(stacktrace, most)
     if not at then break end
     from = at + 2
   end
-  local ok, texts = pcall(cjson.decode, '[' .. string.sub(stacktrace, from))
-  local last = ok and type(texts) == 'table' and texts[#texts]
+  local texts = G.json('[' .. string.sub(stacktrace, from))
+  local last = texts[#texts]
   return type(last) == 'string' and tail(last, most) or ''
 end
 
@@ -122,7 +123,7 @@ end
 
 -- Return whether the worker has ended without closing, or only stopped renewing locks.
 F.reason_of_stall = function(q, consumer)
-  if consumer == '' or redis.call('EXISTS', q.P .. 'w:' .. consumer) == 1 then return F.STALLED end
+  if consumer == '' or G.is_registered(q, consumer) then return F.STALLED end
   return F.WORKER_LOST
 end
 
@@ -159,9 +160,11 @@ F.ended = function(q, id, now, text, attempt)
   return history, F.fields(reason, G.int(now), history)
 end
 
--- Return the reason of a failed job. reason: its `failureReason`.
-F.reason_of_job = function(reason, finished_on, failed_reason)
-  local known, at = string.match(reason or '', '^([%l_]+)|(%d+)$')
-  if known and KNOWN[known] and at == finished_on then return known end
+-- Return the reason of a failed job. reason: its `failureReason`. Builds up to 0.1 and peers have none of their own for a
+-- cancelled job.
+F.reason_of_job = function(reason, finished_on, failed_reason, failed_type)
+  local known, at = G.match(reason, '^([%l_]+)|(%d+)$')
+  local is_cancelled = failed_reason == 'revoked' and (not G.given(failed_type) or failed_type == 'JobRevokedError')
+  if known and KNOWN[known] and at == finished_on and not is_cancelled then return known end
   return F.reason_of_text(failed_reason or '')
 end

@@ -1,15 +1,14 @@
--- failures_page, failures_change, set_failure_setting: read and change the failed jobs of a queue.
+-- failures_page, failures_change: read and change the failed jobs of a queue.
 -- failures_page: return failed jobs, oldest first.
 --   KEYS 1 meta   ARGV 1 packed {reasons, name, low, high, cursor, count}   -> packed {rows, cursor}
 --   reasons: list, empty = all   name: false = all   low, high: when they failed, epoch ms, false = no bound
 --   rows: G.rows.failure   cursor: '' at first and at the end. A page may have few or no rows before the end.
 -- failures_change: requeue or delete failed jobs, oldest first.
 --   KEYS 1 meta   ARGV 1 packed {action, reasons, name, low, high, cursor, count, total}
---   -> packed {changed, cursor, high, keyed}   keyed: jobs for which the client must decide: see requeue_keyed
---   action: 'retry' | 'purge'   total: changed by the previous calls; the last call writes one event for all of them,
+--   -> packed {changed, cursor, high}
+--   action: 'retry' (cancelled jobs only if `reasons` names them) | 'purge'
+--   total: changed by the previous calls; the last call writes one event for all of them,
 --   as peers do (jobId = count)   high: of the reply: for the next call; without one, jobs that fail meanwhile stay
--- set_failure_setting: KEYS 1 meta   ARGV 1 packed {field, text}   -> 1
---   field: 'attemptHistory' | 'failurePolicy' | 'failureCounts' (only deleted)   text: false = delete
 -- Bound: PAGE_MAX failed jobs per call.
 
 local F = G.failures
@@ -17,25 +16,13 @@ local PAGE_MAX = 200
 local FIELDS = { 'state', 'name', 'failureReason', 'finishedOn', 'failedReason', 'failedType', 'attemptsMade',
   'autoRetries', 'revoked' }
 local AT = G.positions(FIELDS)
-local SETTINGS = { attemptHistory = true, failurePolicy = true }
-
--- Return a part of `failed` from the cursor on: ids and scores, flat. If the last member has left the set, those with
--- its score are read again.
-F.slice = function(q, cursor, low, high, count)
-  local score, last = string.match(cursor, '^(.-)@(.*)$')
-  if score and redis.call('ZSCORE', q.failed, last) == score then
-    local rank = redis.call('ZRANK', q.failed, last)
-    return redis.call('ZRANGE', q.failed, rank + 1, rank + count, 'WITHSCORES')
-  end
-  return redis.call('ZRANGEBYSCORE', q.failed, tonumber(score or '') and score or low, high, 'WITHSCORES', 'LIMIT', 0, count)
-end
 
 F.read = function(q, id)
   local h = G.pcall('HMGET', q.J .. id, unpack(FIELDS))
   if h.err or h[AT.state] ~= 'failed' then return nil end
   return {
     name = h[AT.name] or '', failed_at = G.count_of(h[AT.finishedOn]), error = h[AT.failedReason] or '',
-    reason = F.reason_of_job(h[AT.failureReason], h[AT.finishedOn], h[AT.failedReason]),
+    reason = F.reason_of_job(h[AT.failureReason], h[AT.finishedOn], h[AT.failedReason], h[AT.failedType]),
     failed_type = h[AT.failedType] or '', attempts = G.count_of(h[AT.attemptsMade]),
     retries = G.count_of(h[AT.autoRetries]), revoked = h[AT.revoked],
   }
@@ -50,7 +37,7 @@ local function each(q, r, visit)
   local wanted = #r.reasons > 0 and G.positions(r.reasons)
   local low, high = r.low and G.int(r.low) or '-inf', r.high and G.int(r.high) or '+inf'
   local count = math.min(r.count, PAGE_MAX)
-  local found = F.slice(q, r.cursor, low, high, count)
+  local found = G.set_slice(q.failed, r.cursor, count, low, high)
   for i = 1, #found, 2 do
     if r.high and tonumber(found[i + 1]) > r.high then return '' end
     local job = F.read(q, found[i])
@@ -69,7 +56,7 @@ G.export('failures_page', { 'no-writes' }, function(q, r)
       expires = policy and policy.age > 0 and job.failed_at + policy.age or false,
     })
   end)
-  return G.replies.failures_page({ rows = rows, cursor = cursor })
+  return { rows = rows, cursor = cursor }
 end)
 
 -- Delete failed jobs with all their keys.
@@ -86,31 +73,29 @@ F.purge = function(q, ids, now)
   G.pcall('ZREM', q.failure_retries, unpack(ids))
 end
 
--- Return whether the job was requeued: no other job has its deduplication id. A job for which the client must decide is
--- added to the list `keyed`.
-F.requeue = function(q, id, now, keyed, retries)
+-- Return whether the job was requeued: no other job has its deduplication id.
+F.requeue = function(q, id, now, retries)
   local h = G.job_of(q, id)
-  local row = G.moving.keyed(q, id, h, retries)
-  if row then
-    keyed[#keyed + 1] = row
-    return false
-  end
   if G.requeue_failed(q, id, now, h) then return false end
   redis.call('ZREM', q.failed, id)
-  if retries then redis.call('HSET', q.J .. id, 'autoRetries', G.int(retries)) end
+  G.results.left(q, 1)
+  if retries then G.set(q, id, 'autoRetries', G.int(retries)) end
   return true
 end
 
 G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
-  local now, ids, keyed = G.now(q), {}, {}
+  local now, ids = G.now(q), {}
   r.high = r.high or now
-  local cursor = each(q, r, function(id) ids[#ids + 1] = id end)
+  local keeps_cancelled = r.action == 'retry' and #r.reasons == 0
+  local cursor = each(q, r, function(id, job)
+    if not (keeps_cancelled and job.reason == F.CANCELLED) then ids[#ids + 1] = id end
+  end)
   local changed = #ids
   if r.action == 'purge' then
     F.purge(q, ids, now)
   elseif r.action == 'retry' then
     for _, id in ipairs(ids) do
-      if not F.requeue(q, id, now, keyed) then changed = changed - 1 end
+      if not F.requeue(q, id, now) then changed = changed - 1 end
     end
   else
     return redis.error_reply('ERR unknown action ' .. tostring(r.action))
@@ -118,20 +103,5 @@ G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
   if cursor == '' and r.total + changed > 0 then
     G.emit(q.events, r.action == 'purge' and 'cleaned' or 'retried', G.int(r.total + changed))
   end
-  return G.replies.failures_change({ changed = changed, cursor = cursor, high = r.high, keyed = keyed })
+  return { changed = changed, cursor = cursor, high = r.high }
 end))
-
-G.export('set_failure_setting', { 'allow-oom' }, function(q, r)
-  if r.field == 'failureCounts' then
-    redis.call('UNLINK', q.failure_counts)
-    return 1
-  end
-  if not SETTINGS[r.field] then return redis.error_reply('ERR unknown setting ' .. tostring(r.field)) end
-  if r.text then redis.call('HSET', q.meta, r.field, r.text) else redis.call('HDEL', q.meta, r.field) end
-  if r.field == 'failurePolicy' then
-    -- The times are computed again, with the new interval, from the oldest failed job on.
-    redis.call('HDEL', q.meta, 'failureScan')
-    redis.call('UNLINK', q.failure_retries)
-  end
-  return 1
-end)

@@ -56,7 +56,7 @@ G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
 end)
 
 local function limited_until(q, key)
-  local till = tonumber(redis.call('ZSCORE', q.fair_blocked, key) or '')
+  local till = tonumber(redis.call('ZSCORE', q.fair_blocked, key))
   return math.max(till and till < F.FULL and till or 0, F.held_until(q, key))
 end
 
@@ -70,10 +70,10 @@ local function state_of(q, key)
 end
 
 G.export('fair_keys', { 'no-writes' }, function(q, r)
-  if r.key then return cmsgpack.pack({ state_of(q, key_of(r)) }) end
-  local from = r.after == '' and '-' or '(' .. r.after
+  if r.key then return { state_of(q, key_of(r)) } end
+  local from = G.after(r.after)
   local keys = redis.call('ZRANGE', q.fair_keys, from, '+', 'BYLEX', 'LIMIT', 0, math.min(r.count, PAGE_MAX))
   local rows = {}
   for i = 1, #keys do rows[i] = state_of(q, keys[i]) end
-  return cmsgpack.pack(rows)
+  return rows
 end)

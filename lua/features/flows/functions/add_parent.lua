@@ -4,17 +4,38 @@
 -- Also defines the parent fields of a record, used here and in features/flows/functions/flow_add.lua.
 local A = G.adding
 local F = G.flows
-local PARENT = G.rows.parent
+local PARENT, ORDERING = G.rows.parent, G.rows.ordering
 local ID, QUEUE = PARENT.id, PARENT.queue
 
 local function is_ours(q, parent) return F.P_of(q, parent[QUEUE]) == q.P end
 
--- Return why the job can have no children: 'gone', or its state if it has ended.
-A.invalid_parent = function(q, parent)
+local LEVELS_MAX = 20
+
+local function read_parent(q, id) return G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'parentId', 'parentQueue') end
+
+-- Return whether a job of the ordering group would wait for the turn of a job that waits for it: the parent, or one
+-- above it in this queue. A parent that has not run yet gets its turn when its children have ended. h: of the parent.
+local function waits_for_turn(q, h, ordering)
+  for _ = 1, LEVELS_MAX do
+    if not ordering or not h.state or G.TERMINAL[h.state] then return false end
+    if h.groupKey == ordering[ORDERING.group] and G.count_of(h.orderingSeq) > 0 then
+      local given = ordering[ORDERING.concurrency] or 0
+      return (given > 0 and given or G.groups.group(q, h.groupKey).maxConcurrency) == 1
+    end
+    if not h.parentId or F.P_of(q, h.parentQueue or '') ~= q.P then return false end
+    h = read_parent(q, h.parentId)
+  end
+  return false
+end
+
+-- Return why a job can have no such child: 'gone', the parent's state if it has ended, or 'ordering' if the child would
+-- wait for its parent's turn. ordering: of the child, if it has one.
+A.invalid_parent = function(q, parent, ordering)
   if not is_ours(q, parent) then return nil end
-  local state = redis.call('HGET', q.J .. parent[ID], 'state')
-  if not state then return 'gone' end
-  return G.TERMINAL[state] and state or nil
+  local h = read_parent(q, parent[ID])
+  if not h.state then return 'gone' end
+  if G.TERMINAL[h.state] then return h.state end
+  return waits_for_turn(q, h, ordering) and 'ordering' or nil
 end
 
 -- Return `P` and id of the parents in another slot of a cluster.
@@ -26,8 +47,8 @@ end
 
 -- Return the fields of a job that is written like one with several parents: jobs of graphs, and in a cluster jobs with
 -- a parent in another slot. A Node worker completes a job with `parentId` by a call that declares the parent's keys,
--- which the server rejects across slots. remote: the result of A.remote_parents.
-A.several_parents = function(q, id, parents, remote)
+-- which the server rejects across slots. remote: the result of A.remote_parents. generation: of the parents.
+A.several_parents = function(q, id, parents, remote, generation)
   local ids, queues, members = {}, {}, {}
   for i, parent in ipairs(parents) do
     ids[i], queues[i] = parent[ID], parent[QUEUE]
@@ -36,7 +57,17 @@ A.several_parents = function(q, id, parents, remote)
   G.mark_side_keys(q)
   redis.call('SADD', q.P .. 'parents:' .. id, unpack(members))
   F.record_remote(q, id, remote)
-  return { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
+  local fields = { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
+  for _, member in ipairs(generation and members or {}) do
+    fields[#fields + 1], fields[#fields + 2] = F.link(member), generation
+  end
+  return fields
+end
+
+-- Return the fields of a job with one parent. generation: of the parent; nil = unknown.
+A.one_parent = function(q, parent, generation)
+  return { 'parentId', parent[ID], 'parentQueue', parent[QUEUE],
+    generation and F.link(F.P_of(q, parent[QUEUE]) .. parent[ID]), generation }
 end
 
 -- Record the queues in other slots that hold children of this queue's parents: its workers check them
@@ -52,14 +83,22 @@ A.record_remote_children = function(q, members)
   end
 end
 
+-- Add the children (members) to the set of the parent `id` of this queue.
+A.write_children = function(q, id, members)
+  G.mark_side_keys(q)
+  A.record_remote_children(q, members)
+  G.in_parts('SADD', q.P .. 'deps:' .. id, members)
+end
+
 -- Add the child to its parent's set, and return the fields of its record.
 A.attach_child = function(q, id, parent, opts)
-  G.flows.note_policy(q, opts)
+  F.note_policy(q, opts)
+  local generation = parent[PARENT.generation]
   if is_ours(q, parent) then
-    G.mark_side_keys(q)
-    redis.call('SADD', q.P .. 'deps:' .. parent[ID], q.P .. id)
+    generation = F.generation(q, parent[ID])
+    A.write_children(q, parent[ID], { q.P .. id })
   end
   local remote = A.remote_parents(q, { parent })
-  if #remote > 0 then return A.several_parents(q, id, { parent }, remote) end
-  return { 'parentId', parent[ID], 'parentQueue', parent[QUEUE] }
+  if #remote > 0 then return A.several_parents(q, id, { parent }, remote, generation) end
+  return A.one_parent(q, parent, generation)
 end

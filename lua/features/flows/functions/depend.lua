@@ -1,16 +1,18 @@
--- Let a new job wait for jobs that exist: rows of `add` with dependencies {policy, refs}. In the records, the waiting
+-- Let a new job wait for jobs that exist: rows of `add` with dependencies {policy, refs, generation}. In the records, the waiting
 -- job is a parent and its dependencies are children. The policy for a failed dependency is that of the waiting job
 -- (parents.lua): 'wait', 'fail_parent', 'ignore' or 'remove'. refs: flat queue names ('' = this queue) and ids.
+-- generation: of the waiting job, chosen by the client if it registers the job in other queues.
 -- A dependency in this queue is checked and registered in the step that adds the job. For those in other queues the
 -- client calls `depend` before the add, to check them, and after it, to register the job there. If it stops between,
 -- the job waits, and `watch_children` reads the outcomes of the dependencies.
--- depend: register waiting jobs with jobs of this queue.   KEYS 1 meta   ARGV 1 packed rows {waiting, ids}
---   waiting: `P` and id of a waiting job; '' = only check the ids
+-- depend: register waiting jobs with jobs of this queue.   KEYS 1 meta   ARGV 1 packed rows {waiting, ids, generation}
+--   waiting: `P` and id of a waiting job; '' = only check the ids   generation: of the waiting job, '' = unknown
 --   -> packed rows {how, text}, one per id of each row: 'open' (registered), 'completed' and the result, 'failed' and the reason
 --   (registered, a retry notifies the waiting job), or 'gone'. Bound: the ids.
 -- add_dependency: let a job that has not started wait for one that exists.   KEYS 1 meta   ARGV 1 packed {id, member, policy}
---   -> 'ok' | 'gone' (no such job) | 'unknown' (no such job to wait for, in this queue) | 'held' or 'lost' (the place of the
---   job cannot be left) | 'ordered' (it has a turn in an ordering group) | its state, if it has started
+--   -> 'ok' and the generation of the job | 'gone' (no such job) | 'unknown' (no such job to wait for, in this queue) |
+--   'held' or 'lost' (the place of the job cannot be left) | 'ordered' (it has a turn in an ordering group) | its state, if
+--   it has started
 --   A job to wait for in another queue is checked by `depend` before, and registered by it afterwards.
 --   Bound: core/find_waiting.lua.
 -- remove_dependency: let a job no longer wait for another one.   KEYS 1 meta   ARGV 1 packed {id, member}
@@ -39,18 +41,16 @@ end
 A.unknown_dependency = function(q, dependencies)
   local _, here = members_of(q, dependencies)
   for _, id in ipairs(here) do
-    if redis.call('EXISTS', q.J .. id) == 0 then return id end
+    if not G.exists(q, id) then return id end
   end
   return nil
 end
 
 -- Let the end of the job `id` notify the waiting job.
-local function register(q, id, P, waiting)
-  D.register(q, id, P .. waiting)
+local function register(q, id, P, waiting, generation)
+  D.register(q, id, P .. waiting, generation)
   if P ~= q.P then
-    local remote = redis.call('HGET', q.remote_parents, id)
-    local ok, members = pcall(cjson.decode, remote or '[]')
-    if not ok or type(members) ~= 'table' then members = {} end
+    local members = G.json(redis.call('HGET', q.remote_parents, id))
     for _, member in ipairs(F.remote_of(q, { { P = P, id = waiting } })) do members[#members + 1] = member end
     F.record_remote(q, id, members)
   end
@@ -58,36 +58,30 @@ end
 
 -- Return 'open', 'completed', 'failed' or 'gone', and the result or reason. Register the waiting job if it may be
 -- notified later.
-local function answer(q, id, P, waiting)
+local function answer(q, id, P, waiting, generation)
   local how, text = F.outcome(q, id)
   if how == F.REMOVED then return 'gone', '' end
-  if how ~= F.COMPLETED and P then register(q, id, P, waiting) end
+  if how ~= F.COMPLETED and P then register(q, id, P, waiting, generation) end
   return how or 'open', text or ''
-end
-
-local function write_members(q, id, members)
-  G.mark_side_keys(q)
-  A.record_remote_children(q, members)
-  for i = 1, #members, 1000 do
-    redis.call('SADD', q.P .. 'deps:' .. id, unpack(members, i, math.min(i + 999, #members)))
-  end
 end
 
 -- Add a job with dependencies; all that are in this queue exist. extra: further fields of the record, or nil. behind: id
 -- of the started job behind which it is staged (features/deduplication/dedup.lua), or false.
-A.add_dependent = function(q, now, quiet, id, row, group, extra, behind)
+A.add_dependent = function(q, now, quiet, id, row, extra, behind)
   local dependencies, fields = row[JOB.dependencies], extra or {}
   local policy = dependencies[DEPENDENCIES.policy]
   local members, here = members_of(q, dependencies)
   G.use_feature(q, D.FEATURE)
   if behind then fields = { 'stagedBehind', behind } end
-  A.full(q, now, quiet, id, row, group, fields, true)
-  for _, member in ipairs(members) do redis.call('HSET', q.J .. id, D.field(member), policy) end
+  local generation = dependencies[DEPENDENCIES.generation] or F.new_generation(q)
+  fields[#fields + 1], fields[#fields + 2] = 'generation', generation
+  A.full(q, now, quiet, id, row, fields, true)
+  for _, member in ipairs(members) do G.set(q, id, D.field(member), policy) end
   if behind then D.attach(q, id, behind, 'ignore') end
-  write_members(q, id, members)
+  A.write_children(q, id, members)
   for _, dependency in ipairs(here) do
-    local how, text = answer(q, dependency, q.P, id)
-    if how ~= 'open' then F.record_child_end(q, id, q.P .. dependency, how, text, policy, now) end
+    local how, text = answer(q, dependency, q.P, id, generation)
+    if how ~= 'open' then F.record_child_end(q, { id = id }, q.P .. dependency, how, text, policy, now) end
   end
 end
 
@@ -96,11 +90,11 @@ G.export('depend', {}, function(q, r)
   for _, row in ipairs(r.rows) do
     local P, waiting = string.match(row[DEPENDING.waiting], '^(.*:)([^:]*)$')
     for _, id in ipairs(row[DEPENDING.ids]) do
-      local how, text = answer(q, id, P, waiting)
+      local how, text = answer(q, id, P, waiting, row[DEPENDING.generation])
       answers[#answers + 1] = G.new.dependency_answer({ how = how, text = P and text or '' })
     end
   end
-  return cmsgpack.pack(answers)
+  return answers
 end)
 
 local SCHEDULED = { prioritized = true, delayed = true }
@@ -126,24 +120,25 @@ G.export('add_dependency', { 'allow-oom' }, G.for_operators(function(q, r)
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
   local here = string.sub(r.member, 1, #q.P) == q.P and string.sub(r.member, #q.P + 1)
-  if here and redis.call('EXISTS', q.J .. here) == 0 then return 'unknown' end
-  if redis.call('SISMEMBER', q.P .. 'deps:' .. id, r.member) == 1 then return 'ok' end
+  if here and not G.exists(q, here) then return 'unknown' end
+  if redis.call('SISMEMBER', q.P .. 'deps:' .. id, r.member) == 1 then return 'ok ' .. F.generation(q, id) end
   local problem = leave_place(q, id, h)
   if problem then return problem end
   G.use_feature(q, D.FEATURE)
   redis.call('HSET', key, 'state', 'waiting-children', 'eid', '', D.field(r.member), r.policy)
   redis.call('HDEL', key, 'depdone:' .. r.member)
-  write_members(q, id, { r.member })
+  A.write_children(q, id, { r.member })
   F.wait(q, id, now)
   if h.state ~= 'waiting-children' then
     G.note_state(q, id, 'waiting-children')
     G.emit(q.events, 'waiting-children', id)
   end
+  local generation = F.generation(q, id)
   if here then
-    local how, text = answer(q, here, q.P, id)
-    if how ~= 'open' then F.record_child_end(q, id, r.member, how, text, r.policy, now) end
+    local how, text = answer(q, here, q.P, id, generation)
+    if how ~= 'open' then F.record_child_end(q, { id = id }, r.member, how, text, r.policy, now) end
   end
-  return 'ok'
+  return 'ok ' .. generation
 end))
 
 G.export('remove_dependency', { 'allow-oom' }, function(q, r)

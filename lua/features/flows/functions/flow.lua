@@ -1,11 +1,13 @@
 -- Connect parents and children, across queues (docs/reference/functions.md, "Flows").
 -- children_ended: deliver results of children in other queues, from the outbox of their queue.
---   KEYS 1 meta   ARGV 1 packed rows {parent id, member, how, text, policy}   -> packed 1 if this queue's outbox has
---   entries now
+--   KEYS 1 meta   ARGV 1 packed rows {parent id, member, how, text, policy, generation of the parent or '' = any}
+--   -> packed 1 if this queue's outbox has entries now
 -- notify_parents: continue to notify the parents of children with very many (many_parents.lua).   KEYS 1 meta
 --   -> 1 = call again, 0 = all are notified. Bound: 500 parents.
 -- add_remote_children: let a parent wait for children in other queues that have just been added.
---   KEYS 1 meta   ARGV 1 packed {parent id, members}   -> 'ok' | 'gone' | 'completed' | 'failed' (nothing is changed)
+--   KEYS 1 meta   ARGV 1 packed {parent id, members, generation}   -> 'ok' and the generation of the parent, or 'gone',
+--   'completed' or 'failed' (nothing is changed)
+--   generation: of the parent, from an earlier reply; '' = any. The client reads it without members, before it adds the children
 -- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {number of unfinished children, failure reason of a child
 -- that fails its parent or false}
 -- sweep_parents: remove parents from the index that no longer wait: Node's own library releases them without updating
@@ -17,7 +19,6 @@
 -- flow_nodes: return records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
 -- children, values}; false for a missing job. Bound: the ids.
 local CHILD_OUTCOME = G.rows.child_outcome
-local SCAN = G.rows.scan
 local F = G.flows
 
 -- A job without an explicit policy fails its parents, so that no parent waits forever.
@@ -50,8 +51,7 @@ F.sweep_parent = function(q, id, h, now)
 end
 
 local function state_of(q, id)
-  local values = G.pcall('HMGET', q.J .. id, 'state', 'building')
-  local state, building = unpack(values)
+  local state, building = unpack(G.pcall('HMGET', q.J .. id, 'state', 'building'))
   return { state = state or nil, building = building or nil }
 end
 
@@ -77,8 +77,9 @@ G.export('children_ended', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
   for _, row in ipairs(r.outcomes) do
     local member = row[CHILD_OUTCOME.member]
-    F.record_child_end(q, row[CHILD_OUTCOME.parent], member, row[CHILD_OUTCOME.how], row[CHILD_OUTCOME.text],
-      row[CHILD_OUTCOME.policy], now, member ~= q.P .. (string.match(member, '([^:]*)$')))
+    local parent = { id = row[CHILD_OUTCOME.parent], generation = row[CHILD_OUTCOME.generation] }
+    F.record_child_end(q, parent, member, row[CHILD_OUTCOME.how], row[CHILD_OUTCOME.text], row[CHILD_OUTCOME.policy],
+      now, member ~= q.P .. (string.match(member, '([^:]*)$')))
   end
   return G.outbox_pending(q) and 1 or 0
 end)
@@ -88,31 +89,28 @@ G.export('notify_parents', { 'allow-oom' }, function(q)
 end)
 
 G.export('add_remote_children', { 'allow-oom' }, function(q, r)
-  local state = redis.call('HGET', q.J .. r.parent, 'state')
-  if not state then return 'gone' end
-  if G.TERMINAL[state] then return state end
-  G.adding.record_remote_children(q, r.members)
-  G.mark_side_keys(q)
+  local h, members = G.pick(q.J .. r.parent, 'state', 'generation'), {}
+  if not h.state or r.generation ~= '' and r.generation ~= h.generation then return 'gone' end
+  if G.TERMINAL[h.state] then return h.state end
   for _, member in ipairs(r.members) do
     -- A child that has ended is already counted, or is not to be counted.
-    if redis.call('HEXISTS', q.J .. r.parent, 'depdone:' .. member) == 0 then
-      redis.call('SADD', q.P .. 'deps:' .. r.parent, member)
-    end
+    if redis.call('HEXISTS', q.J .. r.parent, 'depdone:' .. member) == 0 then members[#members + 1] = member end
   end
-  return 'ok'
+  G.adding.write_children(q, r.parent, members)
+  return 'ok ' .. F.generation(q, r.parent)
 end)
 
 G.export('open_children', { 'no-writes' }, function(q, r)
   local id = r.parent
-  return G.replies.open_children({
+  return {
     number = math.max(0, F.open(q, id)), failure = redis.call('HGET', q.J .. id, 'childFailed'),
-  })
+  }
 end)
 
 G.export('children', { 'no-writes' }, function(q, r)
-  local id, cursor, rows, bytes = r.parent, r.cursor, {}, 0
-  local page = redis.call('SSCAN', q.P .. 'deps:' .. id, cursor == '' and '0' or cursor, 'COUNT', r.count)
-  for _, member in ipairs(page[SCAN.found]) do
+  local id, rows, bytes = r.parent, {}, 0
+  local found, after = G.scan('SSCAN', q.P .. 'deps:' .. id, r.cursor, r.count)
+  for _, member in ipairs(found) do
     local room = bytes < PAGE_BYTES
     local stored = redis.call(room and 'HGET' or 'HEXISTS', q.P .. 'depvals:' .. id, member)
     if not room then stored = stored == 1 and 'm' end
@@ -120,15 +118,15 @@ G.export('children', { 'no-writes' }, function(q, r)
     if not stored and redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then stored = 'd' end
     rows[#rows + 1] = G.new.child({ member = member, outcome = stored or '' })
   end
-  return G.replies.children({ rows = rows, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '' })
+  return { rows = rows, cursor = after }
 end)
 
 G.export('flow_nodes', { 'no-writes' }, function(q, r)
   local rows = {}
   for i, id in ipairs(r.ids) do
     local values = G.pcall('HMGET', q.J .. id, unpack(r.fields))
-    rows[i] = not values.err and redis.call('EXISTS', q.J .. id) == 1
+    rows[i] = not values.err and G.exists(q, id)
       and G.new.relative({ children = redis.call('SCARD', q.P .. 'deps:' .. id), values = values }) or false
   end
-  return cmsgpack.pack(rows)
+  return rows
 end)

@@ -14,7 +14,7 @@
 --   budget, whose key every job gets: false, {id of the root or '' = the first row, flat fields} to create it, or {key,
 --   false}
 --   flow: id of the record of the whole flow, which every job gets; false for none
---   mark: absent or false, or evidence of this step for a durable add, see features/durability/durability.lua
+--   mark: absent or false, or evidence of this step for a durable add, see features/durability/functions/durability.lua
 --   layout: number of the layout of the queue's partitions by which the jobs of a whole flow were routed, 0 = it has none;
 --   absent or false = not checked, as in steps, whose ids were reserved
 -- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new
@@ -28,15 +28,15 @@ local MARK_MS = 604800000 -- an interrupted flow is completed within a week; lat
 local function name_of(q) return string.match(q.P, '{(.*)}:$') end
 
 -- Return why the whole flow cannot be added: the row `refused`.
-local function whole_flow_reject_reason(q, rows, now_text)
+local function whole_flow_reject_reason(q, rows)
   local given = {}
   for i, row in ipairs(rows) do
     local id = row[ID]
     if id and id ~= '' then
-      if given[id] or redis.call('EXISTS', q.J .. id) == 1 then return G.new.refused({ row = i, reason = 'duplicate' }) end
+      if given[id] or G.exists(q, id) then return G.new.refused({ row = i, reason = 'duplicate' }) end
       given[id] = true
     end
-    if row[JOB.ordering] and A.too_costly_ordering(q, row[JOB.ordering], now_text) then
+    if row[JOB.ordering] and A.too_costly(q, row[JOB.ordering]) then
       return G.new.refused({ row = i, reason = 'cost' })
     end
   end
@@ -62,13 +62,13 @@ end
 
 -- ------------------------------------------------------------------ writing
 
--- f: q, now, now_text, quiet, ids, members (of parents in this call), budget, flow
+-- f: q, now, quiet, ids, members (of parents in this call), budget, flow, generation (of all its parents)
 -- Return the parents, and the ids of those in this call.
 local function parents_of(f, row)
   local found, here = {}, {}
   for i, parent in ipairs(row[FLOW][PARENTS]) do
     if type(parent) == 'number' then
-      found[i] = G.new.parent({ id = f.ids[parent], queue = name_of(f.q) })
+      found[i] = G.new.parent({ id = f.ids[parent], queue = name_of(f.q), generation = f.generation })
       here[#here + 1] = f.ids[parent]
     else
       found[i] = parent
@@ -81,12 +81,14 @@ local function fields_of(f, id, row, parents)
   local q, extra = f.q, {}
   local remote = A.remote_parents(q, parents)
   if #parents > 0 and (row[FLOW][LINKS.multi] == 1 or #remote > 0) then
-    extra = A.several_parents(q, id, parents, remote)
+    extra = A.several_parents(q, id, parents, remote, f.generation)
   elseif #parents > 0 then
-    local parent = G.first(parents)
-    extra = { 'parentId', parent[PARENT.id], 'parentQueue', parent[PARENT.queue] }
+    extra = A.one_parent(q, G.first(parents), f.generation)
   end
-  if row[FLOW][LINKS.inner] == 1 and f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
+  if row[FLOW][LINKS.inner] == 1 then
+    extra[#extra + 1], extra[#extra + 2] = 'generation', f.generation
+    if f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
+  end
   if f.budget then extra[#extra + 1], extra[#extra + 2] = 'budgetKey', f.budget end
   if f.flow then extra[#extra + 1], extra[#extra + 2] = 'flowId', f.flow end
   return extra
@@ -94,8 +96,7 @@ end
 
 local function write(f, id, row)
   local q, parents, here = f.q, parents_of(f, row)
-  local group = A.group_of(row, f.now_text)
-  A.full(q, f.now, f.quiet, id, row, group, fields_of(f, id, row, parents), row[FLOW][LINKS.inner] == 1)
+  A.full(q, f.now, f.quiet, id, row, fields_of(f, id, row, parents), row[FLOW][LINKS.inner] == 1)
   if #parents > 0 then G.flows.note_policy(q, row[JOB.opts]) end
   for _, parent in ipairs(here) do
     local members = f.members[parent] or {}
@@ -104,34 +105,26 @@ local function write(f, id, row)
   end
 end
 
-local function write_members(q, parent, members)
-  G.mark_side_keys(q)
-  A.record_remote_children(q, members)
-  for i = 1, #members, 1000 do
-    redis.call('SADD', q.P .. 'deps:' .. parent, unpack(members, i, math.min(i + 999, #members)))
-  end
-end
-
 -- A parent that was deleted meanwhile, or whose id belongs to another job, gets no children.
 local function write_deps(q, token, deps)
   for _, dep in ipairs(deps) do
     local parent = dep[DEPS.parent]
-    if redis.call('HGET', q.J .. parent, 'building') == token then write_members(q, parent, dep[DEPS.members]) end
+    if redis.call('HGET', q.J .. parent, 'building') == token then A.write_children(q, parent, dep[DEPS.members]) end
   end
 end
 
 -- Return 'ours' if this flow has already added the job, in a step whose mark has expired; 'taken' if it is another job;
 -- nil if there is no job with this id.
 local function existing_job(q, token, row)
-  if redis.call('EXISTS', q.J .. row[ID]) == 0 then return nil end
-  local building, of_parent, of_queue = unpack(G.pcall('HMGET', q.J .. row[ID], 'building', 'parentId',
-    'parentQueue'))
+  if not G.exists(q, row[ID]) then return nil end
   local parent = G.first(row[FLOW][PARENTS])
-  if building == token then return 'ours' end
-  if not parent then return 'taken' end
-  local id, queue = parent[PARENT.id], parent[PARENT.queue]
-  if of_parent == id and of_queue == queue then return 'ours' end
+  local id, queue = unpack(parent or { '', '' })
   local member = G.flows.P_of(q, queue) .. id
+  local building, of_parent, of_queue, generation = unpack(G.pcall('HMGET', q.J .. row[ID], 'building', 'parentId',
+    'parentQueue', G.flows.link(member)))
+  if building == token then return 'ours' end
+  if not parent or generation and generation ~= token then return 'taken' end
+  if of_parent == id and of_queue == queue then return 'ours' end
   return G.pcall('SISMEMBER', q.P .. 'parents:' .. row[ID], member) == 1 and 'ours' or 'taken'
 end
 
@@ -146,7 +139,8 @@ end
 -- The id now belongs to another job: the parents must not wait for that one.
 local function reject_child(f, id, row)
   for _, parent in ipairs(row[FLOW][PARENTS]) do
-    local h = { parentId = parent[PARENT.id], parentQueue = parent[PARENT.queue], opts = row[JOB.opts] }
+    local h = { parentId = parent[PARENT.id], parentQueue = parent[PARENT.queue], opts = row[JOB.opts],
+      generation = f.generation }
     G.flows.child_ended(f.q, id, G.flows.REMOVED, 'there is a job of this id already', f.now, h)
   end
 end
@@ -180,8 +174,8 @@ local function make_ready(q, token, ids, now)
 end
 
 -- Return why nothing can be added: the row `refused`; nil = no reason.
-local function reject_reason(q, token, number, rows, now_text)
-  if token == '' then return whole_flow_reject_reason(q, rows, now_text) end
+local function reject_reason(q, token, number, rows)
+  if token == '' then return whole_flow_reject_reason(q, rows) end
   local taken = number == 1 and taken_row(q, token, rows)
   return taken and G.new.refused({ row = taken, reason = 'duplicate' }) or nil
 end
@@ -194,31 +188,40 @@ local function reserved_ids(q, rows)
   return ids
 end
 
+-- Set the ids of the rows, and the generation of the parents among them.
+local function identify(f, rows)
+  if f.token == '' then
+    f.ids, f.generation = ids_of(f.q, rows), G.flows.new_generation(f.q)
+  else
+    f.ids, f.generation = reserved_ids(f.q, rows), f.token
+  end
+end
+
 G.export('flow_add', {}, function(q, r)
-  local outdated = G.moving.check(q, r.layout)
+  local outdated = G.layout.check(q, r.layout)
   if outdated then return outdated end
   local token, number, rows, now = r.token, r.number, r.rows, G.now(q)
-  local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r.quiet, flow = r.flow, members = {} }
+  local f = { q = q, now = now, token = token, quiet = r.quiet, flow = r.flow, members = {} }
   local mark = q.P .. 'flow-mark:' .. token
-  local done = token ~= '' and G.num(redis.call('GET', mark) or '') or -1
+  local done = token ~= '' and G.num(redis.call('GET', mark)) or -1
   if done >= G.flows.WITHDRAWN_MARK then
-    return G.replies.flow_add({ now = now, ids = {}, refused = G.new.refused({ row = 1, reason = 'withdrawn' }) })
+    return { now = now, ids = {}, refused = G.new.refused({ row = 1, reason = 'withdrawn' }) }
   end
   if done >= number then
-    return G.replies.flow_add({ now = now, ids = {}, refused = false })
+    return { now = now, ids = {}, refused = false }
   end
-  local rejected = reject_reason(q, token, number, rows, f.now_text)
-  if rejected then return G.replies.flow_add({ now = now, ids = {}, refused = rejected }) end
-  f.ids = token == '' and ids_of(q, rows) or reserved_ids(q, rows)
+  local rejected = reject_reason(q, token, number, rows)
+  if rejected then return { now = now, ids = {}, refused = rejected } end
+  identify(f, rows)
   write_budget(f, r.budget)
   write_rows(f, rows)
   write_deps(q, token, r.deps)
-  for parent, members in pairs(f.members) do write_members(q, parent, members) end
+  for parent, members in pairs(f.members) do A.write_children(q, parent, members) end
   make_ready(q, token, r.ready, now)
   if token ~= '' then
     redis.call('SET', mark, G.int(number), 'PX', MARK_MS)
     G.record_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
   end
   if r.mark then G.mark_durable(q, r.mark) end
-  return G.replies.flow_add({ now = now, ids = token == '' and f.ids or {}, refused = false })
+  return { now = now, ids = token == '' and f.ids or {}, refused = false }
 end)

@@ -59,9 +59,9 @@ local function page(q, c, now, oldest, rows)
 end
 
 local function reply(q, rows, more, peers)
-  return G.replies.watch_children({
+  return {
     rows = rows, more = more and 1 or 0, peers = peers and 1 or 0, batches = redis.call('EXISTS', q.batches),
-  })
+  }
 end
 
 -- Return the minimum age of the parents to check, and the pause after the last page.
@@ -71,7 +71,7 @@ local function age_and_pause(r, peers)
 end
 
 G.export('watch_children', { 'allow-oom' }, function(q, r)
-  local key, now, rows = q.P .. 'children-watch', G.now(q), {}
+  local key, now, rows = q.children_watch, G.now(q), {}
   if redis.call('EXISTS', q.waiting_children) == 0 then return reply(q, rows, false, false) end
   local peers = G.had_peers(q, now)
   local age, pause = age_and_pause(r, peers)
@@ -102,5 +102,5 @@ G.export('child_outcomes', { 'no-writes' }, function(q, r)
     local how, text, policy = F.outcome(q, id)
     rows[i] = how and G.new.outcome({ how = how, text = text, policy = policy }) or false
   end
-  return G.replies.child_outcomes({ outbox_pending = redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows = rows })
+  return { outbox_pending = redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows = rows }
 end)

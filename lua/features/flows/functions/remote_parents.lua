@@ -8,7 +8,6 @@
 -- remote_children: KEYS 1 meta (of the parents)   ARGV 1 packed prefixes of queues without such children
 --   -> packed prefixes of the queues to check
 -- Bound: a page of about 100 children, 1,000 of their parents (the others in the next round); 100 queues.
-local SCAN = G.rows.scan
 local F = G.flows
 
 local PAGE, PARENTS, QUEUES = 100, 1000, 100
@@ -16,14 +15,12 @@ local KEPT_MS = 600000 -- the children of a flow are added after their parents
 
 -- Return how many parents were notified, and those that are left.
 local function notify(q, id, parents, how, text, policy, room)
-  local ok, members = pcall(cjson.decode, parents)
-  if not ok or type(members) ~= 'table' then return 0, {} end
-  local n, left = 0, {}
+  local members, n, left = G.json(parents), 0, {}
   for i = room + 1, #members do left[#left + 1] = members[i] end
   for i = 1, math.min(room, #members) do
-    local P, parent = string.match(tostring(members[i]), '^(.*:)([^:]*)$')
-    if P and string.find(P, '{', 1, true) then
-      F.notify_by_outbox(q, P, parent, q.P .. id, how, text, policy)
+    local parent = F.parent_of(tostring(members[i]))
+    if parent and string.find(parent.P, '{', 1, true) then
+      F.notify_by_outbox(q, G.first(F.with_generations(q, id, { parent })), q.P .. id, how, text, policy)
       n = n + 1
     end
   end
@@ -46,29 +43,28 @@ end
 G.export('notify_remote_parents', { 'allow-oom' }, function(q, r)
   local cursor, notified = r.cursor, 0
   if redis.call('EXISTS', q.remote_parents) == 0 then
-    return G.replies.notify_remote_parents({ notified = 0, cursor = '', left = 0 })
+    return { notified = 0, cursor = '', left = 0 }
   end
-  if cursor == '' and not redis.call('SET', q.P .. 'lock:remote', '1', 'NX', 'PX', r.pause) then
-    return G.replies.notify_remote_parents({ notified = 0, cursor = '', left = redis.call('HLEN', q.remote_parents) })
+  if cursor == '' and not redis.call('SET', q.lock_remote, '1', 'NX', 'PX', r.pause) then
+    return { notified = 0, cursor = '', left = redis.call('HLEN', q.remote_parents) }
   end
-  local page = redis.call('HSCAN', q.remote_parents, cursor == '' and '0' or cursor, 'COUNT', PAGE)
-  local found = page[SCAN.found]
+  local found, after = G.scan('HSCAN', q.remote_parents, cursor, PAGE)
   for i = 1, #found, 2 do
     if notified < PARENTS then notified = notified + check_child(q, found[i], found[i + 1], PARENTS - notified) end
   end
-  return G.replies.notify_remote_parents({
-    notified = notified, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '',
+  return {
+    notified = notified, cursor = after,
     left = redis.call('HLEN', q.remote_parents),
-  })
+  }
 end)
 
 G.export('remote_children', { 'allow-oom' }, function(q, r)
   local now = 0
-  if redis.call('EXISTS', q.remote_children) == 0 then return cmsgpack.pack({}) end
+  if redis.call('EXISTS', q.remote_children) == 0 then return {} end
   for _, P in ipairs(r.empty) do
     now = now > 0 and now or G.now(q)
     local at = redis.call('ZSCORE', q.remote_children, P)
     if at and (G.past_time(at, now) or 0) < now - KEPT_MS then redis.call('ZREM', q.remote_children, P) end
   end
-  return cmsgpack.pack(redis.call('ZRANDMEMBER', q.remote_children, QUEUES))
+  return redis.call('ZRANDMEMBER', q.remote_children, QUEUES)
 end)

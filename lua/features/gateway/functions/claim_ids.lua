@@ -19,5 +19,5 @@ G.export('claim_ids', { 'allow-oom' }, function(key, r)
       redis.call('HSET', key, id, value)
     end
   end
-  return cmsgpack.pack(found)
+  return found
 end)

@@ -7,6 +7,7 @@ local F, B = G.flows, G.batches
 
 B.FEATURE = 'job-batches:0.2.0' -- a build without it does not report the end of a job to its batch
 B.PARENT = 'batch:' -- job ids contain no colon
+local JOINED = G.rows.joined_batch
 
 local DAY_MS = 86400000
 local KEEP_FAILED_MS = 30 * DAY_MS
@@ -21,10 +22,10 @@ B.jobs_key = function(q, id) return q.P .. 'batch-jobs:' .. id end
 -- Return counts and times of the batch, nil if it does not exist.
 B.read = function(q, id)
   local h = G.pick(B.key(q, id), 'pending', 'completed', 'failed', 'removed', 'closed', 'completeAt', 'successAt',
-    'failureAt', 'keep')
+    'failureAt', 'keep', 'stem')
   if not h.pending then return nil end
   for _, name in ipairs(COUNTS) do h[name] = G.count_of(h[name]) end
-  h.was_finished = B.is_finished(h)
+  h.was_finished, h.stem = B.is_finished(h), h.stem or id
   return h
 end
 
@@ -42,7 +43,7 @@ local function add_callback(q, id, event)
   rawset(q, 'any_backlog', true)
   G.add_rows(q, { row }, quiet == '1')
   rawset(q, 'any_backlog', before)
-  if redis.call('EXISTS', q.J .. job) == 1 then redis.call('HSET', q.J .. job, 'jobBatch', q.P .. id) end
+  if G.exists(q, job) then G.set(q, job, 'jobBatch', q.P .. id) end
 end
 
 -- An unfinished batch is in `batches`, by the time of its last check. A finished one expires.
@@ -89,13 +90,14 @@ local function next_state(was, how)
   return nil
 end
 
--- Record how the job `member` of the batch `id` of this queue ended.
-B.record = function(q, id, member, how, now)
+-- Record how the job `member` of the batch `id` of this queue ended. generation: the batch's as the job knows it; a later
+-- batch with its id has another stem.
+B.record = function(q, id, member, how, now, generation)
   local jobs = B.jobs_key(q, id)
   local was = redis.call('HGET', jobs, member)
   local state = was and next_state(was, how)
   local h = state and B.read(q, id)
-  if not h then return end
+  if not h or G.given(generation) and generation ~= h.stem then return end
   h[NAMES[was]] = math.max(0, h[NAMES[was]] - 1)
   local counted = NAMES[state] or 'removed'
   h[counted] = h[counted] + 1
@@ -111,8 +113,10 @@ end
 B.job_ended = function(q, id, batch, how, now)
   local to = F.parent_of(batch)
   if not to then return end
-  if to.P == q.P then return B.record(q, to.id, q.P .. id, how, now) end
-  F.notify_by_outbox(q, to.P, B.PARENT .. to.id, q.P .. id, how, '', '')
+  to.id = B.PARENT .. to.id
+  F.with_generations(q, id, { to })
+  if to.P == q.P then return F.record_child_end(q, to, q.P .. id, how, '', '', now) end
+  F.notify_by_outbox(q, to, q.P .. id, how, '', '')
 end
 
 -- Check a key of a batch: return whether its batch does not exist, or is unfinished and not in `batches`. The second
@@ -134,8 +138,11 @@ end
 
 -- Append the fields of a job of the batch to the further fields of its record.
 B.with_fields = function(q, fields, batch)
+  local member, stem = batch[JOINED.member], batch[JOINED.stem]
+  local to, more = F.parent_of(member), { 'jobBatch', member, 'parentIds', '[]', 'parentQueues', '[]' }
   G.use_feature(q, B.FEATURE)
   fields = fields or {}
-  for _, text in ipairs({ 'jobBatch', batch, 'parentIds', '[]', 'parentQueues', '[]' }) do fields[#fields + 1] = text end
+  for _, text in ipairs(more) do fields[#fields + 1] = text end
+  fields[#fields + 1], fields[#fields + 2] = F.link(to.P .. B.PARENT .. to.id), stem
   return fields
 end

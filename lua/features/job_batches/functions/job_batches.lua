@@ -4,7 +4,7 @@
 --   keep: ms after success   layout: number of the layout of the queue's partitions, false = not checked
 --   errors: ERR layout (the partition has another layout)
 -- batch_join: reserve jobs in the batch; they are added after that.
---   KEYS 1 meta   ARGV 1 packed {id, stem, ids}   -> packed {status, ids, known}
+--   KEYS 1 meta   ARGV 1 packed {id, stem, ids}   -> packed {status, ids, known, stem of the batch}
 --   stem: `P` of the jobs' queue   ids: at most 1,000; '' = issue one   status: 'ok', or 'gone', 'finished' or 'cancelled'
 --   (nothing is changed)   known: positions of ids that were in the batch before
 -- batch_change: KEYS 1 meta   ARGV 1 packed {id, action}   -> 'ok' | 'gone'   action: 'close' or 'cancel': no job may
@@ -19,7 +19,6 @@
 -- Bound: the ids; a page.
 
 local B = G.batches
-local SCAN = G.rows.scan
 local IDS, PAGE = 1000, 500
 local STATUS = { 'pending', 'completed', 'failed', 'removed', 'closed', 'cancelled', 'created', 'completeAt', 'successAt',
   'failureAt' }
@@ -27,7 +26,7 @@ local STATUS = { 'pending', 'completed', 'failed', 'removed', 'closed', 'cancell
 local function packed(row) return row and cmsgpack.pack(row) or nil end
 
 G.export('batch_create', {}, function(q, r)
-  local refused = G.moving.check(q, r.layout)
+  local refused = G.layout.check(q, r.layout)
   if refused then return refused end
   local key, now = B.key(q, r.id), G.now(q)
   if redis.call('EXISTS', key) == 1 then return 0 end
@@ -42,7 +41,7 @@ G.export('batch_create', {}, function(q, r)
   return 1
 end)
 
-local function refused(status) return G.replies.batch_join({ status = status, ids = {}, known = {} }) end
+local function refused(status) return { status = status, ids = {}, known = {}, stem = '' } end
 
 G.export('batch_join', {}, function(q, r)
   if #r.ids > IDS then error('too many ids: ' .. #r.ids) end
@@ -52,12 +51,11 @@ G.export('batch_join', {}, function(q, r)
   if redis.call('HEXISTS', key, 'cancelled') == 1 then return refused('cancelled') end
   if h.was_finished then return refused('finished') end
   local ids, known = {}, {}
-  local issued, stem = unpack(redis.call('HMGET', key, 'issued', 'stem'))
-  issued = G.count_of(issued)
+  local issued, stem = G.count_of(redis.call('HGET', key, 'issued')), h.stem
   for i, id in ipairs(r.ids) do
     if id == '' then
       issued = issued + 1
-      id = (stem or r.id) .. '-' .. G.int(issued)
+      id = stem .. '-' .. G.int(issued)
     end
     ids[i] = id
     if redis.call('HSETNX', jobs, r.stem .. id, 'p') == 1 then
@@ -67,7 +65,7 @@ G.export('batch_join', {}, function(q, r)
     end
   end
   redis.call('HSET', key, 'pending', G.int(h.pending), 'issued', G.int(issued), 'joinedAt', G.int(now))
-  return G.replies.batch_join({ status = 'ok', ids = ids, known = known })
+  return { status = 'ok', ids = ids, known = known, stem = stem }
 end)
 
 G.export('batch_change', { 'allow-oom' }, function(q, r)
@@ -89,27 +87,24 @@ G.export('batch_status', { 'no-writes' }, function(q, r)
   return flat
 end)
 
--- Return the pairs of a page of the batch's jobs, and the next cursor ('0' = the end).
-local function page(q, id, cursor, count)
-  local found = redis.call('HSCAN', B.jobs_key(q, id), cursor == '' and '0' or cursor, 'COUNT', count)
-  return found[SCAN.found], found[SCAN.cursor]
-end
+-- Return the pairs of a page of the batch's jobs, and the next cursor.
+local function page(q, id, cursor, count) return G.scan('HSCAN', B.jobs_key(q, id), cursor, count) end
 
 G.export('batch_jobs', { 'no-writes' }, function(q, r)
   local pairs_found, cursor = page(q, r.id, r.cursor, math.min(r.count, PAGE))
   local rows = {}
   for i = 1, #pairs_found, 2 do rows[#rows + 1] = G.new.batch_job({ member = pairs_found[i], state = pairs_found[i + 1] }) end
-  return G.replies.batch_jobs({ rows = rows, cursor = cursor ~= '0' and cursor or '' })
+  return { rows = rows, cursor = cursor }
 end)
 
 G.export('batches', { 'no-writes' }, function(q, r)
-  local found = redis.call('ZSCAN', q.batches, r.cursor == '' and '0' or r.cursor, 'COUNT', math.min(r.count, PAGE))
+  local found, cursor = G.scan('ZSCAN', q.batches, r.cursor, math.min(r.count, PAGE))
   local ids = {}
-  for i = 1, #found[SCAN.found], 2 do ids[#ids + 1] = found[SCAN.found][i] end
-  return G.replies.batches({ ids = ids, cursor = found[SCAN.cursor] ~= '0' and found[SCAN.cursor] or '' })
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+  return { ids = ids, cursor = cursor }
 end)
 
-local function nothing(more) return G.replies.batch_watch({ parent = '', members = {}, calm = 0, more = more }) end
+local function nothing(more) return { parent = '', members = {}, calm = 0, more = more } end
 
 G.export('batch_watch', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
@@ -125,13 +120,13 @@ G.export('batch_watch', { 'allow-oom' }, function(q, r)
   for i = 1, #pairs_found, 2 do
     if pairs_found[i + 1] == 'p' then members[#members + 1] = pairs_found[i] end
   end
-  if cursor == '0' then
+  if cursor == '' then
     redis.call('HDEL', key, 'watchCursor')
     redis.call('ZADD', q.batches, G.int(now), id)
   else
     redis.call('HSET', key, 'watchCursor', cursor)
   end
-  return G.replies.batch_watch({
+  return {
     parent = B.PARENT .. id, members = members, calm = G.count_of(h.joinedAt) <= now - r.age and 1 or 0, more = 1,
-  })
+  }
 end)

@@ -13,25 +13,23 @@
 
 local L, LEASED = G.leases, G.rows.leased
 local KINDS = G.report_kinds
-local SCORED = G.rows.scored
 local LEASES_MAX, PAGE, ENDED_MAX = 1000, 500, 100
 
-G.export('extend_leases', { 'allow-oom' }, function(q, r)
+G.export('extend_leases', { 'allow-oom' }, G.for_workers(function(q, r)
   if #r.leases > LEASES_MAX then error('too many leases: ' .. #r.leases) end
   local now, statuses, deadlines = G.now(q), {}, {}
   for i, lease in ipairs(r.leases) do
     statuses[i], deadlines[i] = L.extend(q, now, lease[LEASED.id], lease[LEASED.fence], lease[LEASED.processed_on],
       r.duration)
   end
-  return G.replies.extend_leases({ now = now, statuses = statuses, deadlines = deadlines })
-end)
+  return { now = now, statuses = statuses, deadlines = deadlines }
+end))
 
 -- Return the rows that release the leases of `owner` among `ids`, and the ids that are not leased any more.
 local function rows_of(q, owner, ids)
   local rows, stale = {}, {}
   for _, id in ipairs(ids) do
-    local h = L.read(q, id)
-    local lease = h and L.current(h)
+    local lease = L.of(q, id)
     if not lease then
       stale[#stale + 1] = id
     elseif lease.owner == owner then
@@ -51,29 +49,22 @@ local function release(q, r)
   G.finish(q, fetching, rows, r.quiet, true)
   if #ended > 0 then redis.call('ZREM', q.leases, unpack(ended)) end
   G.promote_groups(q, fetching)
-  return G.replies.release_leases({ released = #rows, cursor = cursor })
+  return { released = #rows, cursor = cursor }
 end
 
-G.export('release_leases', { 'allow-oom' }, function(q, r)
+G.export('release_leases', { 'allow-oom' }, G.for_workers(function(q, r)
   q.defer = true
   local ok, reply = pcall(release, q, r)
   G.groups.flush(q)
   if not ok then error(reply, 0) end
   return reply
-end)
-
--- Return in how many ms the first lease of the queue is over, -1 without one.
-local function until_next(q, now)
-  local first = redis.call('ZRANGE', q.leases, 0, 0, 'WITHSCORES')
-  local at = tonumber(first[SCORED.score] or '')
-  return at and math.max(0, at - now) or -1
-end
+end))
 
 G.export('end_leases', { 'allow-oom' }, function(q, r)
   local run = { now = G.now(q), max_stalled = L.MAX_STALLED, quiet = r.quiet, recovered = {}, failed = {} }
   L.recover_expired(q, run, ENDED_MAX)
-  return G.replies.end_leases({
-    recovered = run.recovered, failed = run.failed, wait = until_next(q, run.now),
+  return {
+    recovered = run.recovered, failed = run.failed, wait = G.until_first(q.leases, run.now),
     outbox_pending = G.outbox_pending(q) and 1 or 0,
-  })
+  }
 end)

@@ -1,10 +1,8 @@
 -- limit_queue: set the limits of the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate, ttl}   -> 1
 --   concurrency: active jobs, 0 = no limit, false = unchanged; rate: {max, duration ms}, 0 = none, false = unchanged
 --   ttl: ms until the limits that applied before apply again, 0 = never
---   errors: ERR layout (the concurrency of a partitioned queue is set by open_share_round)
 -- queue_limits: KEYS 1 meta -> packed {concurrency, rate max, rate ms, concurrency ttl, rate ttl, jobs fetched in the
--- current window, ms until the next one, total, total ttl}; 0 = no limit, ttl -1 = none
---   total, total ttl: of partition 0, the concurrency of the whole queue; -1 = it is not stored
+-- current window, ms until the next one}; 0 = no limit, ttl -1 = none
 -- limit_group: set the limits of one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
 -- rate_limit_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
@@ -23,10 +21,11 @@ local MARKERS = 32
 -- Return when a limit ends that is set now, 0 = never.
 local function end_of(now, ttl) return ttl > 0 and now + ttl or 0 end
 
-local function set_limits(q, r)
+G.export('limit_queue', { 'allow-oom' }, function(q, r)
   local concurrency, rate, now = r.concurrency, r.rate, G.now(q)
   local found = redis.call('HMGET', q.meta, 'temporaryLimits', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
   local temporary, before, max_before, ms_before = unpack(found)
+  if r.ttl > 0 then G.note_clock(q, now) end
   local t = T.read(temporary) or { till = 0, concurrency = 0, rate_till = 0, max = 0, duration = 0 }
   if T.expire(q, t, now) then
     before, max_before, ms_before = unpack(redis.call('HMGET', q.meta, 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration'))
@@ -44,23 +43,16 @@ local function set_limits(q, r)
   if temporary or r.ttl > 0 then T.write(q, t) end
   G.wake(q, MARKERS) -- wake up workers that wait for a slot or a window
   return 1
-end
-
-G.export('limit_queue', { 'allow-oom' }, function(q, r)
-  local number = r.concurrency and G.moving.number(q) or 0
-  return number > 0 and G.moving.refusal(q, number, 0) or set_limits(q, r)
 end)
 
 G.export('queue_limits', { 'no-writes' }, function(q)
   local now = G.now(q)
   local concurrency, max, duration, left, rate_left = T.effective(q, now)
   local used, wait = G.rate_use(q, max, duration, now)
-  local total = G.shares.total(q, now)
-  return G.replies.queue_limits({
-    total = total and total.limit or -1, total_ttl = total and total.till > 0 and total.till - now or -1,
+  return {
     concurrency = concurrency, rate_max = max, rate_ms = duration, ttl = left, rate_ttl = rate_left,
     rate_used = used, rate_wait = wait,
-  })
+  }
 end)
 
 -- Return the latest time until which window and bucket may have limited the group.
@@ -73,7 +65,7 @@ end
 -- End a limit that came from window or bucket, unless it still applies; a limit set by rate_limit_group stays. A peer, and
 -- rate_limit_group for a missing group, do not write `heldUntil`; but their limits last longer than `waited`.
 local function recheck_limit(q, g, now, waited)
-  if G.num(redis.call('HGET', g.key, 'heldUntil') or '') > now then return end
+  if G.num(redis.call('HGET', g.key, 'heldUntil')) > now then return end
   if (M.limited_until(q, g, now) or 0) <= waited then redis.call('ZREM', q.ratelimited, g.name) end
 end
 
@@ -93,11 +85,11 @@ G.export('limit_group', { 'allow-oom' }, function(q, r)
   redis.call('HSET', key, 'limitsKept', '1')
   if r.rate then
     local rate = r.rate == 0 and { 0, 0 } or r.rate
-    M.set_rate(key, { rate_max = rate[RATE.max], rate_duration = rate[RATE.duration] })
+    M.set_rate(key, rate[RATE.max], rate[RATE.duration])
   end
   if r.bucket then
     local bucket = r.bucket == 0 and { 0, 0 } or r.bucket
-    M.set_bucket(key, { tb_capacity = bucket[BUCKET.capacity], tb_rate = bucket[BUCKET.refill], timestamp_text = G.int(now) })
+    M.set_bucket(key, bucket[BUCKET.capacity], bucket[BUCKET.refill], now)
   end
   local g = M.group(q, r.key)
   if known and (r.rate or r.bucket) then recheck_limit(q, g, now, waited) end
@@ -120,9 +112,9 @@ G.export('group_info', { 'no-writes' }, function(q, r)
   if redis.call('EXISTS', q.P .. 'group:' .. r.key) == 0 then return cmsgpack.pack(false) end
   local now = G.now(q)
   local g = M.group(q, r.key)
-  return G.replies.group_info({
+  return {
     active = g.active, parked = redis.call('ZCARD', g.queue), next_seq = math.max(1, g.nextSeq),
     concurrency = g.maxConcurrency, rate_max = g.rateMax, rate_ms = g.rateDuration or 0, capacity = g.tbCapacity,
     refill = g.tbRefillRate or 0, limited_until = M.limited_until(q, g, now) or 0,
-  })
+  }
 end)

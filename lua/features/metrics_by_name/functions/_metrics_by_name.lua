@@ -14,7 +14,7 @@ G.metrics_by_name = M
 
 -- Return {minutes, names}, or nil if off. text: the field of P:meta.
 M.settings = function(text)
-  local minutes, names = string.match(type(text) == 'string' and text or '', '^(%d+)|(%d+)$')
+  local minutes, names = G.match(text, '^(%d+)|(%d+)$')
   if not minutes or G.count_of(minutes) == 0 then return nil end
   return { minutes = math.min(G.count_of(minutes), MINUTES_MAX), names = math.min(G.count_of(names), NAMES_MAX) }
 end
@@ -29,11 +29,8 @@ end
 
 -- Return the unpacked figures of a field; nil if they are absent or malformed.
 M.read = function(packed)
-  if type(packed) ~= 'string' then return nil end
-  local ok, figures = pcall(cmsgpack.unpack, packed)
-  if not ok or type(figures) ~= 'table' or not is_sums({ unpack(figures, 1, STORED.retried) }, STORED.retried) then
-    return nil
-  end
+  local figures = G.unpacked(packed)
+  if not is_sums({ unpack(figures, 1, STORED.retried) }, STORED.retried) then return nil end
   return is_sums(figures[STORED.wait], 2) and is_sums(figures[STORED.run], 2) and figures or nil
 end
 
@@ -63,7 +60,7 @@ local function merged(one, other)
   return sums
 end
 
-local function add_row(settings, key, row)
+local function add_row(settings, key, row, figures)
   local name = row[ROW.name]
   local field = type(name) == 'string' and 'n:' .. name or 'o'
   local before = redis.call('HGET', key, field)
@@ -75,7 +72,6 @@ local function add_row(settings, key, row)
       redis.call('HINCRBY', key, 'names', 1)
     end
   end
-  local figures = { row[ROW.completed], row[ROW.failed], row[ROW.retried], row[ROW.wait], row[ROW.run] }
   redis.call('HSET', key, field, cmsgpack.pack(merged(M.read(before), figures)))
 end
 
@@ -97,14 +93,14 @@ M.record = function(q, settings, worker, report, now)
   for i = 1, math.min(#rows, ROWS_MAX) do
     local row = rows[i]
     local minute = math.min(this, row[ROW.minute] - row[ROW.minute] % MINUTE)
-    if minute >= oldest and M.read(cmsgpack.pack({ row[ROW.completed], row[ROW.failed], row[ROW.retried], row[ROW.wait],
-      row[ROW.run] })) then
+    local figures = { row[ROW.completed], row[ROW.failed], row[ROW.retried], row[ROW.wait], row[ROW.run] }
+    if minute >= oldest and M.read(cmsgpack.pack(figures)) then
       local suffix = 'metrics-by-name:' .. G.int(minute)
       local key = q.P .. suffix
       local is_first = redis.call('EXISTS', key) == 0
       if not checked and not is_new(key, worker, report[G.rows.name_metrics_report.number]) then return end
       checked = true
-      add_row(settings, key, row)
+      add_row(settings, key, row, figures)
       if is_first then
         local ttl = minute + settings.minutes * MINUTE + MINUTE - now
         redis.call('PEXPIRE', key, G.int(ttl))

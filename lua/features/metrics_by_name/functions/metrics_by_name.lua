@@ -1,7 +1,3 @@
--- set_metrics_by_name: turn the figures per job name and minute on or off (_metrics_by_name.lua).
--- KEYS 1 meta   ARGV 1 packed {text}   -> 1
--- text: `<minutes kept>|<names>`, false = off
--- Bound: constant.
 -- metrics_by_name: return figures, minute by minute.
 -- KEYS 1 meta   ARGV 1 packed {last, minutes, name, cursor}   -> packed {last, rows, cursor}
 -- last: epoch ms within the last minute, 0 = now   minutes: how many, up to the last one   name: of the jobs, false = all
@@ -12,21 +8,15 @@
 local STORED = G.rows.stored_name_metrics
 local MINUTE, MINUTES, ROWS, NAMES = 60000, 200, 100, 1100
 
-G.export('set_metrics_by_name', { 'allow-oom' }, function(q, r)
-  if r.text then redis.call('HSET', q.meta, 'metricsByName', r.text) else redis.call('HDEL', q.meta, 'metricsByName') end
-  return 1
-end)
-
 -- Return fields and values, flat.
 local function fields_of(key, name)
   if name then
     local value = G.pcall('HGET', key, 'n:' .. name)
     return value and not value.err and { 'n:' .. name, value } or {}
   end
-  local size = G.pcall('HLEN', key)
-  if type(size) ~= 'number' or size == 0 then return {} end
-  if size <= NAMES then return redis.call('HGETALL', key) end
-  return redis.call('HSCAN', key, '0', 'COUNT', NAMES)[G.rows.scan.found]
+  local size = G.size('HLEN', key)
+  if size > NAMES then return (G.scan('HSCAN', key, '', NAMES)) end
+  return size > 0 and redis.call('HGETALL', key) or {}
 end
 
 G.export('metrics_by_name', { 'no-writes' }, function(q, r)
@@ -50,5 +40,5 @@ G.export('metrics_by_name', { 'no-writes' }, function(q, r)
     end
     minute = minute + MINUTE
   end
-  return G.replies.metrics_by_name({ last = last, rows = rows, cursor = minute > end_minute and 0 or minute })
+  return { last = last, rows = rows, cursor = minute > end_minute and 0 or minute }
 end)

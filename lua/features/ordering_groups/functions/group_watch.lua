@@ -1,12 +1,13 @@
 -- blocked_groups: return ordering groups that a peer's own library may have blocked: when it revokes, removes or
 -- rejects a job, it leaves a sequence without a job, or a slot without a holder. The caller checks and repairs them.
--- KEYS 1 meta   ARGV 1 packed {holder, hold ms, blocked ms, full ms, cursor}   -> packed {names, cursor ('' = the end)}
+-- KEYS 1 meta   ARGV 1 packed {holder, hold ms, blocked ms, full ms, cursor, peers}
+-- -> packed {names, cursor ('' = the end)}
 -- A group is reported when it has parked jobs, is not rate limited, and has not changed for `blocked ms` (`full ms` if
 -- all its slots are taken: most such groups are only busy); then again after twice that time, and so on, up to an hour.
--- Nothing is read if no worker of a peer has been registered for a day, or while another holder has the lock.
+-- Nothing is read while another holder has the lock, or if the queue has no peers: `peers` = 1 (their library is loaded),
+-- or a worker of theirs has been registered within a day.
 -- Bound: a page of about 200 groups, 50 names.
 
-local SCAN = G.rows.scan
 local M = G.groups
 
 local PAGE, NAMES = 200, 50
@@ -14,8 +15,7 @@ local REPEATED_MS = 3600000
 
 -- Return the fields that change when the group runs a job; nil if no job is parked or the group is limited.
 local function progress_of(q, name, g)
-  local head = G.pcall('ZRANGE', g.queue, 0, 0)
-  local first = not head.err and G.first(head)
+  local first = G.first(G.pcall('ZRANGE', g.queue, 0, 0))
   if not first or redis.call('ZSCORE', q.ratelimited, name) then return nil end
   return G.int(g.nextSeq) .. ',' .. G.int(g.active) .. ',' .. first
 end
@@ -28,8 +28,8 @@ local function is_blocked(q, r, name, now)
     if seen then redis.call('HDEL', q.group_watch, name) end
     return false
   end
-  local since, times, before = string.match(seen or '', '^(%d+)|(%d+)|(.*)$')
-  if before ~= progress or not G.past_time(since, now) then
+  local since, times, before = G.match(seen, '^(%d+)|(%d+)|(.*)$')
+  if before ~= progress or tonumber(since) > now then
     redis.call('HSET', q.group_watch, name, G.int(now) .. '|0|' .. progress)
     return false
   end
@@ -40,16 +40,15 @@ local function is_blocked(q, r, name, now)
 end
 
 G.export('blocked_groups', { 'allow-oom' }, function(q, a)
-  local r, now, lock_key = { blocked = a.blocked, full = a.full }, G.now(q), q.P .. 'lock:groups'
-  local nothing = G.replies.blocked_groups({ names = {}, cursor = '' })
-  if redis.call('EXISTS', q.ordering) == 0 or not G.had_peers(q, now) then return nothing end
-  if redis.call('GET', lock_key) ~= a.holder and not redis.call('SET', lock_key, a.holder, 'NX', 'PX', a.hold) then
+  local now, lock_key = G.now(q), q.lock_groups
+  local nothing = { names = {}, cursor = '' }
+  if redis.call('EXISTS', q.ordering) == 0 or a.peers == 0 and not G.had_peers(q, now) then return nothing end
+  if redis.call('GET', lock_key) ~= a.holder and G.claim(lock_key, a.holder, a.hold) == 0 then
     return nothing
   end
-  local page, names = redis.call('HSCAN', q.ordering, a.cursor == '' and '0' or a.cursor, 'COUNT', PAGE), {}
-  local found = page[SCAN.found]
+  local names, found, after = {}, G.scan('HSCAN', q.ordering, a.cursor, PAGE)
   for i = 1, #found, 2 do
-    if #names < NAMES and is_blocked(q, r, found[i], now) then names[#names + 1] = found[i] end
+    if #names < NAMES and is_blocked(q, a, found[i], now) then names[#names + 1] = found[i] end
   end
-  return G.replies.blocked_groups({ names = names, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '' })
+  return { names = names, cursor = after }
 end)

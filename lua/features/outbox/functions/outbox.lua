@@ -11,7 +11,7 @@ local OUTBOX_ENTRY = G.rows.outbox_entry
 local PAGE, PAGE_BYTES, AT_A_TIME = 100, 1048576, 10
 
 local function read(q, cursor)
-  local entries, bytes, from = {}, 0, cursor == '' and '-' or '(' .. cursor
+  local entries, bytes, from = {}, 0, G.after(cursor)
   for _ = 1, PAGE / AT_A_TIME do
     if bytes >= PAGE_BYTES then break end
     local found = redis.call('XRANGE', q.outbox, from, '+', 'COUNT', AT_A_TIME)
@@ -29,12 +29,13 @@ end
 G.export('outbox', { 'allow-oom' }, function(q, r)
   local holder, hold, cursor, delivered = r.holder, r.hold, r.cursor, r.delivered
   if #delivered > 0 then redis.call('XDEL', q.outbox, unpack(delivered)) end
-  local lock_key, writes = q.P .. 'lock:outbox', redis.call('ZCARD', q.writes)
+  local lock_key, writes = q.lock_outbox, redis.call('ZCARD', q.writes)
   if cursor == '' and redis.call('XLEN', q.outbox) == 0 then
-    return G.replies.outbox({ held = 1, entries = {}, writes = writes })
+    redis.call('UNLINK', q.outbox) -- an empty stream would look like work
+    return { held = 1, entries = {}, writes = writes }
   end
-  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
-    return G.replies.outbox({ held = 0, entries = {}, writes = writes })
+  if not G.holds(lock_key, holder, hold) then
+    return { held = 0, entries = {}, writes = writes }
   end
   local entries = read(q, cursor)
   if #entries == 0 then
@@ -42,5 +43,5 @@ G.export('outbox', { 'allow-oom' }, function(q, r)
   else
     redis.call('PEXPIRE', lock_key, hold)
   end
-  return G.replies.outbox({ held = 1, entries = entries, writes = writes })
+  return { held = 1, entries = entries, writes = writes }
 end)

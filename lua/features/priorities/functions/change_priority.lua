@@ -16,7 +16,7 @@ end
 -- Keep its due time.
 local function rescore(q, id, h, priority, at)
   if not h.fairKey then redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id) end
-  redis.call('HSET', q.J .. id, 'priority', G.int(priority))
+  G.set(q, id, 'priority', G.int(priority))
   G.wake(q, 1)
   return 'ok'
 end

@@ -33,19 +33,19 @@ R.move = function(q, id, h, now, priority, rank, to_lifo)
   local problem, due, place = find(q, id, h)
   if problem then return problem end
   local old_key, old_member = R.place_of(q, id, h)
-  local key, lifo = q.J .. id, to_lifo or h.lifo == '1'
-  if to_lifo then redis.call('HSET', key, 'lifo', '1') end
+  local key = q.J .. id
+  h.priority, h.rank, h.fairKey = priority, rank, nil
+  if to_lifo then
+    h.lifo = '1'
+    redis.call('HSET', key, 'lifo', '1')
+  end
   if rank then
     redis.call('HSET', key, 'rank', G.int(rank), 'priority', G.int(priority))
   else
     redis.call('HSET', key, 'priority', G.int(priority))
     redis.call('HDEL', key, 'rank')
   end
-  local state, entry = G.place(q, now, {
-    id = id, name = h.name or '', priority = priority, lifo = lifo, due = due, rank = rank,
-  })
-  redis.call('HSET', key, 'state', state, 'eid', entry)
-  G.note_state(q, id, state, now)
+  local state = G.put(q, id, now, h, due)
   if place then
     G.leave_waiting(q, id, place)
     return 'ok'
@@ -92,7 +92,7 @@ end))
 -- Count the next rank of one of our sets below `from`. Return rank and count, or nil.
 local function next_of_set(key, from)
   local above = from and '(' .. G.int(-from) or '-inf'
-  local score = tonumber(redis.call('ZRANGEBYSCORE', key, above, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[SCORED.score] or '')
+  local score = tonumber(redis.call('ZRANGEBYSCORE', key, above, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[SCORED.score])
   if not score then return nil end
   return -score, redis.call('ZCOUNT', key, G.int(score), G.int(score))
 end
@@ -119,7 +119,7 @@ local PHASES = {
 
 G.export('count_ranks', { 'no-writes' }, function(q, r)
   local phase, from = string.match(r.cursor, '^(%d)|(.*)$')
-  phase, from = tonumber(phase) or 1, tonumber(from or '')
+  phase, from = tonumber(phase) or 1, tonumber(from)
   local now, counts = G.now(q), {}
   for _ = 1, RANKS_A_CALL do
     local rank, count = PHASES[phase](q, now, from)
@@ -128,9 +128,9 @@ G.export('count_ranks', { 'no-writes' }, function(q, r)
       from = rank
     else
       phase, from = phase + 1, nil
-      if not PHASES[phase] then return G.replies.count_ranks({ cursor = '', counts = counts }) end
+      if not PHASES[phase] then return { cursor = '', counts = counts } end
     end
   end
   local cursor = G.int(phase) .. '|' .. (from and G.int(from) or '')
-  return G.replies.count_ranks({ cursor = cursor, counts = counts })
+  return { cursor = cursor, counts = counts }
 end)

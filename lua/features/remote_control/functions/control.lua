@@ -20,9 +20,8 @@ C.register = function(q, consumer, info, ttl)
   local before = G.pcall('SET', key, info, 'PX', ttl, 'GET')
   if type(before) == 'table' and before.err then redis.call('SET', key, info, 'PX', ttl) end
   if type(before) ~= 'string' or not string.find(before, MARK, 1, true) then return {} end
-  local ok, parsed = pcall(cjson.decode, before)
-  local texts = {}
-  for _, text in ipairs(ok and type(parsed) == 'table' and type(parsed.commands) == 'table' and parsed.commands or {}) do
+  local texts, commands = {}, G.json(before).commands
+  for _, text in ipairs(type(commands) == 'table' and commands or {}) do
     if type(text) == 'string' then texts[#texts + 1] = text end
   end
   return texts
@@ -57,7 +56,7 @@ G.export('control_workers', { 'allow-oom' }, function(q, r)
       unknown[#unknown + 1] = names[i]
     end
   end
-  return G.replies.control_workers({ sent = sent, unknown = unknown })
+  return { sent = sent, unknown = unknown }
 end)
 
 G.export('control_reply', { 'allow-oom' }, function(q, r)

@@ -11,6 +11,11 @@
 -- most); it ends after the second search for a job whose record names no entry.
 
 -- Return whether an earlier call revoked the job: the call is repeated because its reply was lost.
+-- discard: give up the remaining attempts of an active job.
+-- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `active` does)
+-- The attempt continues. If it fails or stalls, the job fails without another one. Workers of version 0.1.0 and of peers
+-- ignore the field `discarded`. Bound: constant.
+
 local function ended_by_this(q, id, h)
   return h.state == 'failed' and h.revoked == '1' and redis.call('HGET', q.J .. id, 'failedReason') == 'revoked'
 end
@@ -25,7 +30,7 @@ local function revoke(q, id, states)
   if not h.state then return 'not_found' end
   if ended_by_this(q, id, h) then return 'revoked' end
   if not G.is_among(states, h.state) then return h.state end
-  redis.call('HSET', q.J .. id, 'revoked', '1')
+  G.set(q, id, 'revoked', '1')
   local place = h.state == 'waiting' and G.waiting_place(q, id, h)
   local is_searched = h.state == 'waiting' and (not place or place.entry ~= nil and not h.eid)
   if place and place.held then place = nil end
@@ -62,5 +67,13 @@ G.export('revoke_jobs', { 'allow-oom' }, G.for_operators(function(q, r)
     local ok, outcome = G.attempt(one, id)
     outcomes[i] = ok and outcome or 'error'
   end
-  return cmsgpack.pack(outcomes)
+  return outcomes
+end))
+
+G.export('discard', { 'allow-oom' }, G.for_operators(function(q, r)
+  local state = redis.call('HGET', q.J .. r.id, 'state')
+  if not state then return 'gone' end
+  if state ~= 'active' then return state end
+  G.set(q, r.id, 'discarded', '1')
+  return 'ok'
 end))

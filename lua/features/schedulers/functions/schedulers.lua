@@ -12,7 +12,6 @@
 --   'busy': a peer's tick is running and would overwrite the change
 -- Bound: `count` entries.
 
-local SCAN = G.rows.scan
 local M = G.schedulers
 local OVERLAP_FEATURE, WORKERS_FEATURE = 'schedule-overlap:0.2.0', 'schedule-workers:0.2.0'
 
@@ -41,32 +40,32 @@ end
 
 local HOMES = { 'p', 'o' }
 
-local function page(q, cursor, count)
-  if cursor == '' then cursor = 'p0' end
-  local home = string.sub(cursor, 1, 1) == 'p' and 1 or 2
-  local key = home == 1 and q.schedulers or q.schedulers_own
-  local reply, rows = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', count), {}
-  local found, next_cursor = reply[SCAN.found], reply[SCAN.cursor]
+
+-- Call each(name, home, text, is_twice) for a page of the two hashes, one after the other. is_twice: the peer's entry with
+-- that name has precedence. Return the next cursor.
+M.each = function(q, cursor, count, each)
+  local home = string.sub(cursor, 1, 1) == 'o' and 1 or 0
+  local key = home == 0 and q.schedulers or q.schedulers_own
+  local found, after = G.scan('HSCAN', key, string.sub(cursor, 2), count)
   for i = 1, #found, 2 do
-    local name = found[i]
-    -- An entry in both homes is returned once, with the text that has precedence.
-    if home == 1 or redis.call('HEXISTS', q.schedulers, name) == 0 then
-      rows[#rows + 1] = G.new.scheduler({ name = name, home = home - 1, text = found[i + 1] })
-    end
+    each(found[i], home, found[i + 1], home == 1 and redis.call('HEXISTS', q.schedulers, found[i]) == 1)
   end
-  if next_cursor ~= '0' then return rows, HOMES[home] .. next_cursor end
-  return rows, home == 1 and 'o0' or ''
+  if after ~= '' then return HOMES[home + 1] .. after end
+  return home == 0 and 'o0' or ''
 end
 
 G.export('schedulers_read', { 'no-writes' }, function(q, r)
   local now = G.now(q)
   if not r.name then
-    local rows, cursor = page(q, r.cursor, r.count)
-    return G.replies.schedulers_read({ now = now, rows = rows, cursor = cursor })
+    local rows = {}
+    local cursor = M.each(q, r.cursor, r.count, function(name, home, text, is_twice)
+      if not is_twice then rows[#rows + 1] = G.new.scheduler({ name = name, home = home, text = text }) end
+    end)
+    return { now = now, rows = rows, cursor = cursor }
   end
   local text, home = M.find(q, r.name)
   local rows = text and { G.new.scheduler({ name = r.name, home = home, text = text }) } or {}
-  return G.replies.schedulers_read({ now = now, rows = rows, cursor = '' })
+  return { now = now, rows = rows, cursor = '' }
 end)
 
 G.export('schedulers_put', { 'allow-oom' }, function(q, r)

@@ -18,7 +18,6 @@
 -- A peer's tick reads, adds and writes under its lock: while it is held, nothing is done here.
 -- Bound: DUE_MAX entries per call; one page of the hashes is compared with the index.
 
-local SCAN = G.rows.scan
 local SCORED = G.rows.scored
 local FIRING = G.rows.firing
 local ADDED_OTHER = G.rows.added_other
@@ -30,46 +29,34 @@ local NEXT_SCAN = '' -- member of the index: when to read the hashes again
 
 local M = G.schedulers
 
--- Put an entry written by a peer into the index by its next run; an entry that waits for a job is due now.
+-- Put an entry written by a peer into the index by its next run; an entry that waits for a job is due now. One that is due
+-- in the index is left to the client.
 local function index(q, name, text, now)
-  local ok, entry = pcall(cjson.decode, text)
-  local due = ok and type(entry) == 'table' and tonumber(entry.nextRun)
-  local known = tonumber(redis.call('ZSCORE', q.schedulers_due, name) or '')
+  local due = tonumber(G.json(text).nextRun)
+  local known = tonumber(redis.call('ZSCORE', q.schedulers_due, name))
   if due and due > 0 and due == due and due < G.BAND then
-    if known ~= due then redis.call('ZADD', q.schedulers_due, G.int(due), name) end
+    if not known or known ~= due and known > now then redis.call('ZADD', q.schedulers_due, G.int(due), name) end
   elseif not known or known > G.TIME_MAX then
     redis.call('ZADD', q.schedulers_due, G.int(now), name)
   end
 end
 
--- Read one page of the two hashes, one after the other.
+-- Read one page of the two hashes.
 local function scan_hashes(q, now)
-  local cursor = redis.call('HGET', q.meta, 'schedulesCursor') or 'p0'
-  local of_peers = string.sub(cursor, 1, 1) == 'p'
-  local key = of_peers and q.schedulers or q.schedulers_own
-  local reply = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', PAGE)
-  local found, next_cursor = reply[SCAN.found], reply[SCAN.cursor]
-  for i = 1, #found, 2 do
-    local name = found[i]
-    if of_peers or redis.call('HEXISTS', q.schedulers, name) == 0 then
-      index(q, name, found[i + 1], now)
-    else
-      redis.call('HDEL', q.schedulers_own, name) -- a peer has replaced the entry
-    end
-  end
-  local at_end = next_cursor == '0'
-  if at_end and (not of_peers or redis.call('EXISTS', q.schedulers_own) == 0) then
+  local after = M.each(q, redis.call('HGET', q.meta, 'schedulesCursor') or '', PAGE, function(name, _, text, is_twice)
+    if is_twice then redis.call('HDEL', q.schedulers_own, name) else index(q, name, text, now) end
+  end)
+  if after == '' or after == 'o0' and redis.call('EXISTS', q.schedulers_own) == 0 then
     redis.call('HDEL', q.meta, 'schedulesCursor')
     redis.call('ZADD', q.schedulers_due, G.int(now + SCAN_MS), NEXT_SCAN)
   else
-    redis.call('HSET', q.meta, 'schedulesCursor', at_end and 'o0' or string.sub(cursor, 1, 1) .. next_cursor)
+    redis.call('HSET', q.meta, 'schedulesCursor', after)
     redis.call('ZADD', q.schedulers_due, G.int(now), NEXT_SCAN)
   end
 end
 
 local function named_job(q, text)
-  local ok, entry = pcall(cjson.decode, text)
-  local id = ok and type(entry) == 'table' and entry.lastJobId
+  local id = G.json(text).lastJobId
   if type(id) ~= 'string' then return '', '' end
   local state, finished_on = unpack(G.pcall('HMGET', q.J .. id, 'state', 'finishedOn'))
   if not state then return 'gone', '' end
@@ -110,15 +97,16 @@ end
 local DONE = '^done:(.*)$'
 
 local function claimed_for(q, holder)
-  local key = q.P .. 'lock:schedules'
+  local key = q.lock_schedules
   local by = redis.call('GET', key)
-  if by and by ~= holder and not string.match(by, DONE) then return math.max(1, redis.call('PTTL', key)) end
+  local left = by and by ~= holder and not string.match(by, DONE) and redis.call('PTTL', key) or 0
+  if left > 0 and left <= CLAIM_MS then return left end -- else the clock was set back
   redis.call('SET', key, holder, 'PX', CLAIM_MS)
   return 0
 end
 
 local function led_by(q)
-  local by = redis.call('GET', q.P .. 'lock:schedules') or ''
+  local by = redis.call('GET', q.lock_schedules) or ''
   return string.match(by, DONE) or by
 end
 
@@ -130,31 +118,26 @@ local function wait_for_next(q, now)
 end
 
 G.export('schedulers_due', { 'allow-oom' }, function(q, r)
-  local holder = r.holder
-  local now, revision = G.now(q), redis.call('HGET', q.meta, 'schedulesRev')
+  local holder, now = r.holder, G.now(q)
+  G.follow_clock(q, now)
+  local revision = redis.call('HGET', q.meta, 'schedulesRev')
   local flag = revision and G.schedulers_flag(revision) or 0
   if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
     redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
-    return G.replies.schedulers_due({ now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = '' })
+    return { now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = '' }
   end
-  local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN) or '')
+  local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN))
   if not scan_at or scan_at <= now or scan_at > now + SCAN_MS then scan_hashes(q, now) end
   local rows = due_rows(q, now)
+  local wait
   if #rows == 0 then
-    scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN) or '')
-    return G.replies.schedulers_due({
-      now = now, rows = rows, wait = scan_at and scan_at <= now and 0 or wait_for_next(q, now), revision = flag,
-      leader = led_by(q),
-    })
+    scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN))
+    wait = scan_at and scan_at <= now and 0 or wait_for_next(q, now)
+  else
+    wait = M.is_ticking(q) and BUSY_MS or claimed_for(q, holder)
+    if wait == 0 then return { now = now, rows = rows, wait = 0, revision = flag, leader = holder } end
   end
-  if M.is_ticking(q) then
-    return G.replies.schedulers_due({ now = now, rows = {}, wait = BUSY_MS, revision = flag, leader = led_by(q) })
-  end
-  local taken = claimed_for(q, holder)
-  if taken > 0 then
-    return G.replies.schedulers_due({ now = now, rows = {}, wait = taken, revision = flag, leader = led_by(q) })
-  end
-  return G.replies.schedulers_due({ now = now, rows = rows, wait = 0, revision = flag, leader = holder })
+  return { now = now, rows = {}, wait = wait, revision = flag, leader = led_by(q) }
 end)
 
 local function store(q, name, home, text, due)
@@ -162,8 +145,8 @@ local function store(q, name, home, text, due)
 end
 
 local function is_unfinished(q, id)
-  local state = id ~= '' and G.pcall('HGET', q.J .. id, 'state')
-  return type(state) == 'string' and not G.TERMINAL[state]
+  local state = id ~= '' and G.state_of(q, id)
+  return state and not G.TERMINAL[state]
 end
 
 local function fire(q, row, quiet)
@@ -179,9 +162,9 @@ local function fire(q, row, quiet)
     local id, added = result, type(result) == 'string'
     if not added then id, added = result[ADDED_OTHER.id], result[ADDED_OTHER.outcome] == 'replaced' end
     if added then
-      redis.call('HSET', q.J .. id, 'scheduledFor', G.int(row[FIRING.instants][i]))
+      G.set(q, id, 'scheduledFor', G.int(row[FIRING.instants][i]))
       runs[#runs + 1] = '[' .. G.int(row[FIRING.instants][i]) .. ',' .. cjson.encode(id) .. ']'
-      if row[FIRING.named] then redis.call('HSET', q.J .. id, 'schedulerName', name) end
+      if row[FIRING.named] then G.set(q, id, 'schedulerName', name) end
     end
     if tracked and text ~= '' then text = string.sub(text, 1, -2) .. ',"lastJobId":' .. cjson.encode(id) .. '}' end
   end
@@ -195,8 +178,8 @@ G.export('schedulers_fire', {}, function(q, r)
   for i, row in ipairs(r.rows) do
     outcomes[i] = busy and 'busy' or fire(q, row, r.quiet)
   end
-  if redis.call('GET', q.P .. 'lock:schedules') == r.holder then
-    redis.call('SET', q.P .. 'lock:schedules', 'done:' .. r.holder, 'PX', LED_MS)
+  if redis.call('GET', q.lock_schedules) == r.holder then
+    redis.call('SET', q.lock_schedules, 'done:' .. r.holder, 'PX', LED_MS)
   end
-  return G.replies.schedulers_fire({ now = now, outcomes = outcomes })
+  return { now = now, outcomes = outcomes }
 end)

@@ -33,7 +33,7 @@ S.state = function(q, w, query, batch)
   local state = redis.call('HGET', w.manifest, 'state')
   if state then return state end
   if query ~= '' then
-    local last = tonumber(redis.call('GET', ledger(q, query)) or '')
+    local last = tonumber(redis.call('GET', ledger(q, query)))
     if last and batch <= last then return 'done' end
   end
   return 'absent'
@@ -54,7 +54,7 @@ S.raise_ballot = function(q, w, token, floor)
 end
 
 -- Return the number of the last commit in this queue: it changes with each, before the first piece is published.
-S.last_commit = function(q) return G.count_of(redis.call('GET', q.last_write) or nil) end
+S.last_commit = function(q) return G.count_of(redis.call('GET', q.last_write)) end
 
 S.count_commit = function(q)
   redis.call('SET', q.last_write, G.int(math.max(G.now(q), S.last_commit(q) + 1)), 'PX', STAMP_KEEP)
@@ -90,15 +90,15 @@ end
 
 S.has_driver = function(w, driver) return driver == '' or redis.call('SISMEMBER', w.drivers, driver) == 1 end
 
--- Never shortens: another driver may have prepared or committed.
-S.extend = function(w, ttl)
-  local left = redis.call('PTTL', w.manifest)
-  local most = math.max(left, ttl)
-  for _, key in ipairs({ w.manifest, w.tried, w.won, w.queues, w.drivers }) do redis.call('PEXPIRE', key, G.int(most)) end
+S.expire = function(w, ttl)
+  for _, key in ipairs({ w.manifest, w.tried, w.won, w.queues, w.drivers }) do redis.call('PEXPIRE', key, G.int(ttl)) end
 end
 
+-- Never shortens: another driver may have prepared or committed.
+S.extend = function(w, ttl) S.expire(w, math.max(redis.call('PTTL', w.manifest), ttl)) end
+
 S.record_batch = function(q, query, batch, keep)
-  local last = G.count_of(redis.call('GET', ledger(q, query)) or nil)
+  local last = G.count_of(redis.call('GET', ledger(q, query)))
   redis.call('SET', ledger(q, query), G.int(math.max(last, batch)), 'PX', keep)
   G.record_temporary(q, 'write-stream:' .. query, G.now(q), keep)
 end

@@ -27,23 +27,23 @@ G.export('write_open', {}, function(q, r)
     S.touch(q, w)
     S.extend(w, r.ttl)
   elseif state == 'open' and not S.has_driver(w, r.driver) then
-    return G.replies.write_open({ state = 'aborted', ballot = '' })
+    return { state = 'aborted', ballot = '' }
   end
   if state == 'open' and r.queue ~= '' then
     if redis.call('SCARD', w.queues) >= S.QUEUES_MAX and redis.call('SISMEMBER', w.queues, r.queue) == 0 then
-      return G.replies.write_open({ state = 'full', ballot = '' })
+      return { state = 'full', ballot = '' }
     end
     redis.call('SADD', w.queues, r.queue)
     S.touch(q, w)
     S.extend(w, r.ttl)
   end
-  return G.replies.write_open({ state = state, ballot = S.ballot(w) })
+  return { state = state, ballot = S.ballot(w) }
 end)
 
 local function existing_job(q, packed)
   for _, row in ipairs(cmsgpack.unpack(packed)[ADD.rows]) do
     local id = row[NEW_JOB.id]
-    if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return id end
+    if id and id ~= '' and G.exists(q, id) then return id end
   end
   return nil
 end
@@ -63,17 +63,17 @@ end
 G.export('write_stage', {}, function(q, r)
   local w, attempt, seq, ttl = S.write(q, r.write), r.attempt, r.seq, r.ttl
   local state = admission(q, w, r)
-  if state ~= 'open' then return G.replies.write_stage({ state = state, id = '' }) end
+  if state ~= 'open' then return { state = state, id = '' } end
   local list = S.list(w, attempt)
   local length = redis.call('LLEN', list)
-  if length > seq then return G.replies.write_stage({ state = 'open', id = '' }) end
-  if length < seq then return G.replies.write_stage({ state = 'lost', id = '' }) end
+  if length > seq then return { state = 'open', id = '' } end
+  if length < seq then return { state = 'lost', id = '' } end
   local id = r.unique == 1 and existing_job(q, r.jobs)
-  if id then return G.replies.write_stage({ state = 'duplicate', id = id }) end
+  if id then return { state = 'duplicate', id = id } end
   redis.call('RPUSH', list, r.jobs)
   redis.call('PEXPIRE', list, ttl)
   if seq == 0 then redis.call('SADD', w.tried, attempt) end
   S.touch(q, w)
   S.extend(w, ttl)
-  return G.replies.write_stage({ state = 'open', id = '' })
+  return { state = 'open', id = '' }
 end)

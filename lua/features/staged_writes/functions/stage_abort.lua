@@ -15,9 +15,9 @@ local function abort_all(q, w, r, state, queues)
     redis.call('HSET', w.manifest, 'state', 'aborted', 'home', r.home, 'query', r.query)
     redis.call('PEXPIRE', w.manifest, math.max(r.keep, 60000))
   end
-  if S.delete_some(w) then return G.replies.write_abort({ state = 'more', queues = queues, cursor = '0' }) end
+  if S.delete_some(w) then return { state = 'more', queues = queues, cursor = '0' } end
   S.finish(q, w, 'aborted', r.keep)
-  return G.replies.write_abort({ state = 'aborted', queues = queues, cursor = '0' })
+  return { state = 'aborted', queues = queues, cursor = '0' }
 end
 
 -- A call of this driver that was sent before the abort may arrive after it: its ballot must not commit any more.
@@ -47,23 +47,23 @@ G.export('write_abort', { 'allow-oom' }, function(q, r)
   local w, driver, cursor, at_home = S.write(q, r.write), r.driver, r.cursor, r.is_home == 1
   local state = S.state(q, w, r.query, r.batch)
   if state == 'committed' or state == 'done' then
-    return G.replies.write_abort({ state = state, queues = {}, cursor = '0' })
+    return { state = state, queues = {}, cursor = '0' }
   end
   local queues = S.queues_of(w)
   if driver == '' then
-    local changes = G.count_of(redis.call('HGET', w.manifest, 'changes') or nil)
+    local changes = G.count_of(redis.call('HGET', w.manifest, 'changes'))
     if state ~= 'aborted' and r.changes >= 0 and r.changes ~= changes then
-      return G.replies.write_abort({ state = state, queues = queues, cursor = '0' })
+      return { state = state, queues = queues, cursor = '0' }
     end
     return abort_all(q, w, r, state, queues)
   end
   if not at_home then
     local after, left = leave_beside(q, w, driver, cursor, state)
-    return G.replies.write_abort({ state = after, queues = queues, cursor = left })
+    return { state = after, queues = queues, cursor = left }
   end
   if state == 'open' and (cursor ~= '0' or has_others(w, driver)) then
     local left = leave(q, w, driver, cursor)
-    return G.replies.write_abort({ state = left == '0' and 'open' or 'more', queues = queues, cursor = left })
+    return { state = left == '0' and 'open' or 'more', queues = queues, cursor = left }
   end
   return abort_all(q, w, r, state, queues)
 end)

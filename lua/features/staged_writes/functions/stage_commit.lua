@@ -14,6 +14,11 @@
 --   For a write that is already committed or done, its state is returned and nothing changes. keep: how long a stream's
 --   ledger is kept. facts: a text for the report of the write.
 -- Bound: the winners and queues given.
+-- write_drain: delete the waiting jobs of a queue before an overwrite is committed, one bounded batch per call.
+-- KEYS 1 meta   ARGV 1 packed {last commit, cursor, batch, total}   -> packed {state, deleted, cursor, last commit}
+--   last commit: -1 = return that of the queue, and delete nothing. Otherwise the batch is deleted only if no write was
+--   committed in the queue since ('ok'; else 'changed'): the jobs of a later commit stay, also if this call is late.
+--   cursor, batch, total: as for `drain`. Bound: as for `drain`.
 
 local WINNER = G.rows.winner
 local S = G.staging
@@ -21,16 +26,12 @@ local S = G.staging
 G.export('write_claim', { 'allow-oom' }, function(q, r)
   local w = S.write(q, r.write)
   local state = S.state(q, w, r.query, r.batch)
-  if state ~= 'open' then return G.replies.write_claim({ state = state, ballot = S.ballot(w) }) end
-  if not S.has_driver(w, r.driver) then return G.replies.write_claim({ state = 'aborted', ballot = '' }) end
+  if state ~= 'open' then return { state = state, ballot = S.ballot(w) } end
+  if not S.has_driver(w, r.driver) then return { state = 'aborted', ballot = '' } end
   local ballot = S.raise_ballot(q, w, r.token, r.floor)
   S.touch(q, w)
-  return G.replies.write_claim({ state = state, ballot = ballot })
+  return { state = state, ballot = ballot }
 end)
-
-local function keep_all(w)
-  for _, key in ipairs({ w.manifest, w.tried, w.won, w.queues, w.drivers }) do redis.call('PEXPIRE', key, S.KEEP) end
-end
 
 local function decide(q, w, r)
   local state = r.is_home == 1 and 'committed' or 'prepared'
@@ -64,14 +65,14 @@ end
 G.export('write_commit', { 'allow-oom' }, function(q, r)
   local w, winners, first, total = S.write(q, r.write), r.winners, r.first, r.total
   local problem, present = objection(q, w, r)
-  if problem then return G.replies.write_commit({ state = problem, id = present }) end
+  if problem then return { state = problem, id = present } end
   if r.last_commit >= 0 and r.last_commit ~= S.last_commit(q) then
-    return G.replies.write_commit({ state = 'changed', id = '' })
+    return { state = 'changed', id = '' }
   end
   for i = 1, #winners do
     local attempt = winners[i][WINNER.attempt]
     if redis.call('LLEN', S.list(w, attempt)) ~= winners[i][WINNER.pieces] then
-      return G.replies.write_commit({ state = 'lost', id = attempt })
+      return { state = 'lost', id = attempt }
     end
   end
   for i = 1, #winners do
@@ -80,11 +81,22 @@ G.export('write_commit', { 'allow-oom' }, function(q, r)
     redis.call('ZADD', w.won, first + i, attempt)
   end
   for i = 1, #r.queues do redis.call('SADD', w.queues, r.queues[i]) end
-  keep_all(w)
+  S.expire(w, S.KEEP)
   if first + #winners < total then
     S.touch(q, w)
-    return G.replies.write_commit({ state = 'open', id = '' })
+    return { state = 'open', id = '' }
   end
-  if redis.call('ZCARD', w.won) ~= total then return G.replies.write_commit({ state = 'lost', id = '' }) end
-  return G.replies.write_commit({ state = decide(q, w, r), id = '' })
+  if redis.call('ZCARD', w.won) ~= total then return { state = 'lost', id = '' } end
+  return { state = decide(q, w, r), id = '' }
 end)
+
+
+G.export('write_drain', { 'allow-oom' }, G.for_operators(function(q, r)
+  local last = S.last_commit(q)
+  if r.last_commit ~= last then
+    local state = r.last_commit < 0 and 'ok' or 'changed'
+    return { state = state, deleted = 0, cursor = '', last_commit = last }
+  end
+  local deleted, cursor = G.drain_some(q, { delayed = false, cursor = r.cursor, batch = r.batch, total = r.total })
+  return { state = 'ok', deleted = deleted, cursor = cursor, last_commit = last }
+end))

@@ -33,23 +33,23 @@ G.export('writes', { 'allow-oom' }, function(q)
       S.finish(q, w, '', 0)
     end
   end
-  return cmsgpack.pack(rows)
+  return rows
 end)
 
 G.export('write_reports', { 'no-writes' }, function(q, r)
   local rows, last = {}, r.first + math.min(r.count, REPORTS_SHOWN) - 1
   for _, member in ipairs(redis.call('LRANGE', q.write_reports, r.first, last)) do
-    local ok, row = pcall(cmsgpack.unpack, member)
-    if ok and type(row) == 'table' then rows[#rows + 1] = row end
+    local row = G.unpacked(member)
+    if #row > 0 then rows[#rows + 1] = row end
   end
-  return cmsgpack.pack(rows)
+  return rows
 end)
 
 -- Return how often the write was repeated before, as its last report states.
 local function repeats_before(q, id)
   for _, member in ipairs(redis.call('LRANGE', q.write_reports, 0, SEARCHED - 1)) do
-    local ok, row = pcall(cmsgpack.unpack, string.find(member, id, 1, true) and member or '')
-    if ok and type(row) == 'table' and row[REPORT.id] == id then return G.count_of(row[REPORT.repeats]) end
+    local row = string.find(member, id, 1, true) and G.unpacked(member) or {}
+    if row[REPORT.id] == id then return G.count_of(row[REPORT.repeats]) end
   end
   return 0
 end

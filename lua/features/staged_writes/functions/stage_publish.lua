@@ -63,10 +63,10 @@ G.export('write_publish', {}, function(q, r)
   if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.delete_some(w) then
     state, queues = finish_queue(q, w, r.keep, r.decided == 0)
   end
-  return G.replies.write_publish({
+  return {
     state = state, jobs = G.count_of(counts.jobs), others = G.count_of(counts.others), queues = queues,
     ballot = ballot,
-  })
+  }
 end)
 
 G.export('write_finished', { 'allow-oom' }, function(q, r)

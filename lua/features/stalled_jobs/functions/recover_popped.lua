@@ -8,7 +8,7 @@ local MOST = 200
 -- Return whether the job was popped before `limit`, or more than a day in the future (a time that no pop has), and not
 -- activated since. False for a job that is not in the set.
 G.is_popped = function(q, id, limit)
-  local at = tonumber(redis.call('ZSCORE', q.list_popped, id) or '')
+  local at = tonumber(redis.call('ZSCORE', q.list_popped, id))
   return at ~= nil and (at <= limit or at > G.now(q) + G.DAY_MS)
 end
 
@@ -21,7 +21,7 @@ G.return_popped = function(q, id)
   G.untrack_list_job(q, id)
   if state ~= 'waiting' or not name then return false end
   redis.call('RPUSH', lifo == '1' and q.lifo or q.priority, id)
-  redis.call('HSET', q.J .. id, 'eid', '')
+  G.set(q, id, 'eid', '')
   G.wake(q, 1)
   return true
 end

@@ -1,7 +1,7 @@
 -- recover_stalled: find jobs of stalled workers and make them ready again. Any worker may call it; one at a time runs
 -- it.
 -- KEYS 1 meta
--- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix, grace}
+-- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, grace}
 -- -> packed {recovered ids, failed ids, cursor, held, interval, policy}     held = 0: another holder has the lock, nothing was
 -- read; interval: ms between checks by the policy of the queue, 0 = not set;
 -- policy: 1 = the queue has a failure policy, and failed jobs (features/failures)
@@ -10,9 +10,8 @@
 -- Bound: 100 pending entries or list jobs per call; call again with the cursor until it is ''.
 -- Jobs in a group are recovered by the library that activated them: they hold a slot that must be released.
 -- lock_ms: how long a job may go without a heartbeat, if neither its own lockDuration nor that of its worker
--- (_lock_times.lua) is set.
+-- (policy.lua) is set.
 
-local STREAM_ENTRY = G.rows.stream_entry
 local PENDING_ENTRY = G.rows.pending_entry
 local STREAM_CONSUMER = G.rows.stream_consumer
 local PAGE = 100
@@ -25,9 +24,9 @@ local LISTS = 'lists:'
 
 -- Return the lock duration of a job, with the grace of its worker (policy.lua).
 local function silence_of(q, run, opts, consumer)
-  local own, grace = string.match(opts or '', '"lockDuration":%s*(%d+)'), G.stalled_policy.grace(q, run, consumer)
-  own = tonumber(own or '')
-  if own and own >= 1000 and own <= 86400000 then return own + grace end
+  local own, grace = G.match(opts, '"lockDuration":%s*(%d+)'), G.stalled_policy.grace(q, run, consumer)
+  own = tonumber(own)
+  if own and own >= SHORTEST_LOCK_MS and own <= G.DAY_MS then return own + grace end
   return G.lock_of_worker(q, run, consumer) + grace
 end
 
@@ -35,7 +34,7 @@ end
 -- when it was seen, and decide at the next check.
 local function foreign_alive(q, now, id, last_active, lock)
   local seen = redis.call('HGET', q.stall_watch, id)
-  local value, at = string.match(seen or '', '^(.-)|(%d+)$')
+  local value, at = G.match(seen, '^(.-)|(%d+)$')
   if value == (last_active or '') and tonumber(at) <= now then return now - tonumber(at) < lock end
   redis.call('HSET', q.stall_watch, id, (last_active or '') .. '|' .. G.int(now))
   return true
@@ -60,8 +59,7 @@ local function as_read(h)
 end
 
 local function check_entry(q, run, entry, consumer, idle)
-  local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
-  local id = found and G.entry_job(found[STREAM_ENTRY.fields])
+  local id = G.job_at(q, entry)
   local h = id and read(q, id)
   if not h or h.state == 'completed' or h.state == 'failed' then
     G.ack_entries(q, { entry })
@@ -70,7 +68,7 @@ local function check_entry(q, run, entry, consumer, idle)
   if G.leases.is_leased(q, run, id, entry, h) then return end
   local lock = silence_of(q, run, h.opts, consumer)
   if idle < lock then return end
-  local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
+  local foreign = G.is_foreign(consumer)
   if h.state == 'active' then
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
     recover(q, run, id, entry, h, consumer, 0, lock)
@@ -85,7 +83,7 @@ local function check_entry(q, run, entry, consumer, idle)
 end
 
 local function check_pending(q, run, cursor)
-  local from = cursor == '' and '-' or '(' .. cursor
+  local from = G.after(cursor)
   return G.each_idle(q, G.GROUP, math.min(run.lock, SHORTEST_LOCK_MS), from, PAGE, function(p)
     check_entry(q, run, p[PENDING_ENTRY.id], p[PENDING_ENTRY.consumer], p[PENDING_ENTRY.idle])
   end)
@@ -93,13 +91,13 @@ end
 
 -- A heartbeat in the future is invalid and would keep a job from being recovered: set it to now.
 local function repair_heartbeats(q, now)
-  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '(' .. G.int(now), '+inf', 'LIMIT', 0, WATCH_SAMPLE)
+  local found = redis.call('ZRANGEBYSCORE', q.list_heartbeats, '(' .. G.int(now), '+inf', 'LIMIT', 0, WATCH_SAMPLE)
   for _, id in ipairs(found) do
-    if G.pcall('HGET', q.J .. id, 'state') == 'active' then
-      redis.call('ZADD', q.list_active_ids, G.int(now), id)
-      redis.call('HSET', q.J .. id, 'lastActive', G.int(now))
+    if G.state_of(q, id) == 'active' then
+      redis.call('ZADD', q.list_heartbeats, G.int(now), id)
+      G.set(q, id, 'lastActive', G.int(now))
     else
-      redis.call('ZREM', q.list_active_ids, id)
+      redis.call('ZREM', q.list_heartbeats, id)
     end
   end
 end
@@ -122,7 +120,7 @@ end
 -- Return nil if the job is not leased, else whether it still is (1 or 0).
 local function leases_left(q, run, id, h)
   if not h or not G.leases.is_leased(q, run, id, '', h) then return nil end
-  return redis.call('ZSCORE', q.list_active_ids, id) and 1 or 0
+  return redis.call('ZSCORE', q.list_heartbeats, id) and 1 or 0
 end
 
 -- A worker of ours that activates or renews such a job writes the same time to its score and its `lastActive`. If they
@@ -130,7 +128,7 @@ end
 -- rank of the next page, nil at the end.
 local function check_lists(q, run, rank)
   if rank == 0 then repair_heartbeats(q, run.now) end
-  local left, found = 0, redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
+  local left, found = 0, redis.call('ZRANGE', q.list_heartbeats, rank, rank + PAGE - 1, 'WITHSCORES')
   for i = #found, 2, -2 do
     if tonumber(found[i]) > run.now - SHORTEST_LOCK_MS then found[i], found[i - 1] = nil, nil end
   end
@@ -141,8 +139,8 @@ local function check_lists(q, run, rank)
     local leased = leases_left(q, run, id, h)
     if leased then
       left = left + leased
-    elseif not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
-      redis.call('ZREM', q.list_active_ids, id)
+    elseif not h or h.state ~= 'active' or tonumber(h.lastActive) ~= beat then
+      redis.call('ZREM', q.list_heartbeats, id)
     elseif run.now - beat >= silence_of(q, run, h.opts, owner[i]) then
       recover(q, run, id, '', h, owner[i], silent[owner[i]] or 1, silence_of(q, run, h.opts, owner[i]))
     else
@@ -152,27 +150,35 @@ local function check_lists(q, run, rank)
   return #found == 2 * PAGE and rank + left or nil
 end
 
--- Stop watching jobs that ended under their Node worker: a few random ones at a time.
+-- Forget jobs that ended under their Node worker: a few random ones at a time.
 local function sweep_watch(q)
+  for _, id in ipairs(G.pcall('SRANDMEMBER', q.list_active_ids, WATCH_SAMPLE)) do
+    local state = G.state_of(q, id)
+    if not state or G.TERMINAL[state] then G.pcall('SREM', q.list_active_ids, id) end
+  end
   for _, id in ipairs(redis.call('HRANDFIELD', q.stall_watch, WATCH_SAMPLE)) do
-    local state = G.pcall('HGET', q.J .. id, 'state')
+    local state = G.state_of(q, id)
     if state ~= 'active' and state ~= 'waiting' then redis.call('HDEL', q.stall_watch, id) end
   end
 end
 
--- Delete consumers of dead workers without pending entries. Those of Node peers stay.
-local function sweep_consumers(q, foreign)
-  for _, c in ipairs((G.consumers(q, G.GROUP))) do
+-- Delete what dead workers of a group have left: consumers without pending entries (those of Node peers stay), policies
+-- and old figures.
+G.sweep_after_workers = function(q, run, group)
+  for _, c in ipairs((G.consumers(q, group))) do
     local name, pending, idle = c[STREAM_CONSUMER.name], c[STREAM_CONSUMER.pending], c[STREAM_CONSUMER.idle]
-    local is_foreign = foreign ~= '' and string.sub(name, 1, #foreign) == foreign
-    if pending == 0 and idle > CONSUMER_KEPT_MS and not is_foreign and redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then
-      redis.call('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, name)
+    if pending == 0 and idle > CONSUMER_KEPT_MS and not (G.is_foreign(name) or G.is_registered(q, name)) then
+      redis.call('XGROUP', 'DELCONSUMER', q.stream, group, name)
     end
   end
+  G.stalled_policy.sweep(q, run.now)
+  G.trim_metrics(q.metrics_completed, run.now)
+  G.trim_metrics(q.metrics_failed, run.now)
 end
 
 -- Once per round: cleanup besides the recovery of stalled jobs.
 local function sweep(q, run)
+  if redis.call('TYPE', q.list_active_ids).ok == 'zset' then G.claim_list_ids(q) end
   sweep_watch(q)
   G.sweep_dedup(q, run.now)
   G.sweep_groups(q, run.now)
@@ -181,11 +187,8 @@ local function sweep(q, run)
   G.leases.recover_expired(q, run, PAGE)
   for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
   for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
-  G.stalled_policy.sweep(q, run.now)
   G.fair.repair_some(q)
-  G.trim_metrics(q.metrics_completed, run.now)
-  G.trim_metrics(q.metrics_failed, run.now)
-  sweep_consumers(q, run.foreign)
+  G.sweep_after_workers(q, run, G.GROUP)
 end
 
 -- Return whether that is enough for one call.
@@ -196,17 +199,17 @@ end
 
 -- Return the reply of this call.
 local function reply_of(q, run, cursor)
-  return G.replies.recover_stalled({
+  return {
     recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1, interval = run.policy.interval or 0,
     policy = G.failures.has_work(q) and 1 or 0,
-  })
+  }
 end
 
 -- Return whether this process checks now. One that checks more often does not wait for the turn of another to expire: it
 -- may have stopped, or have a longer interval. The key holds `<holder>|<end of its turn>`; older versions wrote the holder.
 local function takes_turn(key, holder, hold, now)
   local value = redis.call('GET', key)
-  local name, till = string.match(value or '', '^(.*)|(%d+)$')
+  local name, till = G.match(value, '^(.*)|(%d+)$')
   if value and (name or value) == holder then return true end
   if value and (not till or tonumber(till) <= now + hold) then return false end
   redis.call('SET', key, holder .. '|' .. G.int(now + hold), 'PX', hold)
@@ -215,12 +218,12 @@ end
 
 G.export('recover_stalled', { 'allow-oom' }, function(q, request)
   local run = { now = G.now(q), lock = request.lock_duration, max_stalled = request.max_stalled, quiet = request.quiet,
-    grace = request.grace, foreign = request.foreign_prefix, recovered = {}, failed = {} }
-  local lock_key, holder, interval = q.P .. 'lock:recover', request.holder, G.stalled_policy.of_queue(q, run).interval
+    grace = request.grace, recovered = {}, failed = {} }
+  local lock_key, holder, interval = q.lock_recover, request.holder, G.stalled_policy.of_queue(q, run).interval
   local hold = interval and math.min(request.hold, math.floor(interval * 0.8)) or request.hold
   if not takes_turn(lock_key, holder, hold, run.now) then
-    return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0,
-      policy = 0 })
+    return { recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0,
+      policy = 0 }
   end
   local cursor = request.cursor
   if cursor == '' then

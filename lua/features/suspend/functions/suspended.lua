@@ -29,10 +29,10 @@ end)
 G.export('sweep_suspended', { 'allow-oom' }, function(q)
   local now = G.now(q)
   if redis.call('EXISTS', q.P .. 'suspended:lock:__sweep__') == 1 then
-    return G.replies.sweep_suspended({ failed = {}, next_due = S.next_due(q, now), more = 0, held = 0 })
+    return { failed = {}, next_due = S.next_due(q, now), more = 0, held = 0 }
   end
   local failed, seen = S.sweep(q, now, SWEEP_MAX)
-  return G.replies.sweep_suspended({
+  return {
     failed = failed, next_due = S.next_due(q, now), more = seen == SWEEP_MAX and 1 or 0, held = 1,
-  })
+  }
 end)

@@ -24,7 +24,7 @@ local function settings(q)
   if known ~= nil then return known end
   local text = rawget(q, 'timeline')
   if text == nil then text = G.pcall('HGET', q.meta, 'timeline') end
-  local sample, entries = string.match(type(text) == 'string' and text or '', '^(%d+)|(%d+)$')
+  local sample, entries = G.match(text, '^(%d+)|(%d+)$')
   known = false
   if sample and G.count_of(sample) > 0 then
     entries = math.min(math.max(1, G.count_of(entries)), ENTRIES_MAX)
@@ -114,7 +114,7 @@ G.note_state = function(q, id, state, now, worker)
   if rawget(q, 'timeline') == false or not settings(q) then return end
   local before, present = unpack(redis.call('HMGET', q.J .. id, 'timeline', 'state'))
   local text = present and G.timeline(q, id, before, state, now, worker)
-  if text then redis.call('HSET', q.J .. id, 'timeline', text) end
+  if text then G.set(q, id, 'timeline', text) end
 end
 
 -- The same for a state that the report of an attempt has caused.

@@ -13,9 +13,7 @@
 -- ARGV 1 packed {flow id, mark, job, usage}   -> 1 if this passed a limit
 -- Bound: constant; the ids; the minutes, and FIELDS_A_CALL fields.
 
-local SCAN = G.rows.scan
 local MINUTE, KEPT_S = 60000, '2592000'
-local NO_END = {}
 local NAMES_MAX, FIELDS_A_CALL = 1000, 5000
 local TOTALS = { 'jobCount', 'totalTokens', 'totalCost', 'costUnit' }
 local FIELDS = { 'usage:model', 'usage:provider', 'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens',
@@ -48,20 +46,16 @@ local function subtract(q, key)
   local bucket = q.P .. 'usage:' .. minute
   if redis.call('EXISTS', bucket) == 0 then return end
   count(bucket, -1, {
-    tokens = G.budgets.json(h['usage:tokens']), costs = G.budgets.json(h['usage:costs']),
+    tokens = G.json(h['usage:tokens']), costs = G.json(h['usage:costs']),
     total_tokens = h['usage:totalTokens'], total_cost = h['usage:totalCost'], model = h['usage:model'] or '',
   })
-  if G.num(redis.call('HGET', bucket, 'jobCount') or '') <= 0 then redis.call('UNLINK', bucket) end
+  if G.num(redis.call('HGET', bucket, 'jobCount')) <= 0 then redis.call('UNLINK', bucket) end
 end
 
 G.export('report_usage', { 'allow-oom' }, function(q, r)
   local id, key = r.id, q.J .. r.id
-  local state, fence, processed_on = unpack(redis.call('HMGET', key, 'state', 'fence', 'processedOn'))
-  if not state then return G.replies.report_usage({ status = G.GONE, is_first = 0 }) end
-  if r.fence > 0 then
-    local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
-    if rejected then return G.replies.report_usage({ status = rejected, is_first = 0 }) end
-  end
+  local rejected = G.reject_call(q, r)
+  if rejected then return { status = rejected, is_first = 0 } end
   local now = G.now(q)
   local minute = G.int(now - now % MINUTE)
   local bucket = q.P .. 'usage:' .. minute
@@ -74,7 +68,7 @@ G.export('report_usage', { 'allow-oom' }, function(q, r)
   redis.call('HDEL', key, unpack(FIELDS))
   redis.call('HSET', key, 'usage:bucketTs', minute, unpack(r.fields))
   G.emit(q.events, 'usage', id, 'data', r.event)
-  return G.replies.report_usage({ status = G.OK, is_first = first })
+  return { status = G.OK, is_first = first }
 end)
 
 G.export('usages', { 'no-writes' }, function(q, r)
@@ -84,7 +78,7 @@ G.export('usages', { 'no-writes' }, function(q, r)
     local reported = G.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
     found[i] = reported == 1 and redis.call('HMGET', q.J .. id, unpack(r.fields))
   end
-  return cmsgpack.pack(found)
+  return found
 end)
 
 local function flat(sums)
@@ -98,14 +92,13 @@ end
 
 -- Return the fields of a minute, flat.
 local function fields_of(bucket)
-  local size = G.pcall('HLEN', bucket)
-  if type(size) ~= 'number' then return {} end
-  if size <= NAMES_MAX then return redis.call('HGETALL', bucket) end
+  local size = G.size('HLEN', bucket)
+  if size <= NAMES_MAX then return size > 0 and redis.call('HGETALL', bucket) or {} end
   local fields = {}
   for _, field in ipairs(TOTALS) do
     fields[#fields + 1], fields[#fields + 2] = field, redis.call('HGET', bucket, field) or ''
   end
-  local page = redis.call('HSCAN', bucket, '0', 'COUNT', NAMES_MAX)[SCAN.found]
+  local page = G.scan('HSCAN', bucket, '', NAMES_MAX)
   for i = 1, #page, 2 do
     if string.find(page[i], ':', 1, true) then fields[#fields + 1], fields[#fields + 2] = page[i], page[i + 1] end
   end
@@ -131,10 +124,10 @@ G.export('usage_minutes', { 'no-writes' }, function(q, r)
       end
     end
   end
-  return G.replies.usage_minutes({
+  return {
     jobs = sums.jobCount, total_tokens = sums.totalTokens, total_cost = sums.totalCost, unit = unit,
     models = flat(kinds.models), tokens = flat(kinds.tokens), costs = flat(kinds.costs), minutes = minutes,
-  })
+  }
 end)
 
 G.export('charge_budget', { 'allow-oom' }, function(q, r)

@@ -1,1 +1,0 @@
-"""Stalled jobs: the policy of a queue."""

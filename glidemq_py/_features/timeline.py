@@ -1,0 +1,149 @@
+"""The timeline of a job: every change of its state (lua/features/timeline)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from glidemq_py._core.calls.administration import set_settings
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
+    from glidemq_py._job.job import Job
+
+FIELD: Final = "timeline"
+ALL: Final = 1_000_000
+_MOST: Final = 1_000
+
+
+class TimelineEntry(NamedTuple):
+    """One change of a job's state.
+
+    Attributes:
+        state: The new state.
+        at: When, epoch ms.
+        worker: Id of the worker that changed it; '' if no worker did.
+    """
+
+    state: JobState
+    at: int
+    worker: str
+
+
+class TimelineSetting(NamedTuple):
+    """Setting of a queue's timelines; see `Queue.set_timeline`.
+
+    Attributes:
+        sample: Fraction of the jobs that have a timeline, 0.0..1.0; 0.0 = off.
+        max_entries: Number of newest transitions that a job keeps.
+    """
+
+    sample: float = 0.0
+    max_entries: int = 50
+
+
+def check_sample(value: object) -> int:
+    """Return the sample in millionths."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise GlideMQValidationError("sample", value, "must be a number from 0 to 1")
+    return max(1, round(value * ALL)) if value else 0
+
+
+def check_entries(value: object) -> int:
+    """Return a valid number of entries."""
+    return check_int("max_entries", value, 1, _MOST)
+
+
+_LINE: Final = re.compile(r"(?P<state>[wpdacfskg])(?P<at>[0-9a-z]{1,10})(?P<by>=|\|.*|)")
+_STATES: Final = {
+    "w": JobState.WAITING,
+    "p": JobState.PRIORITIZED,
+    "d": JobState.DELAYED,
+    "a": JobState.ACTIVE,
+    "c": JobState.COMPLETED,
+    "f": JobState.FAILED,
+    "s": JobState.SUSPENDED,
+    "k": JobState.WAITING_CHILDREN,
+    "g": JobState.GROUP_WAITING,
+}
+
+
+def read_timeline(text: str, added: int) -> list[TimelineEntry]:
+    """Return the transitions of the record's field, oldest first. Malformed lines are skipped.
+
+    ``added`` is the record's timestamp: the time of the first transition, if that is the add.
+    """
+    first, *lines = text.split("\n")
+    found: list[TimelineEntry] = []
+    if first in _STATES:
+        found.append(TimelineEntry(_STATES[first], added, ""))
+    worker = ""
+    for line in lines:
+        parts = _LINE.fullmatch(line)
+        if parts is not None:
+            if parts["by"] != "=":
+                worker = parts["by"][1:]
+            found.append(TimelineEntry(_STATES[parts["state"]], int(parts["at"], 36), worker))
+    return found
+
+
+def read_timeline_setting(text: bytes | None) -> TimelineSetting:
+    """Return the setting of the meta field; off if it is absent or malformed."""
+    found = re.fullmatch(rb"(\d{1,7})\|(\d{1,6})", text or b"")
+    return TimelineSetting() if found is None else TimelineSetting(int(found[1]) / ALL, int(found[2]))
+
+
+async def read_job_timeline(link: QueueLink[JobTransport], job_id: str) -> list[TimelineEntry]:
+    """Return the transitions of a job, oldest first."""
+    added, text = await link.command("HMGET", link.keys.job(job_id), "timestamp", FIELD)
+    if not text:
+        return []
+    return read_timeline(text.decode("utf-8", "replace"), int(added) if added and added.isdigit() else 0)
+
+
+async def get_timeline(self: Job[Any, Any, Any]) -> list[TimelineEntry]:
+    """Return the changes of the job's state, oldest first; an empty list if none are recorded.
+
+    `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.
+    """
+    return await read_job_timeline(self._link, self._stored_id)
+
+
+async def set_timeline(self: ConnectedQueue, sample: float = 1.0, *, max_entries: int | None = None) -> None:
+    """Record every change of the jobs' states, with time and worker, or stop recording.
+
+    Off by default. Timelines that exist are kept.
+
+    Args:
+        sample: fraction of the jobs that have a timeline, 0.0 to 1.0; 0 = off. Jobs are chosen by their id.
+        max_entries: number of newest transitions that a job keeps, 1..1_000; None = 50. Requires a ``sample`` > 0.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid or has no effect.
+    """
+    share = check_sample(sample)
+    entries = TimelineSetting().max_entries if max_entries is None else check_entries(max_entries)
+    if max_entries is not None and not share:
+        raise GlideMQValidationError("max_entries", max_entries, "requires a 'sample' > 0: no timelines are recorded")
+    link = await self._connected()
+    await link.call(set_settings, timeline=f"{share}|{entries}" if share else None)
+
+
+async def get_timeline_setting(self: ConnectedQueue) -> TimelineSetting:
+    """Return whether and how the queue records timelines."""
+    link = await self._connected()
+    return read_timeline_setting(await link.command("HGET", link.keys.meta, "timeline"))
+
+
+async def get_job_timeline(self: ConnectedQueue, job_id: str) -> list[TimelineEntry]:
+    """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
+
+    Args:
+        job_id: Id of the job.
+    """
+    return await read_job_timeline(await self._connected(), parse_job_id(job_id))

@@ -1,1 +1,0 @@
-"""Timelines: every change of a job's state, with time and worker."""

@@ -1,0 +1,387 @@
+"""Dead-letter entries end to end: every final failure creates exactly one; reading, replaying and removing."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    Job,
+    JobFailedError,
+    JobNotFoundError,
+    Worker,
+)
+from glidemq_py.testing import RespClient
+from tests.contract.api import Queue
+from tests.contract.observe import Raw
+from tests.inside import decode_data
+from tests.server.worker_support import EventRecorder, Gate, WorkerFor, until, with_timeout
+
+
+async def fail(job: Job):
+    raise ValueError(f"no {job.name}")
+
+
+def dlq_of(name: str) -> str:
+    return f"{name}-dead"
+
+
+def open_queue(name: str, url: str, **options: Any) -> Queue:
+    return Queue(name, url, dead_letter_queue=options.pop("dead_letter_queue", dlq_of(name)), **options)
+
+
+async def failed_job(queue: Queue, url: str, data: Any = None, handler: Any = fail, **options: Any) -> Job:
+    """Return a job that has finally failed."""
+    worker_options: Any = {"serializer": queue.options.serializer, "compression": queue.options.compression}
+    async with Worker(queue.name, handler, url, **worker_options):
+        job = await queue.add("mail", data, **options)
+        with pytest.raises((JobFailedError, JobNotFoundError)):
+            await job.wait_until_finished()
+    return job
+
+
+# -- every end ---------------------------------------------------------------------------------------------
+
+
+async def test_failed_job_creates_an_entry(worker_for: WorkerFor, url: str, resp: RespClient, queue_name: str):
+    letters = Raw(resp, dlq_of(queue_name))
+    async with open_queue(queue_name, url) as queue:
+        async with worker_for(fail) as worker:
+            recorded = EventRecorder(worker)
+            job = await queue.add("mail", {"to": "ö"}, attempts=2, job_id="mine")
+            await recorded.wait("failed")
+            # The exchange that fails the job delivers the entry; no request is needed.
+            await with_timeout(until(lambda: letters.run("XLEN", "stream") == 1))
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.name == "mail"
+        entry = letter.data
+        attempts = entry.pop("failedAttempts")
+        assert [(each["number"], each["error"]) for each in attempts] == [(1, "no mail"), (2, "no mail")]
+        assert entry == {
+            "originalQueue": queue_name, "originalJobId": job.id, "data": {"to": "ö"}, "failedReason": "no mail",
+            "attemptsMade": 1,
+        }  # fmt: skip
+        assert list(entry) == ["originalQueue", "originalJobId", "data", "failedReason", "attemptsMade"]
+        record = letters.job(letter.id)
+        assert (record["opts"], record["maxAttempts"], record["state"]) == ("{}", "0", "waiting")
+        assert await job.is_failed()
+        assert (await queue.get_dead_letter_job(letter.id)) is not None
+    assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
+
+
+async def test_expired_job_creates_an_entry(worker_for: WorkerFor, url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        job = await queue.add("late", 1, ttl=1, delay=5)
+        async with worker_for(fail):
+            with pytest.raises(JobFailedError, match="expired"):
+                await job.wait_until_finished()
+        assert [letter.data["failedReason"] for letter in await queue.get_dead_letter_jobs()] == ["expired"]
+
+
+async def test_revoked_job_creates_an_entry_only_if_configured(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await (await queue.add("a", delay=60_000)).revoke()
+        assert await queue.get_dead_letter_jobs() == []
+    wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
+    async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
+        await (await queue.add("b", delay=60_000)).revoke()
+        # There is no worker: the queue delivers before it reads.
+        assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
+        await failed_job(queue, url)
+        assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
+
+
+async def test_job_revoked_while_active(worker_for: WorkerFor, url: str, queue_name: str):
+    gate = Gate()
+    wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
+    async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
+        async with worker_for(gate, lock_duration=1_000):
+            job = await queue.add("a", attempts=3)
+            await gate.next()
+            await job.revoke()
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        assert len(await queue.get_dead_letter_jobs()) == 1
+
+
+async def test_worker_sets_the_dead_letter_queue(worker_for: WorkerFor, url: str, queue: Queue, queue_name: str):
+    async with worker_for(fail, dead_letter_queue=dlq_of(queue_name)):
+        pass
+    await failed_job(queue, url)
+    assert len(await queue.get_dead_letter_jobs()) == 1
+    async with Queue(queue_name, url, dead_letter_queue=False):
+        pass
+    await failed_job(queue, url)
+    assert await queue.get_dead_letter_jobs() == []
+    assert await queue.replay_dead_letter_job("x") is None
+
+
+async def test_queues_share_a_dead_letter_queue(url: str, queue_name: str):
+    names = [f"{queue_name}-{i}" for i in range(2)]
+    queues = [open_queue(name, url, dead_letter_queue=dlq_of(queue_name)) for name in names]
+    for queue in queues:
+        for _ in range(3):
+            await failed_job(queue, url)
+    for queue in queues:
+        found = await queue.get_dead_letter_jobs()
+        assert [letter.data["originalJobId"] for letter in found] == ["1", "2", "3"]
+        assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs(1, 1)] == ["2"]
+        assert [letter.id async for letter in queue.iter_dead_letter_jobs(2)] == [letter.id for letter in found]
+    foreign = await queues[1].get_dead_letter_jobs(0, 0)
+    assert await queues[0].get_dead_letter_job(foreign[0].id) is None
+    assert not await queues[0].remove_dead_letter_job(foreign[0].id)
+    for queue in queues:
+        await queue.close()
+
+
+# -- contents ----------------------------------------------------------------------------------------------
+
+
+async def test_entries_have_the_tags_of_their_job(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:
+        job = await failed_job(queue, url, {"to": 1}, tags=["vip", 'a "quoted" tag'], headers={"x": "y"})
+        (entry,) = await queue.get_dead_letter_jobs()
+        assert entry.tags == job.tags == ("vip", 'a "quoted" tag')
+        assert set(entry.opts) == {"tags"}
+        assert [each.id async for each in dead.iter_jobs("waiting", tags="vip")] == [entry.id]
+        await queue.remove(job.id)
+        replayed = await queue.replay_dead_letter_job(entry.id)
+        assert replayed is not None
+        found = await queue.get_job(replayed.id)
+        assert found is not None
+        assert (found.tags, found.data) == (job.tags, {"to": 1})
+
+
+async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient, queue_name: str):
+    data = {"text": "again and " * 1_000}
+    async with open_queue(queue_name, url, compression="gzip") as queue:
+        await failed_job(queue, url, data)
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.data["data"] == data
+    stored = Raw(resp, dlq_of(queue_name)).job(letter.id)["data"]
+    assert stored.startswith("gz:")
+    assert len(stored) < 1_000
+
+
+async def test_entries_are_json_with_any_serializer(url: str, resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, url, serializer="msgpack") as queue:
+        await failed_job(queue, url, {"plain": [1, 2.5, None]})
+        (letter,) = await queue.get_dead_letter_jobs()
+    envelope = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
+    assert envelope["data"] == {"plain": [1, 2.5, None]}
+    assert "encoding" not in envelope
+
+
+async def test_data_without_json_form_is_kept_as_stored(url: str, resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, url, serializer="msgpack") as queue:
+        job = await failed_job(queue, url, b"\x00\xff")
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.data["encoding"] == "stored"
+        assert letter.data["data"] == Raw(resp, queue_name).job(job.id)["data"]
+        await job.remove()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert again.data == b"\x00\xff"
+
+
+async def test_broken_data_is_kept_as_it_was_stored(worker_for: WorkerFor, url: str, raw: Raw, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        raw.put_job("b", data="{broken")
+        async with worker_for(lambda job: job.data) as worker:
+            await EventRecorder(worker).wait("failed")
+        (letter,) = await queue.get_dead_letter_jobs()
+    assert (letter.data["data"], letter.data["encoding"]) == ("{broken", "stored")
+
+
+async def test_largest_data_creates_an_entry(url: str, queue_name: str):
+    data = "x" * (1_048_576 - 2)
+    for compression in ("none", "gzip"):
+        async with open_queue(queue_name, url, compression=compression) as queue:
+            await failed_job(queue, url, data)
+            assert (await queue.get_dead_letter_jobs())[-1].data["data"] == data
+
+
+# -- crashes -----------------------------------------------------------------------------------------------
+
+
+async def test_concurrent_workers_deliver_each_entry_once(
+    worker_for: WorkerFor, url: str, resp: RespClient, queue_name: str
+):
+    async with open_queue(queue_name, url) as queue:
+        workers = [worker_for(fail, concurrency=5) for _ in range(3)]
+        await asyncio.gather(*(worker.start() for worker in workers))
+        await queue.add_bulk([("mail", i) for i in range(60)])
+        await with_timeout(until(lambda: Raw(resp, dlq_of(queue_name)).run("XLEN", "stream") == 60))
+        await asyncio.gather(*(worker.close() for worker in workers))
+        found = await queue.get_dead_letter_jobs()
+    assert sorted(letter.data["data"] for letter in found) == list(range(60))
+    assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
+
+
+@pytest.mark.parametrize("fields", [
+    {"kind": "dead"},
+    {"kind": "dead", "to": "q", "id": "1", "name": "n", "data": "1", "reason": "r", "attempts": "x", "activation": "1"},
+    {"kind": "child", "to": "glide:{q}:"},
+    {"kind": "parents"},
+    {"kind": "budget", "key": "x"},
+])  # fmt: skip
+async def test_malformed_entry_is_deleted_and_the_others_are_delivered(
+    url: str, raw: Raw, queue_name: str, fields: dict[str, str], caplog: pytest.LogCaptureFixture
+):
+    flat = [text for pair in fields.items() for text in pair]
+    raw.run("XADD", "outbox", "1-0", *flat)
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        assert len(await queue.get_dead_letter_jobs()) == 1
+    assert raw.run("XLEN", "outbox") == 0
+    if fields["kind"] != "budget":
+        assert "deleted malformed outbox entry 1-0" in caplog.text
+
+
+# -- removing and replaying --------------------------------------------------------------------------------
+
+
+async def test_removed_entry_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
+    letters = Raw(resp, dlq_of(queue_name))
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert await queue.remove_dead_letter_job(letter.id)
+        assert not await queue.remove_dead_letter_job(letter.id)
+        assert await queue.get_dead_letter_job(letter.id) is None
+    assert (letters.run("XLEN", "stream"), letters.job(letter.id)) == (0, {})
+
+
+async def test_removed_entry_of_a_node_client_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
+    """It has its own clock, and no record names its stream entry (W76)."""
+    letters = Raw(resp, dlq_of(queue_name))
+    envelope = {"originalQueue": queue_name, "originalJobId": "7", "data": 5, "failedReason": "x", "attemptsMade": 0}
+    async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:
+        await dead.add_bulk([("other", i) for i in range(500)])
+        letters.put_job("9001", data=json.dumps(envelope), timestamp=1)
+        (letter,) = await queue.get_dead_letter_jobs()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert (again.name, again.data) == ("task", 5)
+    assert letters.run("XLEN", "stream") == 500
+    assert letters.job("9001") == {}
+
+
+async def test_replay_copies_data_and_options(worker_for: WorkerFor, url: str, raw: Raw, queue_name: str):
+    options: Any = {
+        "job_id": "mine", "delay": 1, "deduplication": {"id": "mine"}, "attempts": 2, "timeout": 9_000, "ttl": 60_000,
+        "backoff": {"type": "fixed", "delay": 1},
+    }  # fmt: skip
+    async with open_queue(queue_name, url, compression="gzip") as queue:
+        original = await failed_job(queue, url, {"a": "b" * 500}, **options)
+        (letter,) = await queue.get_dead_letter_jobs()
+        job = await queue.replay_dead_letter_job(letter.id)
+        assert job is not None
+        assert (job.name, job.data, job.outcome) == ("mail", {"a": "b" * 500}, "added")
+        assert await job.is_waiting()
+        record, before = raw.job(job.id), raw.job(original.id)
+        kept = {"attempts": 2, "timeout": 9_000, "ttl": 60_000, "backoff": {"type": "fixed", "delay": 1}}
+        assert json.loads(record["opts"]) == kept
+        assert (record["data"], record["maxAttempts"], record["delay"]) == (before["data"], "2", "0")
+        assert int(record["expireAt"]) > int(before["expireAt"])
+        assert await queue.get_dead_letter_jobs() == []
+        assert await original.is_failed()
+
+        async def work(job: Job):
+            return job.data
+
+        async with worker_for(work):
+            assert await job.wait_until_finished() == {"a": "b" * 500}
+
+
+async def test_replay_without_the_original_job(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url, [1, 2], remove_on_fail=True)
+        (letter,) = await queue.get_dead_letter_jobs()
+        job = await queue.replay_dead_letter_job(letter.id)
+        assert job is not None
+        assert (job.data, dict(job.opts)) == ([1, 2], {})
+
+
+async def test_replayed_job_that_fails_creates_another_entry(worker_for: WorkerFor, url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        (first,) = await queue.get_dead_letter_jobs()
+        job = await queue.replay_dead_letter_job(first.id)
+        assert job is not None
+        async with worker_for(fail):
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        (second,) = await queue.get_dead_letter_jobs()
+        assert (second.data["originalJobId"], second.id == first.id) == (job.id, False)
+        again = await queue.replay_dead_letter_job(second.id)
+        assert again is not None
+        assert again.id != job.id
+
+
+async def test_requeued_job_creates_an_entry_per_failure(worker_for: WorkerFor, url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        job = await failed_job(queue, url)
+        await job.retry()
+        async with worker_for(fail) as worker:
+            await EventRecorder(worker).wait("failed")
+        assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs()] == [job.id] * 2
+
+
+# -- serializers of the application -------------------------------------------------------------------------
+
+
+class Reversed:
+    """Stands for a serializer that encrypts: its texts are not JSON."""
+
+    def serialize(self, value: Any) -> str:
+        return json.dumps(value)[::-1]
+
+    def deserialize(self, text: str):
+        return json.loads(text[::-1])
+
+
+class Wrapped:
+    """A serializer whose texts are JSON of another form than its values."""
+
+    def serialize(self, value: Any) -> str:
+        return json.dumps({"wrapped": value})
+
+    def deserialize(self, text: str):
+        return json.loads(text)["wrapped"]
+
+
+async def test_entry_has_the_text_of_a_serializer_of_the_application(url: str, resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, url, serializer=Reversed()) as queue:
+        job = await failed_job(queue, url, {"card": "4111"})
+        (letter,) = await queue.get_dead_letter_jobs()
+        stored = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
+        assert (stored["data"], stored["encoding"]) == (Reversed().serialize({"card": "4111"}), "stored")
+        assert letter.data["data"] == {"card": "4111"}  # for those who have the serializer
+        assert "encoding" not in letter.data
+        found = await queue.get_dead_letter_job(letter.id)
+        assert found is not None
+        assert found.data == letter.data
+        async with open_queue(queue_name, url) as stranger:
+            (same,) = await stranger.get_dead_letter_jobs()
+            assert (same.data["data"], same.data["encoding"]) == (stored["data"], "stored")
+        await job.remove()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert again.data == {"card": "4111"}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+async def test_entry_embeds_the_json_of_a_serializer_of_the_application(
+    url: str, resp: RespClient, queue_name: str, compression: Any
+):
+    async with open_queue(queue_name, url, serializer=Wrapped(), compression=compression) as queue:
+        job = await failed_job(queue, url, ["a"])
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert (letter.data["data"], letter.data["encoding"]) == ({"wrapped": ["a"]}, "json")
+        await job.remove()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert again.data == ["a"]
+        assert decode_data(Raw(resp, queue_name).job(again.id)["data"]) == {"wrapped": ["a"]}

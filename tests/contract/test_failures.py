@@ -1,0 +1,276 @@
+"""Test failed attempts, failed jobs and the failure policy with workers."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glidemq_py
+from glidemq_py import (
+    AttemptHistory,
+    FailurePolicy,
+    FailureReason,
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    Maintenance,
+    UnrecoverableError,
+    Worker,
+)
+from tests.contract.api import Queue
+from tests.contract.observe import Raw
+from tests.server.worker_support import WorkerFor
+
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+R = FailureReason
+
+
+async def fail(job: Job):
+    if job.name == "slow":
+        await asyncio.sleep(60)
+    if job.name == "final":
+        raise UnrecoverableError("no")
+    raise ValueError(f"attempt {job.attempts_made + 1}")
+
+
+async def all_failed(queue: Queue, url: str, *names: str, **options: Any) -> list[Job]:
+    # Its turn to recover stalled jobs ends before the next worker starts.
+    async with Worker(queue.name, fail, url, concurrency=1, lock_duration=1_000, stalled_interval=1_000):
+        jobs = [await queue.add(name, **options) for name in names]
+        for job in jobs:
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+    return jobs
+
+
+async def test_attempts_of_a_job(url: str, queue: Queue):
+    (job,) = await all_failed(queue, url, "a", attempts=3)
+    found = await job.get_failed_attempts()
+    assert found == await queue.get_job_attempts(job.id)
+    assert [(each.number, each.reason, each.error) for each in found] == [
+        (1, R.EXPLICIT_FAIL, "attempt 1"), (2, R.EXPLICIT_FAIL, "attempt 2"),
+        (3, R.MAX_ATTEMPTS_EXCEEDED, "attempt 3"),
+    ]  # fmt: skip
+    assert all("ValueError: attempt" in each.traceback and "in fail" in each.traceback for each in found)
+    assert len({each.worker for each in found}) == 1
+    assert all((each.duration or 0) >= 0 and each.error_type == "ValueError" for each in found)
+    await job.retry()
+    assert await job.get_failed_attempts() == found
+
+
+async def test_reasons(url: str, queue: Queue):
+    await all_failed(queue, url, "final", attempts=3)
+    await all_failed(queue, url, "slow", timeout=20)
+    await all_failed(queue, url, "a")
+    assert {each.name: each.reason for each in await queue.get_failures()} == {
+        "final": R.EXPLICIT_FAIL, "slow": R.TIMEOUT, "a": R.MAX_ATTEMPTS_EXCEEDED,
+    }  # fmt: skip
+
+
+async def test_leases_are_recorded(queue: Queue):
+    job = await queue.add("a", attempts=2)
+    (lease,) = await queue.fetch()
+    await lease.fail(OSError("disk"))
+    (lease,) = await queue.fetch()
+    await lease.fail("again")
+    assert [(each.error, each.error_type) for each in await job.get_failed_attempts()] == [
+        ("disk", "OSError"), ("again", "Error"),
+    ]  # fmt: skip
+
+
+async def test_a_cancelled_job_has_not_failed(worker_for: WorkerFor, url: str, queue_name: str, raw: Raw):
+    started = asyncio.Event()
+
+    async def handle(job: Job):
+        if job.name == "active":
+            started.set()
+            await asyncio.Event().wait()
+        raise ValueError("no")
+
+    async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+        jobs = await queue.add_bulk([("waiting", 1), ("by a Node client", 1), ("by an older build", 1)])
+        for job in jobs:
+            assert await job.revoke() == "revoked"
+        _, peers, older = (f"job:{job.id}" for job in jobs)
+        raw.run("HDEL", peers, "failureReason", "failedAttempts")
+        raw.run("HSET", older, "failureReason", f"explicit_fail|{raw.run('HGET', older, 'finishedOn')}")
+        async with worker_for(handle, concurrency=1) as worker:
+            active, failed = await queue.add_bulk([("active", 1), ("failed", 1)])
+            await started.wait()
+            assert worker.cancel_job(active.id)
+            for job in (active, failed):
+                with pytest.raises(JobFailedError):
+                    await job.wait_until_finished()
+        cancelled = {job.id for job in (*jobs, active)}
+        await queue.set_failure_policy(retry_interval=timedelta(hours=1))
+        found = await queue.get_failures()
+        assert {each.job_id for each in found if each.reason is R.CANCELLED} == cancelled
+        assert [each.job_id for each in found if each.next_retry_at is not None] == [failed.id]
+        assert [each.data["originalJobId"] for each in await queue.get_dead_letter_jobs()] == [failed.id]
+        assert sum(point.count for point in (await queue.get_metrics("failed")).data) == 1
+        assert await queue.retry_failures() == 1
+        assert await queue.retry_jobs() == 0
+        assert {each.job_id for each in await queue.get_failures()} == cancelled
+        assert await queue.retry_failures(reason=R.CANCELLED) == len(cancelled)
+
+
+async def test_filters_and_changes(url: str, queue: Queue):
+    await all_failed(queue, url, "a", "b", "final", "a")
+    first, last = sorted(await queue.get_failures(name="a"), key=lambda each: each.failed_at)
+    assert (first.name, last.name, len(await queue.get_failures())) == ("a", "a", 4)
+    assert len(await queue.get_failures(reason=R.MAX_ATTEMPTS_EXCEEDED)) == 3
+    assert len(await queue.get_failures(reason=["explicit_fail", R.TIMEOUT], limit=1)) == 1
+    until = datetime.fromtimestamp(first.failed_at / 1000, UTC) - timedelta(minutes=1)
+    assert await queue.get_failures(until=until) == []
+    assert len(await queue.get_failures(since=until)) == 4
+    assert await queue.purge_failures(name="b") == 1
+    assert await queue.retry_failures(reason="explicit_fail") == 1
+    assert [each.name for each in await queue.get_failures()] == ["a", "a"]
+    stats = await queue.get_failure_stats()
+    assert (stats.kept, stats.total, stats.by_name) == (2, 4, {"a": 2, "b": 1, "final": 1})
+    assert stats.by_reason == {R.MAX_ATTEMPTS_EXCEEDED: 3, R.EXPLICIT_FAIL: 1}
+    assert stats.since is not None
+    assert (stats.oldest, stats.newest) == (first.failed_at, last.failed_at)
+    await queue.reset_failure_stats()
+    assert (await queue.get_failure_stats()).total == 0
+    assert await queue.purge_failures() == 2
+
+
+async def test_dead_letter_entry_has_the_attempts(url: str, queue_name: str):
+    async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+        await all_failed(queue, url, "a", attempts=2)
+        (entry,) = await queue.get_dead_letter_jobs()
+        assert [(each["number"], each["reason"]) for each in entry.data["failedAttempts"]] == [
+            (1, "explicit_fail"), (2, "max_attempts_exceeded"),
+        ]  # fmt: skip
+        assert await queue.remove_dead_letter_job(entry.id)
+
+
+async def test_settings(queue: Queue):
+    assert await queue.get_failure_policy() is None
+    await queue.set_failure_policy(retry_interval=timedelta(minutes=1), max_age=timedelta(days=7))
+    assert await queue.get_failure_policy() == FailurePolicy(60_000, 3, 7 * 86_400_000, None)
+    await queue.set_failure_policy(max_entries=5)
+    assert await queue.get_failure_policy() == FailurePolicy(None, None, None, 5)
+    await queue.remove_failure_policy()
+    assert await queue.get_failure_policy() is None
+    assert await queue.get_attempt_history() == AttemptHistory(20, 4_096, 65_536)
+    await queue.set_attempt_history(max_attempts=0)
+    assert (await queue.get_attempt_history()).max_attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("set_failure_policy", {"max_auto_retries": 7}),
+        ("set_failure_policy", {"max_auto_retries": 7, "max_age": 9_000}),
+        ("set_failure_policy", {"max_age": 5_000, "retry_interval": timedelta(seconds=5)}),
+        ("set_failure_policy", {"retry_interval": 999}), ("set_failure_policy", {"max_age": True}),
+        ("set_failure_policy", {"max_entries": 0}),
+        ("set_failure_policy", {"max_auto_retries": 7, "max_age": 60_000}),
+        ("set_attempt_history", {"max_attempts": 1_001}),
+        ("set_attempt_history", {"max_traceback": 500, "max_attempts": 0}),
+        ("set_attempt_history", {"max_bytes": 10_000, "max_attempts": 0}),
+        ("set_attempt_history", {"max_bytes": 4_096}), ("get_failures", {"reason": "failed"}),
+        ("get_failures", {"limit": 0}), ("get_failures", {"name": ""}), ("purge_failures", {"since": "now"}),
+        ("retry_failures", {"until": -1}), ("purge_failures", {"reason": []}),
+    ],
+)  # fmt: skip
+async def test_invalid_arguments_are_rejected(queue: Queue, method: str, options: Any):
+    with pytest.raises(GlideMQValidationError, match=next(iter(options))):
+        await getattr(queue, method)(**options)
+    with pytest.raises(GlideMQValidationError, match="at least one of"):
+        await queue.set_failure_policy()
+    with pytest.raises(GlideMQValidationError, match="before"):
+        await queue.get_failures(since=2, until=1)
+
+
+async def test_worker_executes_the_policy(url: str, queue: Queue, worker_for: WorkerFor):
+    done: asyncio.Queue[str] = asyncio.Queue()
+
+    async def finish(job: Job):
+        await done.put(job.id)
+
+    await queue.set_failure_policy(retry_interval=1_000)
+    (job,) = await all_failed(queue, url, "a")
+    async with worker_for(finish, lock_duration=1_000, stalled_interval=1_000):
+        assert await asyncio.wait_for(done.get(), 30) == job.id
+    assert len(await job.get_failed_attempts()) == 1
+
+
+@pytest.mark.slow
+async def test_worker_requeues_its_failed_jobs_on_time(queue: Queue, worker_for: WorkerFor):
+    starts = 0
+    done = asyncio.Event()
+
+    async def fail_twice(_: Job):
+        nonlocal starts
+        starts += 1
+        if starts < 3:
+            raise ValueError
+        done.set()
+
+    await queue.set_failure_policy(retry_interval=1_000)
+    async with worker_for(fail_twice):  # its next check is 30 seconds later
+        await queue.add("a")
+        await asyncio.wait_for(done.wait(), 20)
+
+
+async def test_starting_worker_requeues_jobs_that_are_due(queue: Queue, worker_for: WorkerFor):
+    ran = asyncio.Event()
+
+    async def finish(_: Job):
+        ran.set()
+
+    await queue.set_failure_policy(retry_interval=1_000)
+    async with worker_for(fail, log_failures=False):  # has the turn to check for 24 seconds
+        job = await queue.add("a")
+        with pytest.raises(JobFailedError):
+            await job.wait_until_finished()
+    async with worker_for(finish):
+        await asyncio.wait_for(ran.wait(), 15)
+
+
+@pytest.mark.exclude("partitioned", reason="a worker of several queues names their weights")
+@pytest.mark.slow
+async def test_worker_of_several_queues_executes_the_policy(url: str, queue_name: str):
+    ran: asyncio.Queue[str] = asyncio.Queue()
+
+    async def always_fail(job: Job):
+        await ran.put(job.queue_name)
+        raise ValueError
+
+    names = [queue_name, f"{queue_name}-second"]
+    async with Queue(names[1], url) as second:
+        await second.set_failure_policy(retry_interval=1_000)
+        async with Worker(names, always_fail, url):
+            await second.add("a")
+            for _ in range(2):
+                assert await asyncio.wait_for(ran.get(), 20) == second.name
+        await second.obliterate(force=True)
+
+
+async def test_maintenance_executes_the_policy(url: str, queue: Queue, queue_name: str):
+    async with glidemq_py.Queue(queue_name, url) as served:
+        (job,) = await all_failed(queue, url, "a")
+        await queue.set_failure_policy(retry_interval=1_000)
+        async with Maintenance([served], lock_duration=1_000, stalled_interval=1_000):
+            (lease,) = await queue.fetch(wait=30_000)
+            assert lease.id == job.id
+            await lease.complete()
+
+
+async def test_backup_contains_the_attempts(url: str, queue: Queue, queue_name: str, tmp_path: Path):
+    async with Queue(f"{queue_name}-copy", url) as copy:
+        await queue.set_failure_policy(retry_interval=60_000)
+        (job,) = await all_failed(queue, url, "a", attempts=2)
+        await queue.backup(tmp_path)
+        await copy.restore(tmp_path, source=queue_name)
+        assert await copy.get_job_attempts(job.id) == await job.get_failed_attempts()
+        assert await copy.get_failure_policy() == FailurePolicy(60_000, 3)
+        assert await copy.get_failures() == await queue.get_failures()
+        assert (await copy.get_failure_stats()).counts == {(R.MAX_ATTEMPTS_EXCEEDED, "a"): 1}
+        await copy.obliterate()

@@ -1,0 +1,476 @@
+"""Ranks: the order of ready jobs, and everything that moves, lists, counts or removes jobs."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    DeadLetterOptions,
+    FlowJob,
+    GlideMQValidationError,
+    Job,
+    JobState,
+    Worker,
+)
+from tests.contract.api import FlowProducer, Queue
+from tests.contract.observe import assert_order
+from tests.server.worker_support import WorkerFor, until, with_timeout
+
+RANKS = (1_000_000, 5_000, 2_048, 2_047, 3, 1, 0, -1, -70, -1_000_000)
+HOUR_MS = 3_600_000
+OWN = (70_000, -70_000)
+
+
+class Recorder:
+    def __init__(self):
+        self.jobs: list[Job] = []
+
+    @property
+    def begun(self) -> list[Any]:
+        return [job.data for job in self.jobs]
+
+    async def __call__(self, job: Job):
+        self.jobs.append(job)
+
+
+async def work_off(queue: Queue, url: Any, handler: Any, **options: Any):
+    async with Worker(queue.name, handler, url, **options) as worker:
+        await asyncio.wait_for(worker.drain(), 30)
+
+
+async def test_higher_ranks_run_first(url: Any, queue: Queue):
+    handler = Recorder()
+    for rank in reversed(RANKS):
+        job = await queue.add("n", [rank, 0], rank=rank)
+        assert job.rank == rank
+    await queue.add_bulk([("n", [rank, 1], {"rank": rank}) for rank in RANKS])
+    assert await queue.get_rank_counts() == dict.fromkeys(RANKS, 2)
+    counts = await queue.get_job_counts()
+    assert (counts.waiting, counts.prioritized) == (2, 2 * len(RANKS) - 2)
+    listed = await queue.get_jobs("prioritized", 0, 100)
+    assert_order(listed, [rank for rank in RANKS if rank for _ in range(2)], lambda job: job.rank)
+    await work_off(queue, url, handler)
+    assert_order(handler.jobs, [[rank, n] for rank in RANKS for n in range(2)])
+    assert_order(handler.jobs, [rank for rank in RANKS for _ in range(2)], lambda job: job.rank)
+    assert await queue.get_rank_counts() == {}
+
+
+@pytest.mark.parametrize("rank", [9_000, 5, -9])
+async def test_lifo_jobs_run_first_within_their_rank(url: Any, queue: Queue, rank: int):
+    handler = Recorder()
+    await queue.add_bulk([
+        ("n", "first", {"rank": rank}), ("n", "second", {"rank": rank}),
+        ("n", "older", {"rank": rank, "lifo": True}), ("n", "newest", {"rank": rank, "lifo": True}),
+        ("n", "above", {"rank": rank + 1}), ("n", "below", {"rank": rank - 1}),
+    ])  # fmt: skip
+    await queue.add("n", "late", rank=rank, lifo=True, delay=HOUR_MS)
+    (late,) = await queue.get_jobs("delayed", 0, 10)
+    assert late.rank == rank
+    await queue.promote(late.id)
+    await work_off(queue, url, handler)
+    assert handler.begun == ["above", "late", "newest", "older", "first", "second", "below"]
+
+
+async def test_priority_is_a_rank(url: Any, queue: Queue):
+    handler = Recorder()
+    await queue.add("n", "as rank", rank=2_043)
+    by_priority = await queue.add("n", "as priority", priority=5)
+    assert by_priority.rank == 2_043
+    read = await queue.get_jobs("prioritized", 0, 10)
+    assert [(job.priority, job.rank, job.opts) for job in read] == [(5, 2_043, {"priority": 5})] * 2
+    assert "ranks" not in await queue.get_features()
+    await queue.add("n", "higher", rank=2_044)
+    await work_off(queue, url, handler)
+    assert_order(handler.jobs, ["higher", "as rank", "as priority"])
+
+
+@pytest.mark.exclude("partitioned", reason="the order of ranks holds within a partition")
+@pytest.mark.parametrize("rank", [4_000, -4_000])
+async def test_delays_retries_and_changes(worker_for: WorkerFor, queue: Queue, rank: int):
+    ran: list[tuple[Any, int]] = []
+
+    async def handle(job: Job):
+        ran.append((job.data, job.attempts_made))
+        if job.data == "fails" and not job.attempts_made:
+            raise ValueError("once")
+
+    await queue.add("n", "fails", rank=rank, attempts=2, backoff=30)
+    due = await queue.add("n", "due", rank=rank, delay=50)
+    later = await queue.add("n", "later", rank=rank, delay=HOUR_MS)
+    assert (await queue.get_job_counts()).delayed == 2
+    assert [job.data for job in await queue.get_jobs("delayed", 0, 10)] == ["due", "later"]
+    async with worker_for(handle):
+        await due.wait_until_finished()
+        await later.change_delay(20)
+        await later.wait_until_finished()
+        while ("fails", 1) not in ran:
+            for job in await queue.get_jobs("delayed", 0, 10):
+                if job.data == "fails":
+                    await job.wait_until_finished()
+    assert sorted(ran) == [("due", 0), ("fails", 0), ("fails", 1), ("later", 0)]
+
+
+async def test_rank_can_be_changed(url: Any, queue: Queue):
+    handler = Recorder()
+    start = {"plain": 0, "priority": 10, "above": 3_000, "below": -3_000, "lifo": 0}
+    jobs = {
+        name: await queue.add("n", name, rank=rank or None, lifo=name == "lifo" or None) for name, rank in start.items()
+    }
+    late = await queue.add("n", "delayed", delay=HOUR_MS)
+    for rank in (-5, 2_000, 7_777, 0, 9_000):
+        for n, job in enumerate((*jobs.values(), late)):
+            await queue.change_rank(job.id, rank + n if rank else 0)
+            read = await queue.get_job(job.id)
+            assert read is not None
+            assert read.rank == (rank + n if rank else 0)
+            expected = JobState.DELAYED if job is late else JobState.PRIORITIZED if read.rank else JobState.WAITING
+            assert await read.get_state() is expected
+        counts = await queue.get_job_counts()
+        assert counts.waiting + counts.prioritized == len(jobs)
+        assert counts.delayed == 1
+        assert sum((await queue.get_rank_counts()).values()) == len(jobs)
+    await jobs["plain"].change_rank(9_500)
+    assert jobs["plain"].rank == 9_500
+    await jobs["above"].change_priority(1)
+    await queue.change_priority(jobs["below"].id, 0)
+    await late.promote()
+    await work_off(queue, url, handler)
+    assert_order(handler.jobs, ["plain", "delayed", "lifo", "priority", "above", "below"])
+
+
+@pytest.mark.parametrize("how", ["remove", "revoke", "drain", "drain delayed", "obliterate"])
+async def test_ranked_jobs_can_be_removed(url: Any, queue: Queue, how: str):
+    ready = [await queue.add("n", rank, rank=rank) for rank in (50_000, -50_000)]
+    stack = await queue.add("n", 5, rank=5, lifo=True)
+    late = await queue.add("n", 0, rank=50_000, delay=HOUR_MS)
+    for job in (*ready, stack, late):
+        if how == "remove":
+            await queue.remove(job.id)
+        elif how == "revoke":
+            assert await queue.revoke(job.id) == "revoked"
+    if how.startswith("drain"):
+        assert await queue.drain(delayed=how == "drain delayed") == (4 if how == "drain delayed" else 3)
+    elif how == "obliterate":
+        await queue.obliterate()
+    counts = await queue.get_job_counts()
+    assert (counts.prioritized, counts.delayed) == (0, 1 if how == "drain" else 0)
+    assert await queue.get_rank_counts() == {}
+
+
+async def test_ranked_job_wakes_an_idle_worker(worker_for: WorkerFor, queue: Queue):
+    handler = Recorder()
+    async with worker_for(handler):
+        for rank in (6_000, -6_000):
+            job = await queue.add("n", rank, rank=rank)
+            await asyncio.wait_for(job.wait_until_finished(), 2)
+    assert handler.begun == [6_000, -6_000]
+
+
+async def test_pause_groups_and_deduplication(url: Any, queue: Queue):
+    handler = Recorder()
+    await queue.pause()
+    await queue.add("n", "first", ordering="k", rank=5_000)
+    await queue.add("n", "second", ordering="k", rank=6_000)
+    old = await queue.add("n", "old", rank=4_000, deduplication={"id": "d", "mode": "debounce"})
+    new = await queue.add("n", "new", rank=4_000, deduplication={"id": "d", "mode": "debounce"})
+    assert await queue.get_job(old.id) is None
+    assert new.rank == 4_000
+    await queue.resume()
+    await work_off(queue, url, handler)
+    assert sorted(handler.begun) == ["first", "new", "second"]
+    assert handler.begun.index("first") < handler.begun.index("second")
+
+
+async def test_ranked_jobs_of_a_flow(url: Any, flows: FlowProducer, queue: Queue):
+    handler = Recorder()
+    children = [{"name": "n", "queue": queue.name, "data": rank, "options": {"rank": rank}} for rank in (-5, 4_000, 7)]
+    root = {"name": "n", "queue": queue.name, "data": "root", "options": {"rank": 9_000}, "children": children}
+    node = await flows.add(root)
+    assert (node.job.rank, [child.job.rank for child in node.children]) == (9_000, [-5, 4_000, 7])
+    await work_off(queue, url, handler)
+    assert handler.begun == [4_000, 7, -5, "root"]
+
+
+async def test_default_rank_is_replaced(queue: Queue, url: Any):
+    async with Queue(queue.name, url, default_job_options={"rank": 3_000}) as other:
+        assert (await other.add("n")).rank == 3_000
+        assert (await other.add("n", priority=3)).rank == 2_045
+        assert (await other.add("n", rank=-1)).rank == -1
+    await queue.drain()
+
+
+@pytest.mark.parametrize("options", [{"rank": 1_000_001}, {"rank": 1.5}, {"rank": 5, "priority": 0}, {"rank": True}])
+async def test_invalid_ranks_are_rejected(queue: Queue, options: Any):
+    with pytest.raises(GlideMQValidationError, match="rank"):
+        await queue.add("n", **options)
+    job = await queue.add("n")
+    with pytest.raises(GlideMQValidationError, match="rank"):
+        await job.change_rank(-1_000_001)
+
+
+async def ignore(job: Job):
+    """Complete the job."""
+
+
+async def fetched(queue: Queue) -> list[Job]:
+    """Fetch and complete all ready jobs; return them in the order of the fetch."""
+    leases = await queue.fetch(500)
+    if leases:
+        await queue.complete_leases([(lease, None) for lease in leases])
+    return [lease.job for lease in leases]
+
+
+# -- a model -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Modeled:
+    """A job as the documents describe its order. `lifo`: LIFO within its present rank."""
+
+    id: str
+    rank: int
+    lifo: bool
+    stored_lifo: bool
+    ready: bool
+    turn: int
+
+    @property
+    def key(self) -> tuple[int, bool, int]:
+        return -self.rank, not self.lifo, -self.turn if self.lifo else self.turn
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_order_is_that_of_a_model(queue: Queue, seed: int):
+    chance, jobs, turn = random.Random(seed), dict[str, Modeled](), 0
+    for _ in range(120):
+        turn += 1
+        action = chance.choice(("add", "add", "add", "rank", "rank", "priority", "promote", "delay", "remove"))
+        rank = chance.choice(RANKS)
+        if action == "add" or not jobs:
+            lifo, delay = chance.random() < 0.4, HOUR_MS if chance.random() < 0.3 else 0
+            job = await queue.add("n", rank=rank, lifo=lifo or None, delay=delay or None)
+            jobs[job.id] = Modeled(job.id, rank, lifo, lifo, not delay, turn)
+            continue
+        it = jobs[chance.choice(list(jobs))]
+        if action == "remove":
+            await queue.remove(it.id)
+            del jobs[it.id]
+        elif action == "promote" and not it.ready:
+            await queue.promote(it.id)
+            it.ready, it.turn = True, turn
+        elif action == "delay":
+            await queue.change_delay(it.id, HOUR_MS)
+            it.ready = False
+        elif action == "rank" and rank != it.rank:
+            await queue.change_rank(it.id, rank)
+            it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo
+        elif action == "priority" and 0 <= rank < 2_048 and rank != it.rank:
+            await queue.change_priority(it.id, 2_048 - rank if rank else 0)
+            it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo and not rank
+    ready = sorted((each for each in jobs.values() if each.ready), key=lambda each: each.key)
+    counts, per_rank = await queue.get_job_counts(), await queue.get_rank_counts()
+    assert (counts.waiting + counts.prioritized, counts.delayed) == (len(ready), len(jobs) - len(ready))
+    assert list(per_rank.items()) == [
+        (rank, sum(each.rank == rank for each in ready)) for rank in RANKS if any(each.rank == rank for each in ready)
+    ]
+    leases = await queue.fetch(500)
+    assert_order([lease.job for lease in leases], [each.id for each in ready], lambda job: job.id)
+    await queue.complete_leases([(lease, None) for lease in leases])
+    await queue.drain(delayed=True)
+    assert (await queue.get_job_counts()).delayed == 0
+
+
+# -- other features ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", OWN)
+async def test_released_lease_returns_to_its_rank(queue: Queue, rank: int):
+    await queue.add_bulk([("n", n, {"rank": rank}) for n in range(3)])
+    (first,) = await queue.fetch(1)
+    assert first.job.rank == rank
+    await first.release()
+    assert_order(await fetched(queue), [1, 2, 0])
+
+
+async def test_failed_job_is_requeued_to_its_rank(queue: Queue):
+    jobs = [await queue.add("n", rank, rank=rank) for rank in OWN]
+    for lease in await queue.fetch(10):
+        await lease.fail("no")
+    assert await queue.get_rank_counts() == {}
+    plain = await queue.add("n", 0)
+    await queue.retry_jobs()
+    assert await queue.get_rank_counts() == {OWN[0]: 1, 0: 1, OWN[1]: 1}
+    again = await queue.get_job(jobs[0].id)
+    assert again is not None
+    assert (again.rank, await again.get_state()) == (OWN[0], JobState.PRIORITIZED)
+    assert plain.rank == 0
+    assert_order(await fetched(queue), [OWN[0], 0, OWN[1]])
+
+
+async def test_suspended_job_resumes_in_its_rank(
+    queue: Queue,
+    worker_for: WorkerFor,
+):
+    ran: list[Job] = []
+
+    async def handle(job: Job):
+        ran.append(job)
+        if not job.signals:
+            job.suspend(reason="approval")
+
+    jobs = [await queue.add("n", rank=rank) for rank in OWN]
+    async with worker_for(handle):
+        await with_timeout(until(lambda: len(ran) == len(OWN)))
+        await queue.pause()  # not the worker, whose next fetch may be under way
+        for job in jobs:
+
+            async def is_suspended(job: Job = job) -> bool:
+                return await job.get_state() is JobState.SUSPENDED
+
+            async with asyncio.timeout(30):
+                while not await is_suspended():  # noqa: ASYNC110  the report has no event here
+                    await asyncio.sleep(0.01)
+        for job in reversed(jobs):
+            assert await queue.signal(job.id, "go")
+        assert await queue.get_rank_counts() == dict.fromkeys(OWN, 1)
+        await queue.resume()
+        for job in jobs:
+            await job.wait_until_finished()
+    attempts = [(rank, signals) for signals in (0, 1) for rank in OWN]
+    assert_order(ran, attempts, lambda job: (job.rank, len(job.signals)))
+
+
+async def test_flow_members_have_ranks(queue: Queue, flows: FlowProducer):
+    node = await flows.add(
+        FlowJob("parent", queue.name, "parent", {"rank": OWN[0]}, [
+            FlowJob("child", queue.name, rank, {"rank": rank}) for rank in reversed(OWN)
+        ])
+    )  # fmt: skip
+    assert node.job.rank == OWN[0]
+    await queue.add("n", "plain")
+    assert_order(await fetched(queue), [OWN[0], "plain", OWN[1]])
+    await queue.add("n", "plain")
+    assert_order(await fetched(queue), ["parent", "plain"])
+
+
+async def test_members_of_a_flow_in_two_queues_have_ranks(queue: Queue, url: str, flows: FlowProducer):
+    name = f"{queue.name}-2"
+    async with Queue(name, url) as other:
+        children = [FlowJob("child", name, rank, {"rank": rank}) for rank in reversed(OWN)]
+        await flows.add(FlowJob("parent", queue.name, "parent", {"rank": OWN[1]}, children))
+        assert await other.get_rank_counts() == dict.fromkeys(OWN, 1)
+        assert await queue.get_rank_counts() == {}
+        async with Worker(name, ignore, url) as worker:
+            await asyncio.wait_for(worker.drain(), 30)
+
+            async def is_released() -> bool:
+                return await queue.get_rank_counts() == {OWN[1]: 1}
+
+            async with asyncio.timeout(30):
+                while not await is_released():  # noqa: ASYNC110  it is in another queue
+                    await asyncio.sleep(0.01)
+        await queue.add("n", "plain")
+        assert_order(await fetched(queue), ["plain", "parent"])
+        await other.obliterate(force=True)
+
+
+@pytest.mark.parametrize("rank", OWN)
+async def test_template_of_a_scheduler_has_a_rank(queue: Queue, worker_for: WorkerFor, rank: int):
+    ranks: list[int] = []
+
+    async def handle(job: Job):
+        ranks.append(job.rank)
+
+    template = {"name": "n", "options": {"rank": rank}}
+    await queue.upsert_job_scheduler("tick", every=1_000, limit=1, immediately=True, template=template)
+    async with worker_for(handle):
+        await with_timeout(until(lambda: ranks))
+    assert ranks == [rank]
+    await queue.remove_job_scheduler("tick")
+
+
+async def test_search_finds_ranked_jobs(queue: Queue):
+    added = [await queue.add("wanted", rank, rank=rank) for rank in OWN]
+    added.append(await queue.add("wanted", "late", rank=OWN[0], delay=HOUR_MS))
+    await queue.add("other", rank=OWN[0])
+    found = await queue.search_jobs(name="wanted")
+    assert sorted(job.id for job in found) == sorted(job.id for job in added)
+    assert {job.rank for job in found} == set(OWN)
+    await queue.drain(delayed=True)
+
+
+async def test_limits_hold_for_ranked_jobs(
+    parts: int,
+    queue: Queue,
+    worker_for: WorkerFor,
+):
+    await queue.add_bulk([("n", n, {"rank": rank}) for rank in OWN for n in range(10)])
+    await queue.set_global_concurrency(2 * parts)
+    running = peak = ended = 0
+
+    async def handle(job: Job):
+        nonlocal running, peak, ended
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0)
+        running -= 1
+        ended += 1
+
+    async with worker_for(handle, concurrency=10) as worker:
+        await asyncio.wait_for(worker.drain(), 30)
+    assert (peak, ended) == (2, 20)
+    await queue.set_global_concurrency(0)
+    await queue.set_global_rate_limit(3 * parts, HOUR_MS)
+    await queue.add_bulk([("n", n, {"rank": OWN[0]}) for n in range(10)])
+    assert len(await queue.fetch(10)) == 3
+    await queue.remove_global_rate_limit()
+
+
+async def test_dead_letter_entry_is_replayed_to_its_rank(queue: Queue, worker_for: WorkerFor, url: str):
+    async def handle(job: Job):
+        raise ValueError("always")
+
+    name = f"{queue.name}-dead"
+    async with Queue(name, url) as dead:
+        job = await queue.add("n", "data", rank=OWN[1])
+        async with worker_for(handle, dead_letter_queue=DeadLetterOptions(name)) as worker:
+            await asyncio.wait_for(worker.drain(), 30)
+
+            async def arrived() -> list[Any]:
+                return list(await queue.get_dead_letter_jobs())
+
+            async with asyncio.timeout(30):
+                while not (entries := await arrived()):  # noqa: ASYNC110  it is in another queue
+                    await asyncio.sleep(0.01)
+        await queue.replay_dead_letter_job(entries[0].id)
+        assert await queue.get_rank_counts() == {OWN[1]: 1}
+        assert job.rank == OWN[1]
+        await queue.drain()
+        await dead.obliterate(force=True)
+
+
+@pytest.mark.parametrize("rank", OWN)
+async def test_step_and_delay_return_to_the_rank(queue: Queue, worker_for: WorkerFor, rank: int):
+    ran: Any = []
+
+    async def handle(job: Job):
+        ran.append((job.data, job.rank))
+        if job.data == "first":
+            job.move_to_delayed(20, data="second")
+
+    job = await queue.add("n", "first", rank=rank)
+    async with worker_for(handle):
+        await job.wait_until_finished()
+    assert ran == [("first", rank), ("second", rank)]
+
+
+async def test_only_ranks_beside_the_priorities_are_a_feature(queue: Queue):
+    """Builds that do not know it refuse the queue: see test_features.py."""
+    await queue.add("n", rank=5)
+    await queue.add("n", priority=5)
+    assert "ranks" not in await queue.get_features()
+    await queue.add("n", rank=5_000)
+    assert "ranks" in await queue.get_features()

@@ -1,0 +1,280 @@
+"""Tasks on a real server: routing by name, typed arguments and results, and jobs that no worker here can run."""
+
+import base64
+import json
+import pickle
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pydantic
+import pytest
+
+from glidemq_py import (
+    ClosedError,
+    GlideMQError,
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    SerializationError,
+    WaitTimeoutError,
+    Worker,
+    current_job,
+)
+from tests.contract.api import Queue
+from tests.contract.observe import Raw
+from tests.server.worker_support import EventRecorder, WorkerFor, with_timeout
+from tests.test_examples import EXAMPLES, assert_in_order, run
+
+
+@dataclass
+class Image:
+    path: str
+    made: datetime
+
+
+class Receipt(pydantic.BaseModel):
+    number: int
+    to: str
+
+
+MADE = datetime(2025, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+async def worker(url: Any, queue_name: str) -> AsyncIterator[Worker]:
+    """Not started."""
+    worker = Worker(queue_name, connection=url, concurrency=10)
+    yield worker
+    await worker.close()
+
+
+async def test_async_and_plain_functions_side_by_side(worker: Worker) -> None:
+    here = threading.get_ident()
+
+    @worker.task("welcome")
+    async def welcome(to: str, times: int = 1) -> Receipt:
+        assert threading.get_ident() == here
+        return Receipt(number=times, to=to)
+
+    @worker.task
+    def older(job: Job, /, image: Image) -> Image:
+        assert threading.get_ident() != here
+        running = current_job()
+        assert running is not None
+        assert running.id == job.id
+        return Image(image.path + job.id, image.made.replace(year=2000))
+
+    async with worker:
+        assert await welcome.add_and_wait("ada", times=2) == Receipt(number=2, to="ada")
+        job = await older.options(job_id="x").add(Image("a", MADE))
+        assert job.data == {"image": Image("a", MADE)}
+        assert await job.wait_until_finished() == Image("ax", datetime(2000, 1, 2, tzinfo=UTC))
+
+
+async def test_jobs_of_other_producers(worker: Worker) -> None:
+    @worker.task
+    async def total(numbers: tuple[float, ...], title: str = "total") -> str:
+        return f"{title}: {sum(numbers)}"
+
+    async with worker:
+        assert await worker.queue.add_and_wait("total", {"numbers": [1, 2]}) == "total: 3.0"
+
+
+async def test_results_that_json_lacks(worker: Worker) -> None:
+    @worker.task
+    async def digest(text: bytes) -> bytes:
+        return text[::-1]
+
+    @worker.task
+    def letters(text: str) -> set[str]:
+        return set(text)
+
+    async with worker:
+        assert await digest.add_and_wait(b"\x00\xff") == b"\xff\x00"
+        assert await letters.add_and_wait("abba") == {"a", "b"}
+
+
+async def test_bulk(worker: Worker) -> None:
+    @worker.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @worker.task
+    async def negate(n: int) -> int:
+        return -n
+
+    async with worker:
+        jobs = await double.add_bulk(double.spec(n) for n in range(20))
+        assert [await job.wait_until_finished() for job in jobs] == [2 * n for n in range(20)]
+        mixed = await worker.queue.add_bulk([double.spec(1), negate.spec(1), ("negate", {"n": 2})])
+        assert [await job.wait_until_finished() for job in mixed] == [2, -1, -2]
+
+
+async def test_a_handler_takes_the_other_names(worker_for: WorkerFor, url: Any, queue_name: str) -> None:
+    async def rest(job: Job) -> str:
+        return f"rest: {job.name}"
+
+    worker = worker_for(rest, concurrency=2)
+
+    @worker.task
+    def known() -> str:
+        return "known"
+
+    async with worker, Queue(queue_name, url) as queue:
+        assert await queue.add_and_wait("known") == "known"
+        assert await queue.add_and_wait("unknown") == "rest: unknown"
+
+
+async def test_unknown_task_name_fails(worker: Worker) -> None:
+    @worker.task
+    async def known() -> None: ...
+
+    async with worker:
+        with pytest.raises(JobFailedError, match="this worker has no handler for jobs named 'new'") as caught:
+            await worker.queue.add_and_wait("new")
+        assert caught.value.failed_type == "HandlerError"
+        # Its slot is free again, and the worker lives on.
+        await known.add_and_wait()
+        assert worker.active_count == 0
+
+
+async def test_later_attempt_runs_on_a_worker_with_the_task(
+    worker: Worker, url: Any, queue: Queue, queue_name: str
+) -> None:
+    @worker.task
+    async def old() -> None: ...
+
+    recorded = EventRecorder(worker)
+    async with worker:
+        job = await queue.add("new", attempts=2, backoff=50)
+        await recorded.wait("retrying")
+
+    newer = Worker(queue_name, connection=url)
+
+    @newer.task
+    async def new(job: Job, /) -> int:
+        return job.attempts_made
+
+    async with newer:
+        assert await job.wait_until_finished() == 1
+
+
+async def test_data_that_does_not_fit_is_not_retried(worker: Worker) -> None:
+    ran = False
+
+    @worker.task
+    async def welcome(to: str) -> None:
+        nonlocal ran
+        ran = True
+
+    async with worker:
+        with pytest.raises(JobFailedError, match="task 'welcome': to = 5: Expected `str`, got `int`") as caught:
+            await worker.queue.add_and_wait("welcome", {"to": 5}, attempts=5)
+        failed = await worker.queue.get_job(caught.value.job_id)
+    assert failed is not None
+    assert (failed.attempts_made, failed.failed_type, ran) == (1, "JobDataError", False)
+
+
+async def test_result_of_another_type_than_annotated(worker: Worker) -> None:
+    @worker.task
+    async def liar() -> int:
+        return "five"  # type: ignore[return-value]
+
+    async with worker:
+        with pytest.raises(SerializationError, match="'result of task liar' = 'five': Expected `int`, got `str`"):
+            await liar.add_and_wait()
+
+
+async def test_producers_need_no_running_worker(worker: Worker) -> None:
+    @worker.task
+    async def later(n: int) -> int:
+        return n
+
+    with pytest.raises(WaitTimeoutError):
+        await later.options(wait_timeout=10).add_and_wait(1)
+    async with worker.queue as queue:
+        await later.add(2)
+        assert (await queue.get_job_counts()).waiting == 2
+    # Closed by its user, and created again when needed.
+    assert worker.queue is not queue
+    await later.add(3)
+    await worker.close()
+    with pytest.raises(ClosedError):
+        await later.add(4)
+
+
+async def test_tasks_come_before_the_start(worker: Worker) -> None:
+    with pytest.raises(GlideMQValidationError, match="neither a handler nor tasks"):
+        await worker.start()
+
+    @worker.task
+    async def first() -> None: ...
+
+    async with worker:
+        with pytest.raises(GlideMQError, match="'second' must be registered before the worker starts"):
+            worker.task("second")(first)
+
+
+class Pickled:
+    """A serializer whose values come back as they were."""
+
+    def serialize(self, value: Any, /) -> str:
+        return base64.b64encode(pickle.dumps(value)).decode()
+
+    def deserialize(self, text: str, /) -> Any:
+        return pickle.loads(base64.b64decode(text))
+
+
+async def test_with_a_serializer_that_keeps_types(url: Any, queue_name: str) -> None:
+    worker = Worker(queue_name, connection=url, serializer=Pickled())
+
+    @worker.task
+    def same(image: Image, number: complex, names: set[str]) -> Any:
+        return image, number, names
+
+    async with worker:
+        given = (Image("a", MADE), 1j, {"x"})
+        assert await same.add_and_wait(*given) == given
+
+
+@pytest.mark.slow
+def test_the_example() -> None:
+    output = run(EXAMPLES / "typed_tasks.py")
+    assert_in_order(
+        output,
+        [
+            r"called: Receipt\(to='ada@example\.org', sent=1, at=datetime\.datetime\(",
+            r"sent: Receipt\(to='bob@example\.org', sent=2, at=datetime\.datetime\(",
+            r"thumbnails: \['cat-80\.png', 'dog-80\.png'\]",
+            r"refused: task 'welcome': missing a required argument: 'to'",
+            r"failed: JobDataError: task 'welcome': to = 5: Expected `str`, got `int`",
+        ],
+    )
+
+
+async def test_time_outs_and_cancellation_reach_tasks(worker: Worker) -> None:
+    started = threading.Event()
+
+    @worker.task
+    def blocked(job: Job, /) -> None:
+        started.set()
+        job.cancelled.wait(30)
+
+    async with worker:
+        with pytest.raises(JobFailedError, match="timeout of 50 ms"):
+            await with_timeout(blocked.options(timeout=50).add_and_wait())
+    assert started.is_set()
+
+
+async def test_wire_form(worker: Worker, raw: Raw) -> None:
+    @worker.task("older", attempts=2)
+    def older(image: Image, by: int = 1, sizes: frozenset[int] = frozenset()) -> None: ...
+
+    job = await older.options(priority=3).add(Image("a", MADE), sizes=frozenset({5}))
+    stored = raw.job(job.id)
+    assert stored["name"] == "older"
+    assert json.loads(stored["data"]) == {"image": {"path": "a", "made": "2025-01-02T00:00:00+00:00"}, "sizes": [5]}
+    assert json.loads(stored["opts"]) == {"priority": 3, "attempts": 2}

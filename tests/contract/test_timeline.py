@@ -1,0 +1,69 @@
+"""Test timelines with workers."""
+
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import GlideMQValidationError, Job, TimelineSetting
+from tests.contract.api import Queue
+from tests.server.worker_support import WorkerFor
+
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+
+async def fail_once(job: Job):
+    if not job.attempts_made:
+        raise ValueError("first attempt")
+
+
+async def test_from_add_to_end(queue: Queue, worker_for: WorkerFor):
+    await queue.set_timeline(max_entries=20)
+    assert await queue.get_timeline_setting() == TimelineSetting(1.0, 20)
+    job = await queue.add("a", attempts=2, delay=1)
+    async with worker_for(fail_once):
+        await job.wait_until_finished()
+    found = await job.get_timeline()
+    assert [entry.state.value for entry in found] == [
+        "delayed", "waiting", "active", "delayed", "waiting", "active", "completed",
+    ]  # fmt: skip
+    assert [entry.worker != "" for entry in found] == [False, False, True, True, False, True, True]
+    assert len({entry.worker for entry in found}) == 2
+    times = [entry.at for entry in found]
+    assert times == sorted(times)
+    finished = await queue.get_job(job.id)
+    assert finished is not None
+    assert (times[0], times[-1]) == (finished.timestamp, finished.finished_on)
+    assert await queue.get_timeline_setting() == TimelineSetting(1.0, 20)
+
+
+async def test_off(queue: Queue):
+    assert await queue.get_timeline_setting() == TimelineSetting()
+    await queue.set_timeline(0.5)
+    assert (await queue.get_timeline_setting()).sample == 0.5
+    await queue.set_timeline(0)
+    assert await queue.get_timeline_setting() == TimelineSetting()
+    job = await queue.add("a")
+    assert await job.get_timeline() == await queue.get_job_timeline(job.id) == []
+    assert await queue.get_job_timeline("none") == []
+
+
+async def test_invalid_arguments(queue: Queue):
+    for sample in (-0.1, 1.5, True, "all", float("nan")):
+        with pytest.raises(GlideMQValidationError, match=r"sample.*must be a number from 0 to 1"):
+            await queue.set_timeline(sample)  # type: ignore[arg-type]
+    with pytest.raises(GlideMQValidationError, match="max_entries"):
+        await queue.set_timeline(max_entries=0)
+    with pytest.raises(GlideMQValidationError, match="'max_entries' = 7: requires a 'sample' > 0"):
+        await queue.set_timeline(0, max_entries=7)
+
+
+async def test_backup_keeps_timelines(queue: Queue, tmp_path: Path):
+    await queue.set_timeline()
+    job = await queue.add("a")
+    found = await job.get_timeline()
+    await queue.backup(tmp_path / "backup")
+    await queue.obliterate(force=True)
+    assert await queue.get_job_timeline(job.id) == []
+    await queue.restore(tmp_path / "backup")
+    assert await queue.get_job_timeline(job.id) == found
+    assert (await queue.get_timeline_setting()).sample == 1.0

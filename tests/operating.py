@@ -1,0 +1,66 @@
+"""What the command line, the dashboard and their tests have in common: the operator, his actions and bulk changes."""
+
+from glidemq_py._operate import job_actions, newest
+from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
+from glidemq_py._operate.actions import (
+    MANY_ACTIONS,
+    CancelJobs,
+    CleanQueue,
+    DrainQueue,
+    JobsAction,
+    ManyAction,
+    PauseQueue,
+    PromoteJobs,
+    PurgeFailures,
+    RemoveJobs,
+    ReplayDeadLetters,
+    RetryFailures,
+    RetryJobs,
+    count,
+    perform,
+)
+from glidemq_py._operate.broadcasts import BroadcastActionError
+from glidemq_py._operate.bulk import cancel_bulk, create_bulk, list_bulks, perform_bulk, read_bulk
+from glidemq_py._operate.failure_groups import HOURS, group_failures, shape_of
+from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.partitions import Layouts, by_partition
+from glidemq_py._operate.roles import ROLES
+from glidemq_py._operate.snapshots import FlowNode
+
+__all__ = [
+    "HOURS",
+    "MANY_ACTIONS",
+    "READ_ONLY",
+    "ROLES",
+    "Access",
+    "AccessDeniedError",
+    "BroadcastActionError",
+    "CancelJobs",
+    "CleanQueue",
+    "DrainQueue",
+    "FlowNode",
+    "JobFilter",
+    "JobsAction",
+    "Layouts",
+    "ManyAction",
+    "Operator",
+    "PauseQueue",
+    "PromoteJobs",
+    "PurgeFailures",
+    "RemoveJobs",
+    "ReplayDeadLetters",
+    "RetryFailures",
+    "RetryJobs",
+    "by_partition",
+    "cancel_bulk",
+    "count",
+    "create_bulk",
+    "group_failures",
+    "job_actions",
+    "list_bulks",
+    "newest",
+    "perform",
+    "perform_bulk",
+    "read_bulk",
+    "shape_of",
+]  # fmt: skip

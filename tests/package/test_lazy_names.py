@@ -1,0 +1,85 @@
+"""Public names that are imported on first use: the table that Python reads and the imports that type checkers read."""
+
+import ast
+import importlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import glidemq_py
+from glidemq_py import sync, testing
+
+PACKAGES = [glidemq_py, sync, testing]
+
+
+def tables(module: ModuleType) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, str]]]:
+    """Return, per public name, its module and its name there: for type checkers, and for Python."""
+    typed: dict[str, tuple[str, str]] = {}
+    read: dict[str, tuple[str, str]] = {}
+    assert module.__file__ is not None
+    for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for found in node.body:
+                assert isinstance(found, ast.ImportFrom)
+                assert found.module is not None
+                for alias in found.names:
+                    typed[alias.asname or alias.name] = (found.module, alias.name)
+            (assignment,) = node.orelse
+            assert isinstance(assignment, ast.Assign)
+            assert isinstance(assignment.value, ast.Call)
+            for source, names in ast.literal_eval(assignment.value.args[1]).items():
+                for each in names:
+                    name, _, public = each.partition(" as ")
+                    read[public or name] = (source, name)
+    return typed, read
+
+
+@pytest.mark.parametrize("module", PACKAGES, ids=lambda module: module.__name__)
+def test_python_and_type_checkers_read_the_same_names(module: ModuleType):
+    typed, read = tables(module)
+    assert read
+    assert typed == read
+    assert set(read) <= set(module.__all__)
+
+
+@pytest.mark.parametrize("module", PACKAGES, ids=lambda module: module.__name__)
+def test_each_name_is_the_object_of_its_module(module: ModuleType):
+    for public, (source, name) in tables(module)[1].items():
+        assert getattr(module, public) is getattr(importlib.import_module(source), name)
+        assert vars(module)[public] is getattr(module, public)  # found without `__getattr__` from now on
+
+
+@pytest.mark.parametrize("module", PACKAGES, ids=lambda module: module.__name__)
+def test_dir_lists_all_public_names_and_no_helper(module: ModuleType):
+    assert set(module.__all__) <= set(dir(module))
+    assert [name for name in dir(module) if not name.startswith("_") and name not in module.__all__
+            and not isinstance(getattr(module, name), ModuleType)] == []  # fmt: skip
+
+
+def test_unknown_name_raises_attribute_error():
+    module: Any = glidemq_py
+    with pytest.raises(AttributeError, match=r"^module 'glidemq_py' has no attribute 'Qeue'$"):
+        module.Qeue  # noqa: B018
+    with pytest.raises(ImportError, match=r"^cannot import name 'Qeue' from 'glidemq_py'"):
+        exec("from glidemq_py import Qeue")
+
+
+@pytest.mark.slow
+def test_a_fresh_process_has_submodules_star_import_and_pickles():
+    """As with plain imports: `glidemq_py.errors` without an import of its own, `import *`, pickles of classes."""
+    program = (
+        "import pickle, sys, glidemq_py\n"
+        "assert glidemq_py.errors.GlideMQError is glidemq_py.GlideMQError\n"
+        "assert glidemq_py.telemetry.set_tracer is glidemq_py.set_tracer\n"
+        "assert pickle.loads(bytes.fromhex(sys.argv[1])) == glidemq_py.Backoff('fixed', 10)\n"
+        "from glidemq_py import *\n"
+        "assert Queue is glidemq_py.Queue and Job.__module__ == 'glidemq_py._job.job'\n"
+    )
+    given = pickle.dumps(glidemq_py.Backoff("fixed", 10)).hex()
+    done = subprocess.run([sys.executable, "-c", program, given], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
