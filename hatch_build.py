@@ -1,9 +1,11 @@
-"""The build hook of hatchling: the README of a package, whose links work outside the repository."""
+"""The build hooks of hatchling: the README of a package, whose links work outside the repository; blocking classes."""
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 RELATIVE_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
@@ -18,3 +20,11 @@ class ReadmeHook(MetadataHookInterface):
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         absolute = RELATIVE_LINK.sub(lambda link: f"]({base}/{link[1]})", text)
         metadata["readme"] = {"content-type": "text/markdown", "text": absolute}
+
+
+class BlockingClassesHook(BuildHookInterface[Any]):
+    """Writes the blocking classes before a wheel, an sdist or an editable install is built."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write the files of tools/generate_sync.py; `artifacts` in pyproject.toml adds them to the package."""
+        runpy.run_path(str(Path(self.root) / "tools" / "generate_sync.py"))["write_twins"]()

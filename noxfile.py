@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -369,9 +370,10 @@ SESSIONS = (
 
 
 def _register() -> None:
-    """Register the sessions with nox."""
+    """Register the sessions with nox, and write the blocking classes of the current sources."""
     import nox
 
+    runpy.run_path(str(ROOT / "tools" / "generate_sync.py"))["write_twins"]()
     nox.needs_version = NOX.removeprefix("nox")
     nox.options.default_venv_backend = "venv"
     nox.options.reuse_venv = "yes"

@@ -125,9 +125,9 @@ if TYPE_CHECKING:
     from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
     from glidemq_py._features.usage.summaries import get_usage_summary
     from glidemq_py._features.vectors.options import VectorField, VectorMatch
-    from glidemq_py._job.blocking import BlockingJob
     from glidemq_py._job.current import current_job
     from glidemq_py._job.job import Job
+    from glidemq_py._job.job_twin import BlockingJob
     from glidemq_py._maintenance.queues import Maintenance
     from glidemq_py._partitions.layout import QueuePartitions
     from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
@@ -202,7 +202,7 @@ else:
             "glidemq_py._api.queue_names": ("list_queues",),
             "glidemq_py._features.usage.summaries": ("get_usage_summary",),
             "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
-            "glidemq_py._job.blocking": ("BlockingJob",),
+            "glidemq_py._job.job_twin": ("BlockingJob",),
             "glidemq_py._job.current": ("current_job",),
             "glidemq_py._job.job": ("Job",),
             "glidemq_py._maintenance.queues": ("Maintenance",),

@@ -14,6 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tools.generate_sync import write_twins
+
+write_twins()  # before the package is imported
+
+# ruff: noqa: E402
 from glidemq_py import Queue
 from glidemq_py._client.embedded import ConfigValue
 from glidemq_py.errors import EmbeddedServerError

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 
 from glidemq_py._api.bulk import added_job
 from glidemq_py._client.connect import Connection, check_connection, open_transport
-from glidemq_py._client.loop_transport import LoopConnection
+from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
@@ -86,6 +86,9 @@ class FlowProducer(AsyncOnly):
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    options: QueueOptions
+    """Options of the flow producer."""
+
     @known_arguments("queue")
     def __init__(
         self,
@@ -105,7 +108,7 @@ class FlowProducer(AsyncOnly):
         )
         self._durable = parse_durable(durable)
         self._connection = connection
-        self._transport = self._runtime.transport("flow producer", self._open_here)
+        self._transport = LoopTransport("flow producer", self._open_here, self._runtime)
         self._links: dict[str, QueueLink] = {}
         self._references = References(self._transport, prefix)
         self._places = FlowPlaces(self._references, self._link)

@@ -21,7 +21,7 @@ from glidemq_py._api.bulk import AddCoalescer, AddTransport, added_job
 from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._client.connect import Connection, check_connection, open_transport
-from glidemq_py._client.loop_transport import LoopConnection, LoopPart
+from glidemq_py._client.loop_transport import LoopConnection, LoopPart, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
@@ -147,6 +147,11 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    name: str
+    """Name of the queue."""
+    options: QueueOptions
+    """Options of the queue."""
+
     @known_arguments("queue")
     def __init__(
         self,
@@ -176,7 +181,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
         self._connection = connection
-        self._transport = self._runtime.transport(f"queue {name!r}", self._open_here)
+        self._transport = LoopTransport(f"queue {name!r}", self._open_here, self._runtime)
         self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
         self._wanted_partitions = None if partitions is None else check_int("partitions", partitions, 1, MAX_PARTITIONS)

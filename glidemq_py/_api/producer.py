@@ -60,6 +60,9 @@ class Producer(AsyncOnly, Generic[DataT]):
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    name: str
+    """Name of the queue."""
+
     @known_arguments("queue")
     def __init__(
         self,

@@ -76,6 +76,9 @@ class QueueEvents(AsyncOnly):
         GlideMQValidationError: If a name or id is invalid.
     """
 
+    name: str
+    """Name of the queue."""
+
     @known_arguments("queue")
     def __init__(
         self,

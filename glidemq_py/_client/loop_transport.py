@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Protocol, TypeVar, cast
 
 from glidemq_py._client.failures import Interruptions
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import call_in_child, keep, new_lock
@@ -110,7 +111,6 @@ if hasattr(os, "register_at_fork"):
 
 _log = get_logger(__name__)
 
-_current_loop = asyncio._get_running_loop
 _OTHER_LOOP_S = 10.0
 """Longest wait of `close` for the loop of another thread to close its connection, seconds."""
 
@@ -170,17 +170,29 @@ class LoopConnection:
             self.transport.abandon()
 
 
+async def next_of(items: AsyncIterator[Any], end: Any) -> Any:
+    """Return the next item; ``end`` after the last."""
+    try:
+        return await items.__anext__()
+    except StopAsyncIteration:
+        return end
+
+
 class LoopTransport:
     """A `Transport` with one connection per event loop.
 
     Args:
         owner: the object that uses it, for error messages: ``queue 'emails'``.
         open_: opens the connection of the running loop and sets `LoopConnection.transport`.
+        runtime: where the calls run.
     """
 
-    def __init__(self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]]) -> None:
+    def __init__(
+        self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]], runtime: Runtime = ASYNC_RUNTIME
+    ) -> None:
         self._owner = owner
         self._open = open_
+        self._there, self._current_loop = runtime.there, runtime.current_loop
         self._connections: dict[object, LoopConnection] = {}
         self._last: LoopConnection | None = None
         self._closed = False
@@ -199,7 +211,7 @@ class LoopTransport:
         return None if self._last is None else getattr(self._last.transport, "config", None)
 
     async def connected(self) -> LoopConnection:
-        """Return the connection of the running loop; open it on first use.
+        """Return the connection of the loop in which calls run; open it on first use.
 
         Raises:
             ClosedError: if this transport is closed.
@@ -207,13 +219,13 @@ class LoopTransport:
             GlideMQConnectionError: if the server cannot be reached.
         """
         last = self._last
-        if last is not None and last.loop is _current_loop():
+        if last is not None and last.loop is self._current_loop():
             return last
-        return await self._connect()
+        return await self._there(self._connect())
 
     async def _connect(self) -> LoopConnection:
         self._check_open()
-        loop = _current_loop()
+        loop = asyncio._get_running_loop()
         if loop is None or loop in _loops_of_parent:
             raise EventLoopError(
                 self._owner, "the process was forked inside a running event loop, which the child cannot use",
@@ -247,22 +259,22 @@ class LoopTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        return await (await self.here()).call(call)
+        return await self._there((await self.here()).call(call))
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
-        return await (await self.here()).command(*args)
+        return await self._there((await self.here()).command(*args))
 
     async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
-        return await (await self.here()).send_reads(key, commands)
+        return await self._there((await self.here()).send_reads(key, commands))
 
     async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """See `Transport.call_all`."""
-        return await (await self.here()).call_all(calls)
+        return await self._there((await self.here()).call_all(calls))
 
     async def here(self) -> Transport:
-        """Return the transport of the running loop."""
+        """Return the transport of the loop in which calls run."""
         transport = (await self.connected()).transport
         assert transport is not None
         return transport
@@ -280,11 +292,12 @@ class LoopTransport:
         self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
     ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
-        return await (await self.here()).call_before(call, waits, block, grace)
+        return await self._there((await self.here()).call_before(call, waits, block, grace))
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
-        async for keys in (await self.here()).scan(pattern):
+        pages = (await self.here()).scan(pattern)
+        while (keys := await self._there(next_of(pages, None))) is not None:
             yield keys
 
     async def dedicated(self) -> Transport:
@@ -315,7 +328,11 @@ class LoopTransport:
 
     async def disconnect(self) -> None:
         """Close the connections as `close`, but let the next call in a loop open one again."""
-        here = _current_loop()
+        with contextlib.suppress(ClosedError):  # the interpreter ends, and with it the portal
+            await self._there(self._disconnect())
+
+    async def _disconnect(self) -> None:
+        here = asyncio._get_running_loop()
         closing, self._connections = self._connections, {}
         self._last = None  # last: before the swap, another thread may set it again
         try:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._client.connect import BlockingConnection, open_transport
 from glidemq_py._client.loop_thread import Entry, ProcessThread, Work
-from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
+from glidemq_py._client.loop_transport import LoopConnection, LoopTransport, next_of
 from glidemq_py._client.runtime import Background, Runtime
 from glidemq_py._core.calls import Call
 from glidemq_py.errors import ClosedError, EventLoopError
@@ -76,60 +76,12 @@ def iterate(items: AsyncIterator[Any], make: Callable[[Any], T]) -> Iterator[T]:
     """Iterate over an async iterator as `drive`; ``make`` is applied to each item."""
     nothing: Any = object()
     try:
-        while (item := drive(_next(items, nothing))) is not nothing:
+        while (item := drive(next_of(items, nothing))) is not nothing:
             yield make(item)
     finally:
         if isinstance(items, AsyncGenerator):
             with contextlib.suppress(ClosedError):  # the interpreter ends
                 drive(items.aclose())
-
-
-async def _next(items: AsyncIterator[Any], nothing: Any) -> Any:
-    try:
-        return await items.__anext__()
-    except StopAsyncIteration:
-        return nothing
-
-
-class PortalTransport(LoopTransport):
-    """A `LoopTransport` of the portal's loop, for coroutines that `drive` steps."""
-
-    async def connected(self) -> LoopConnection:
-        """See `LoopTransport.connected`."""
-        return await there(super().connected())
-
-    async def call(self, call: Call[T]) -> T:
-        """See `Transport.call`."""
-        return await there(super().call(call))
-
-    async def command(self, *args: str | bytes) -> Any:
-        """See `Transport.command`."""
-        return await there(super().command(*args))
-
-    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        """See `Transport.send_reads`."""
-        return await there(super().send_reads(key, commands))
-
-    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
-        """See `Transport.call_all`."""
-        return await there(super().call_all(calls))
-
-    async def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
-        return await there(super().call_before(call, waits, block, grace))
-
-    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """See `Transport.scan`."""
-        pages = super().scan(pattern)
-        while (keys := await there(_next(pages, None))) is not None:
-            yield keys
-
-    async def disconnect(self) -> None:
-        """See `LoopTransport.disconnect`."""
-        with contextlib.suppress(ClosedError):  # the interpreter ends
-            await there(super().disconnect())
 
 
 class BlockingTransport:
@@ -145,7 +97,7 @@ class BlockingTransport:
     """
 
     def __init__(self, connection: BlockingConnection, *, check: bool = True) -> None:
-        self.transport = PortalTransport("the connection", _opener(connection, check))
+        self.transport = LoopTransport("the connection", _opener(connection, check), BLOCKING_RUNTIME)
         drive(self.transport.connected())
 
     def call(self, call: Call[T]) -> T:
@@ -195,7 +147,6 @@ class _Thread:
 
 
 class _BlockingRuntime:
-    transport = PortalTransport
     there = staticmethod(there)
 
     @property

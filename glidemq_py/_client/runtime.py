@@ -1,4 +1,4 @@
-"""Async and blocking runtimes: where the coroutines of queues wait; and the base of background tasks.
+"""Async and blocking runtimes: where the coroutines of queues wait; the bases of background tasks and blocking classes.
 
 The logic of queues, jobs and events is written once, as coroutines. In an event loop they await a `Transport` of the
 loop. The blocking API steps the same coroutines in the calling thread, and what they wait for runs in the portal
@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 
 T = TypeVar("T")
+CoreT = TypeVar("CoreT")
 
 
 class Background(Protocol):
@@ -53,11 +53,6 @@ class Runtime(Protocol):
     @property
     def current_loop(self) -> Callable[[], object]:
         """A function that returns the event loop in which the coroutine waits: the running one, or the portal's."""
-        ...
-
-    @property
-    def transport(self) -> type[LoopTransport]:
-        """Type of the connections."""
         ...
 
     def there(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
@@ -141,7 +136,6 @@ async def uncancelled(work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any
 class _AsyncRuntime:
     is_blocking = False
     current_loop = staticmethod(asyncio._get_running_loop)
-    transport = LoopTransport
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -159,6 +153,19 @@ class _AsyncRuntime:
 
 
 ASYNC_RUNTIME: Runtime = _AsyncRuntime()
+
+
+class Twin(Generic[CoreT]):
+    """Base of a blocking class: holds the asynchronous object. ``python -m tools.generate_sync`` writes the rest."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: CoreT) -> None:
+        """Create the blocking form of an object; for this package only."""
+        self._core = core
+
+    def __repr__(self) -> str:
+        return repr(self._core)
 
 
 class BackgroundTask:

@@ -31,7 +31,12 @@ def import_on_first_use(
     def get(name: str) -> Any:
         place = places.get(name)
         if place is not None:
-            value = getattr(import_module(place[0]), place[1])
+            try:
+                value = getattr(import_module(place[0]), place[1])
+            except ModuleNotFoundError as error:
+                if str(error.name).endswith("_twin"):
+                    error.msg += ", which is not committed; run `python -m tools.generate_sync` in the checkout"
+                raise
         elif name in submodules:
             value = import_module(f"{package}.{name}")
         else:

@@ -21,7 +21,10 @@ ClassT = TypeVar("ClassT", bound="type[Any]")
 Place = Literal["job", "queue", "worker"]
 
 _TRIES: Final = "use 'attempts' (the number of tries in all"
-_CONNECTION: Final = "use 'connection': a URL such as 'valkey://host:6379', ConnectionOptions, or a GLIDE client"
+_SERVERS: Final = dict.fromkeys(
+    ("broker", "broker_url", "backend", "url", "redis", "redis_url", "redis_settings", "redis_pool", "host", "port"),
+    "use 'connection': a URL such as 'valkey://host:6379', ConnectionOptions, or a GLIDE client",
+)
 _RETENTION: Final = "(True, or {'age': seconds, 'count': number})"
 _WORKER_OPTION: Final = "it is an option of Worker"
 _LIFESPAN: Final = "use 'lifespan', which also provides job.context"
@@ -76,13 +79,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         **dict.fromkeys(("cron", "every", "pattern", "interval"), "use Queue.upsert_job_scheduler"),
     },
     "queue": {
-        **dict.fromkeys(
-            (
-                "broker", "broker_url", "backend", "url", "redis", "redis_url", "redis_settings", "redis_pool", "host",
-                "port",
-            ),
-            _CONNECTION,
-        ),
+        **_SERVERS,
         "default_timeout": "use default_job_options={'timeout': milliseconds}",
         **dict.fromkeys(("is_async", "task_always_eager"), "for tests, use glidemq_py.testing"),
         **dict.fromkeys(
@@ -103,11 +100,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         "streams": "use Queue.set_event_retention",
     },
     "worker": {
-        **dict.fromkeys(
-            ("broker", "broker_url", "backend", "url", "redis", "redis_url", "redis_settings", "redis_pool", "host",
-             "port"),
-            _CONNECTION,
-        ),
+        **_SERVERS,
         **dict.fromkeys(
             ("prefetch", "prefetch_count", "prefetch_multiplier", "worker_prefetch_multiplier"),
             f"{_NOT_NEEDED}: a worker fetches up to 'concurrency' jobs",
@@ -321,13 +314,13 @@ def _reject_argument(place: Place, name: str, value: object, names: Collection[s
     from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
 
     _reject_foreign(place, name, value, names, "")
-    options = JobOptionsDict.__annotations__
-    if snake_case(name) in names:
+    options, plain = JobOptionsDict.__annotations__, snake_case(name)
+    if plain in names:
         reject_unknown(name, value, names)
-    if snake_case(name) in options:
-        _reject_job_option(name, value, names, snake_case(name))
-    if snake_case(name) in CONNECTION_OPTIONS:
-        _reject_connection_option(name, value, names, snake_case(name))
+    if plain in options:
+        _reject_job_option(name, value, names, plain)
+    if plain in CONNECTION_OPTIONS:
+        _reject_connection_option(name, value, names, plain)
     _reject_foreign("job", name, value, options, f"; it belongs to the job: {_OF_JOBS}")
     option = None if nearest_option(name, names) else nearest_option(name, options)
     if option is not None:
@@ -367,8 +360,7 @@ class AsyncOnly(Connected):
         def __enter__(self) -> NoReturn:
             raise EventLoopError(repr(self), "use 'async with' instead of 'with'", "blocking code uses glidemq_py.sync")
 
-        def __exit__(self, *_: object) -> None:
-            """Exist, as `__enter__` is only called if both do."""
+        __exit__ = __enter__  # which is only called if both exist
 
 
 class BlockingOnly(Connected):
@@ -379,5 +371,4 @@ class BlockingOnly(Connected):
         async def __aenter__(self) -> NoReturn:
             raise EventLoopError(repr(self), "use 'with' instead of 'async with'", "an event loop uses glidemq_py")
 
-        async def __aexit__(self, *_: object) -> None:
-            """Exist, as `__aenter__` is only called if both do."""
+        __aexit__ = __aenter__  # which is only called if both exist

@@ -57,14 +57,13 @@ def wait_for(job: JobContents[Any, Any], work: Coroutine[Any, Any, T]) -> T:
         try:
             return future.result(_POLL_S)
         except concurrent.futures.CancelledError:
-            raise _ended(subject) from None  # the loop cancels its tasks when it ends
+            raise _ended(subject) from None  # below, or by the loop, which cancels its tasks when it ends
         except TimeoutError:
             if future.done():
                 return future.result()
             stopped = 0 if loop.is_running() else stopped + 1
             if loop.is_closed() or stopped >= _MAX_STOPPED_POLLS:
                 future.cancel()
-                raise _ended(subject) from None
 
 
 def _ended(subject: str) -> EventLoopError:

@@ -29,11 +29,11 @@ from glidemq_py._features.tags import read_tags
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.vectors import job_api as vectors
-from glidemq_py._job import blocking as blocking_job
 from glidemq_py._job import steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hints
 from glidemq_py._job.current import current_job
+from glidemq_py._job.job_twin import BlockingJob
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     JobFailedError,
@@ -138,9 +138,9 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         return cast("ResultT", value if self._read_result is None else self._read_result(value))
 
     @property
-    def blocking(self) -> blocking_job.BlockingJob[DataT, ResultT, ContextT]:
+    def blocking(self) -> BlockingJob[DataT, ResultT, ContextT]:
         """This job with blocking methods, for handlers that are plain functions."""
-        return blocking_job.BlockingJob(self)
+        return BlockingJob(self)
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} {self.name!r} of queue {self.queue_name!r}>"

@@ -12,7 +12,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.queue_api import MAX_SERVER_CPU
 from glidemq_py._features.backup.store import Destination
-from glidemq_py.sync.job_queue import Queue
+from glidemq_py.sync.queue_twin import Queue
 from glidemq_py.sync.services import BlockingService, checked_queues
 
 __all__ = ["BackupSchedule"]

@@ -1,8 +1,8 @@
-"""The objects inside the blocking classes: the asynchronous classes over the portal."""
+"""What the generated blocking classes use: the asynchronous classes over the portal, and conversions of results."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from typing_extensions import TypeVar
 
@@ -13,25 +13,39 @@ from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.loop_thread import Entry, LoopThread
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
+from glidemq_py._client.runtime import Twin
 from glidemq_py._core.calls.adding import AddCall, Added, Adder, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
 from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._features.leases.queue_api import LeaseContext, LeaseReport
 from glidemq_py._features.vectors.options import VectorMatch
-from glidemq_py._job.blocking import BlockingJob
 from glidemq_py._job.job import Job
+from glidemq_py._job.job_twin import BlockingJob
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync.lease_context import BlockingLeaseContext
 
 if TYPE_CHECKING:
-    from glidemq_py.sync.batches import JobBatch
-    from glidemq_py.sync.leases import Lease
+    from glidemq_py.sync.job_batch_twin import JobBatch
+    from glidemq_py.sync.lease_twin import Lease
 
-__all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "batch_of",
-           "context_of", "leases_of",
-           "report_of", "twin_if_any", "twin_of",
-           "twins_by_name",
-           "twins_in_matches", "twins_of"]  # fmt: skip
+__all__ = [
+    "BroadcastCore",
+    "FlowProducerCore",
+    "LeaseTwin",
+    "ProducerCore",
+    "QueueCore",
+    "QueueEventsCore",
+    "batch_of",
+    "context_of",
+    "leases_of",
+    "report_of",
+    "twin_if_any",
+    "twin_of",
+    "twins_by_name",
+    "twins_in_matches",
+    "twins_of",
+]  # fmt: skip
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -111,7 +125,7 @@ class ProducerCore(Producer[DataT], Generic[DataT]):
     _queue_type = QueueCore
 
 
-class FlowCore(FlowProducer):
+class FlowProducerCore(FlowProducer):
     """A flow producer whose coroutines are stepped in threads."""
 
     _runtime = BLOCKING_RUNTIME
@@ -123,10 +137,33 @@ class BroadcastCore(Broadcast[DataT], Generic[DataT]):
     _queue_type = QueueCore
 
 
-class EventsCore(QueueEvents):
+class QueueEventsCore(QueueEvents):
     """Events whose coroutines are stepped in threads."""
 
     _runtime = BLOCKING_RUNTIME
+
+
+class LeaseTwin(Twin[LeaseCore[DataT, ResultT]], Generic[DataT, ResultT]):
+    """Base of the blocking `Lease`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_token(cls, queue: Any, token: str) -> Self:
+        """Return the lease of a token, in any process that can reach the queue's server. Nothing is sent.
+
+        Args:
+            queue: The queue from which the job was fetched.
+            token: The `token` of the lease.
+
+        Raises:
+            GlideMQValidationError: If the token is malformed, or of another queue, or ``queue`` is not a queue.
+        """
+        core = getattr(queue, "_core", None)
+        if not isinstance(core, QueueCore):
+            kind = f"{type(queue).__module__}.{type(queue).__name__}"
+            raise GlideMQValidationError("queue", queue, f"must be a glidemq_py.sync.Queue, not {kind}")
+        return cls(LeaseCore.from_token(core, token))
 
 
 def twin_of(job: Job[DataT, ResultT]) -> BlockingJob[DataT, ResultT]:
@@ -158,14 +195,14 @@ def twins_in_matches(
 
 def batch_of(batch: BatchCore) -> JobBatch:
     """Return the batch with blocking methods."""
-    from glidemq_py.sync.batches import JobBatch  # it imports this module
+    from glidemq_py.sync.job_batch_twin import JobBatch  # it imports this module
 
     return JobBatch(batch)
 
 
 def leases_of(leases: list[LeaseCore[Any, Any]]) -> list[Lease[Any, Any]]:
     """Return the leases with blocking methods."""
-    from glidemq_py.sync.leases import Lease  # it imports this module
+    from glidemq_py.sync.lease_twin import Lease  # it imports this module
 
     return [Lease(lease) for lease in leases]
 

@@ -11,7 +11,7 @@ from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._features.leases.queue_api import LeaseContext
 
 if TYPE_CHECKING:
-    from glidemq_py.sync.leases import Lease
+    from glidemq_py.sync.lease_twin import Lease
 
 __all__ = ["BlockingLeaseContext"]
 

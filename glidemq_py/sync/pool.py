@@ -13,7 +13,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOpt
 from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py.errors import GlideMQError
-from glidemq_py.sync.producer import Producer
+from glidemq_py.sync.producer_twin import Producer
 
 __all__ = ["ServerlessPool", "serverless_pool"]
 

@@ -13,7 +13,7 @@ from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.forks import call_in_child, new_event, new_lock
 from glidemq_py._core.misuse import BlockingOnly
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
-from glidemq_py.sync.job_queue import Queue
+from glidemq_py.sync.queue_twin import Queue
 
 __all__ = ["BlockingService", "checked_queue", "checked_queues"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import glidemq_py
+from tools.generate_sync import TWINS
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -108,6 +109,8 @@ def test_an_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     [project] = tmp_path.iterdir()
+    for generated in project.rglob("*_twin.py"):
+        generated.unlink()  # as in a clone
     rebuilt = build(project, "wheel", tmp_path / "rebuilt")
     assert names_in(rebuilt) == names_in(wheel)
 
@@ -119,7 +122,9 @@ def test_an_sdist_holds_the_repository(sdist: Path):
         pytest.skip("not a git checkout")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names == {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} | {"PKG-INFO"}
+    generated = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*_twin.py")}
+    assert len(generated) == len(TWINS)
+    assert names == {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} | generated | {"PKG-INFO"}
 
 
 @pytest.mark.slow

@@ -156,6 +156,9 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         GlideMQValidationError: an option is invalid.
     """
 
+    name: str
+    """Name of the broadcast."""
+
     @known_arguments("queue")
     def __init__(
         self,

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 from glidemq_py._core.calls import administration
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.broadcast import blocking as blocking_message
+from glidemq_py._features.broadcast.message_twin import BlockingMessage
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.vectors import job_api as vectors
@@ -60,9 +60,9 @@ class Message(JobContents[DataT, ResultT, ContextT]):
         self._progress_message = ()
 
     @property
-    def blocking(self) -> blocking_message.BlockingMessage[DataT, ResultT, ContextT]:
+    def blocking(self) -> BlockingMessage[DataT, ResultT, ContextT]:
         """This message with blocking methods, for handlers that are plain functions."""
-        return blocking_message.BlockingMessage(self)
+        return BlockingMessage(self)
 
     def move_to_delayed(self, when: Milliseconds | datetime) -> NoReturn:
         """End this attempt and deliver the message to this subscription again later. The attempt is not counted.

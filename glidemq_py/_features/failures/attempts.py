@@ -13,8 +13,8 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobRevokedError
 
 if TYPE_CHECKING:
-    from glidemq_py._job.blocking import BlockingJob
     from glidemq_py._job.job import Job
+    from glidemq_py._job.job_twin import BlockingJob
 
 FIELD: Final = "failedAttempts"
 _ITEMS: Final = 8

@@ -157,6 +157,8 @@ class JobBatch(Connected):
 
     __slots__ = ("_home", "_own_id", "_queue", "id")
 
+    id: str
+
     def __init__(self, queue: JobQueue, batch_id: str, home: JobQueue | None = None, shown_id: str = "") -> None:
         """Create a batch; for queues only. ``home``: the whole queue, if ``queue`` is a partition of it."""
         self._queue, self._home = queue, home or queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Self, cast
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
@@ -91,14 +91,13 @@ class Lease(Connected, Generic[DataT, ResultT]):
         if not hasattr(queue, "_lease_owner"):
             kind = f"{type(queue).__module__}.{type(queue).__name__}"
             raise GlideMQValidationError("queue", queue, f"must be a glidemq_py.Queue, not {kind}")
-        parts = (queue,) if queue._partitions is None else queue._partitions.queues
-        error: GlideMQValidationError | None = None
-        for part in parts:
+        error: Any = None
+        for part in queue._parts:
             try:
                 return cls(part, decode_token(part.options.prefix, part.name, token), DEFAULTS)
             except GlideMQValidationError as mismatch:
                 error = error or mismatch
-        raise cast("GlideMQValidationError", error)
+        raise error
 
     @property
     def token(self) -> str:
