@@ -1,8 +1,9 @@
-"""Wheel, sdist and checkout are complete; imports point one way."""
+"""Wheel, sdist and checkout are complete, generated files are current; imports point one way."""
 
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -122,9 +123,8 @@ def test_an_sdist_holds_the_repository(sdist: Path):
         pytest.skip("not a git checkout")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    generated = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*_twin.py")}
-    assert len(generated) == len(TWINS)
-    assert names == {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} | generated | {"PKG-INFO"}
+    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+    assert names == tracked | set(twins_in(ROOT)) | {"PKG-INFO"}
 
 
 @pytest.mark.slow
@@ -136,6 +136,39 @@ def test_documents_in_an_sdist_pass_their_tests(sdist: Path, tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(project)}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Return a copy of the package and its tools, as git has them."""
+    for name in ("glidemq_py", "tools"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*_twin.py"))
+    return tmp_path
+
+
+def twins_in(folder: Path) -> dict[str, str]:
+    paths = (folder / "glidemq_py").rglob("*_twin.*")
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_changed_sources_renew_the_blocking_classes(clone: Path):
+    """Without any package beside the standard library, and by several processes at the same time."""
+    command = [sys.executable, "-I", "-S", "-W", "error", str(clone / "tools" / "generate_sync.py")]
+    assert len(subprocess.check_output(command).splitlines()) == len(TWINS)
+    assert twins_in(clone) == twins_in(ROOT)
+    assert subprocess.check_output(command) == b"the blocking classes are current\n"
+    source = clone / "glidemq_py" / "_features" / "leases" / "lease.py"
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace('"""Complete the job with', '"""End the job with'), encoding="utf-8")
+    assert [each.wait(60) for each in [subprocess.Popen(command) for _ in range(3)]] == [0, 0, 0]
+    assert len(twins_in(clone)) == len(TWINS)
+    assert '"""End the job with' in twins_in(clone)["glidemq_py/sync/lease_twin.py"]
+
+
+def test_a_checkout_without_the_blocking_classes_names_the_command(clone: Path):
+    command = [sys.executable, "-c", "from glidemq_py import Queue"]
+    done = subprocess.run(command, cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, capture_output=True)
+    assert b"run `python -m tools.generate_sync` in the checkout" in done.stderr
 
 
 def test_extras_are_declared():
