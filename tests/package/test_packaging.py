@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import glidemq_py
-from tools.generate_sync import TWINS
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -154,14 +153,13 @@ def twins_in(folder: Path) -> dict[str, str]:
 def test_changed_sources_renew_the_blocking_classes(clone: Path):
     """Without any package beside the standard library, and by several processes at the same time."""
     command = [sys.executable, "-I", "-S", "-W", "error", str(clone / "tools" / "generate_sync.py")]
-    assert len(subprocess.check_output(command).splitlines()) == len(TWINS)
+    subprocess.check_call(command)
     assert twins_in(clone) == twins_in(ROOT)
     assert subprocess.check_output(command) == b"the blocking classes are current\n"
     source = clone / "glidemq_py" / "_features" / "leases" / "lease.py"
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace('"""Complete the job with', '"""End the job with'), encoding="utf-8")
     assert [each.wait(60) for each in [subprocess.Popen(command) for _ in range(3)]] == [0, 0, 0]
-    assert len(twins_in(clone)) == len(TWINS)
     assert '"""End the job with' in twins_in(clone)["glidemq_py/sync/lease_twin.py"]
 
 
