@@ -73,58 +73,63 @@ if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
     from glidemq_py._api.queue_events import QueueEvents
-    from glidemq_py._api.queue_names import list_queues
+    from glidemq_py._api.queue_names import get_usage_summary, list_queues
     from glidemq_py._api.scheduler import Scheduler
     from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
     from glidemq_py._client.connection_url import Address
     from glidemq_py._client.event_reader import QueueEvent
+    from glidemq_py._core.deduplication import Deduplication
+    from glidemq_py._core.fallbacks import Fallback
     from glidemq_py._core.job_options import JobOptions
+    from glidemq_py._core.job_references import JobRef
     from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
+    from glidemq_py._core.limits import (
+        FairKeyDefaults,
+        FairKeyInfo,
+        GlobalLimits,
+        GroupInfo,
+        GroupLimits,
+        NameLimits,
+        Ordering,
+        RateLimit,
+        TokenBucket,
+        TokenLimiter,
+    )
     from glidemq_py._core.log_lines import JobLogLine
     from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
-    from glidemq_py._core.queue_options import JobSpec, Serializer
+    from glidemq_py._core.queue_options import DeadLetterOptions, Durability, JobSpec, Serializer
+    from glidemq_py._core.retention import KeepJobs
+    from glidemq_py._core.retries import Backoff
     from glidemq_py._features.backup.manifest import BackupInfo
     from glidemq_py._features.backup.restoring import RestoreReport
     from glidemq_py._features.broadcast.broadcast import Broadcast, Delivery, Subscription
     from glidemq_py._features.broadcast.message import Message
     from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
     from glidemq_py._features.broadcast.worker import BroadcastWorker
-    from glidemq_py._features.budgets.options import Budget
+    from glidemq_py._features.budgets import Budget
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
-    from glidemq_py._features.dead_letters.options import DeadLetterOptions
-    from glidemq_py._features.deduplication.options import Deduplication
     from glidemq_py._features.dependencies.dependencies import Dependency
-    from glidemq_py._features.durability.options import Durability
-    from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
-    from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
-    from glidemq_py._features.failures.queue_api import Failure, FailureStats
-    from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo, NameLimits
-    from glidemq_py._features.fallbacks import Fallback
+    from glidemq_py._features.failure_policy import AttemptHistory, FailurePolicy
+    from glidemq_py._features.failures import FailedAttempt, Failure, FailureReason, FailureStats
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
-    from glidemq_py._features.flows.parent_option import JobRef
     from glidemq_py._features.flows.reading import JobNode
     from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus, JobBatch
     from glidemq_py._features.job_batches.job_api import BatchRef
     from glidemq_py._features.leases.exchanging import LeaseOutcome
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.leases.queue_api import LeaseReport
-    from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket, TokenLimiter
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
-    from glidemq_py._features.metrics_by_name.queue_api import DurationStats, MetricsByName, MetricsByNameSetting
-    from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
-    from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
-    from glidemq_py._features.remote_control.queue_api import RunningJob, WorkerActivity
-    from glidemq_py._features.retention import KeepJobs
-    from glidemq_py._features.retries import Backoff
+    from glidemq_py._features.metrics_by_name import DurationStats, MetricsByName, MetricsByNameSetting
+    from glidemq_py._features.middleware import ContextHeaders, Middleware, NewJob
+    from glidemq_py._features.remote_control import RunningJob, WorkerActivity
     from glidemq_py._features.schedulers.entry import JobScheduler
     from glidemq_py._features.schedulers.options import Schedule
     from glidemq_py._features.stalled_jobs import StalledPolicy
     from glidemq_py._features.streams.queue_api import StreamChunk
-    from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
+    from glidemq_py._features.suspend import Signal, SuspendInfo
     from glidemq_py._features.timeline import TimelineEntry, TimelineSetting
-    from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
-    from glidemq_py._features.usage.summaries import get_usage_summary
-    from glidemq_py._features.vectors.options import VectorField, VectorMatch
+    from glidemq_py._features.usage import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
+    from glidemq_py._features.vectors import VectorField, VectorMatch
     from glidemq_py._job.current import current_job
     from glidemq_py._job.job import Job
     from glidemq_py._job.job_twin import BlockingJob
@@ -152,56 +157,66 @@ else:
             "glidemq_py._core.job_options": ("JobOptions",),
             "glidemq_py._core.job_states": ("JobCounts", "JobOutcome", "JobState", "WorkerInfo"),
             "glidemq_py._core.payload": ("JSON_SERIALIZER", "MSGPACK_SERIALIZER"),
-            "glidemq_py._core.queue_options": ("JobSpec", "Serializer"),
+            "glidemq_py._core.queue_options": (
+                "DeadLetterOptions",
+                "Durability",
+                "JobSpec",
+                "Serializer",
+            ),
             "glidemq_py._features.backup.manifest": ("BackupInfo",),
             "glidemq_py._features.backup.restoring": ("RestoreReport",),
             "glidemq_py._features.broadcast.broadcast": ("Broadcast", "Delivery", "Subscription"),
             "glidemq_py._features.broadcast.message": ("Message",),
             "glidemq_py._features.broadcast.options": ("compile_subject_matcher", "match_subject"),
             "glidemq_py._features.broadcast.worker": ("BroadcastWorker",),
-            "glidemq_py._features.budgets.options": ("Budget",),
+            "glidemq_py._features.budgets": ("Budget",),
             "glidemq_py._features.consistency.checking": ("CheckReport", "Finding", "FindingKind"),
-            "glidemq_py._features.dead_letters.options": ("DeadLetterOptions",),
-            "glidemq_py._features.deduplication.options": ("Deduplication",),
-            "glidemq_py._features.durability.options": ("Durability",),
-            "glidemq_py._features.failures.attempts": ("FailedAttempt", "FailureReason"),
-            "glidemq_py._features.failures.policy": ("AttemptHistory", "FailurePolicy"),
-            "glidemq_py._features.failures.queue_api": ("Failure", "FailureStats"),
-            "glidemq_py._features.fallbacks": ("Fallback",),
+            "glidemq_py._core.deduplication": ("Deduplication",),
+            "glidemq_py._features.failure_policy": ("AttemptHistory", "FailurePolicy"),
+            "glidemq_py._features.failures": ("FailedAttempt", "Failure", "FailureReason", "FailureStats"),
+            "glidemq_py._core.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
             "glidemq_py._features.dependencies.dependencies": ("Dependency",),
-            "glidemq_py._features.flows.parent_option": ("JobRef",),
+            "glidemq_py._core.job_references": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
             "glidemq_py._features.job_batches.batch": ("BatchJob", "BatchStatus", "JobBatch"),
             "glidemq_py._features.job_batches.job_api": ("BatchRef",),
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
             "glidemq_py._features.leases.lease": ("Lease",),
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
-            "glidemq_py._features.limits.options": ("GlobalLimits", "RateLimit", "TokenBucket", "TokenLimiter"),
+            "glidemq_py._core.limits": (
+                "FairKeyDefaults",
+                "FairKeyInfo",
+                "GlobalLimits",
+                "GroupInfo",
+                "GroupLimits",
+                "NameLimits",
+                "Ordering",
+                "RateLimit",
+                "TokenBucket",
+                "TokenLimiter",
+            ),
             "glidemq_py._core.log_lines": ("JobLogLine",),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
-            "glidemq_py._features.fair_keys.options": ("FairKeyDefaults", "FairKeyInfo", "NameLimits"),
             "glidemq_py._partitions.layout": ("QueuePartitions",),
-            "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
-            "glidemq_py._features.remote_control.queue_api": ("RunningJob", "WorkerActivity"),
-            "glidemq_py._features.retention": ("KeepJobs",),
-            "glidemq_py._features.middleware.middleware": ("ContextHeaders", "Middleware", "NewJob"),
-            "glidemq_py._features.retries": ("Backoff",),
+            "glidemq_py._features.remote_control": ("RunningJob", "WorkerActivity"),
+            "glidemq_py._core.retention": ("KeepJobs",),
+            "glidemq_py._features.middleware": ("ContextHeaders", "Middleware", "NewJob"),
+            "glidemq_py._core.retries": ("Backoff",),
             "glidemq_py._features.schedulers.entry": ("JobScheduler",),
             "glidemq_py._features.schedulers.options": ("Schedule",),
             "glidemq_py._features.stalled_jobs": ("StalledPolicy",),
             "glidemq_py._features.streams.queue_api": ("StreamChunk",),
-            "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
-            "glidemq_py._features.metrics_by_name.queue_api": (
+            "glidemq_py._features.suspend": ("Signal", "SuspendInfo"),
+            "glidemq_py._features.metrics_by_name": (
                 "DurationStats",
                 "MetricsByName",
                 "MetricsByNameSetting",
             ),
             "glidemq_py._features.timeline": ("TimelineSetting", "TimelineEntry"),
-            "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
-            "glidemq_py._api.queue_names": ("list_queues",),
-            "glidemq_py._features.usage.summaries": ("get_usage_summary",),
-            "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
+            "glidemq_py._features.usage": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
+            "glidemq_py._api.queue_names": ("get_usage_summary", "list_queues"),
+            "glidemq_py._features.vectors": ("VectorField", "VectorMatch"),
             "glidemq_py._job.job_twin": ("BlockingJob",),
             "glidemq_py._job.current": ("current_job",),
             "glidemq_py._job.job": ("Job",),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from glidemq_py._core.deduplication import DeduplicationDict
+from glidemq_py._core.fallbacks import FallbackDict
 from glidemq_py._core.job_options import BackoffDict, JobOptionsDict
+from glidemq_py._core.job_references import ParentDict
+from glidemq_py._core.limits import OrderingDict, RateLimitDict, TokenBucketDict, TokenLimiterDict
+from glidemq_py._core.queue_options import DeadLetterOptionsDict, DurabilityDict
+from glidemq_py._core.retention import KeepJobsDict
 from glidemq_py._features.broadcast.options import PublishOptionsDict
-from glidemq_py._features.budgets.options import BudgetDict
-from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
-from glidemq_py._features.deduplication.options import DeduplicationDict
-from glidemq_py._features.durability.options import DurabilityDict
-from glidemq_py._features.fallbacks import FallbackDict
-from glidemq_py._features.flows.parent_option import ParentDict
-from glidemq_py._features.limits.options import RateLimitDict, TokenBucketDict, TokenLimiterDict
-from glidemq_py._features.ordering_groups import OrderingDict
-from glidemq_py._features.retention import KeepJobsDict
+from glidemq_py._features.budgets import BudgetDict
 from glidemq_py._features.schedulers.options import ScheduleDict
-from glidemq_py._features.vectors.options import VectorFieldDict
+from glidemq_py._features.vectors import VectorFieldDict
 from glidemq_py._worker.options import BatchDict, FailureLogDict, SandboxDict
 
 __all__ = [

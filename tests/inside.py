@@ -93,6 +93,7 @@ from glidemq_py._core.keys import (
     validate_prefix,
     validate_queue_name,
 )
+from glidemq_py._core.limits import Ordering, OrderingDict
 from glidemq_py._core.logs import escape_control, get_logger, show_id
 from glidemq_py._core.payload import (
     JSON_SERIALIZER,
@@ -107,8 +108,8 @@ from glidemq_py._core.payload import (
 )
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
+from glidemq_py._features import limits, queue_list, results, staged_writes, suspend
 from glidemq_py._features import outbox as features_outbox
-from glidemq_py._features import queue_list, results, staged_writes
 from glidemq_py._features.backup import creating as backup_creating
 from glidemq_py._features.backup import parts as backup_parts
 from glidemq_py._features.backup import records, restoring
@@ -123,33 +124,28 @@ from glidemq_py._features.broadcast import worker as broadcast_worker
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.consistency import calls as consistency_calls
 from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
-from glidemq_py._features.dead_letters.queue_api import replay_entry
+from glidemq_py._features.dead_letters import replay_entry
 from glidemq_py._features.durability import adding as durability_adding
 from glidemq_py._features.durability.adding import Marks
-from glidemq_py._features.failures.attempts import (
+from glidemq_py._features.failure_policy import PolicyReply, run_failure_policy
+from glidemq_py._features.failures import (
     FailedAttempt,
     FailureReason,
+    FailureRow,
+    failure_stats,
+    failures_page,
     last_run_time,
     last_start,
     read_failed_attempts,
     requeues,
 )
-from glidemq_py._features.failures.calls import (
-    FailureRow,
-    PolicyReply,
-    failure_stats,
-    failures_page,
-    run_failure_policy,
-)
-from glidemq_py._features.fair_keys.queue_api import set_fair_limits
+from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py._features.flows import calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, flow_step, flow_withdraw
 from glidemq_py._features.leases import calls as leases_calls
 from glidemq_py._features.leases import ending, exchanging
 from glidemq_py._features.leases.exchanging import completed_row
 from glidemq_py._features.leases.tokens import decode_token, encode_token
-from glidemq_py._features.limits import queue_api
-from glidemq_py._features.ordering_groups import Ordering, OrderingDict
 from glidemq_py._features.outbox import Outbox, OutboxEntry, OutboxReply, dead_letter_id, dead_letter_queue, outbox
 from glidemq_py._features.queue_list import shard_key, shard_keys
 from glidemq_py._features.schedulers import queue_api as schedulers_queue_api
@@ -157,10 +153,10 @@ from glidemq_py._features.schedulers.cron import CronPattern, instants, next_ins
 from glidemq_py._features.schedulers.entry import PAUSED, FireRow, schedulers_due, schedulers_fire, schedulers_read
 from glidemq_py._features.schedulers.firing import MISSED_AFTER_MS, SchedulerTask, plan
 from glidemq_py._features.staged_writes import StageReply, WriteId, WriteStatus, finish_writes, run_async
-from glidemq_py._features.suspend import job_api
-from glidemq_py._features.suspend.job_api import suspended
+from glidemq_py._features.suspend import suspended
 from glidemq_py._features.timeline import read_timeline
-from glidemq_py._features.usage.calls import charge_budget, check_budget, create_budget, report_usage, usage_minutes
+from glidemq_py._features.usage import charge_budget, check_budget, create_budget, usage_minutes
+from glidemq_py._features.usage import send_usage as report_usage
 from glidemq_py._job import run, waiting
 from glidemq_py._job.client_workers import STALE_MS
 from glidemq_py._job.link import QueueLink

@@ -20,13 +20,12 @@ from glidemq_py._api.bulk import added_job
 from glidemq_py._core.calls.adding import DATA, AddReply, Row, encode_row
 from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.layout_errors import LayoutChangedError
-from glidemq_py._core.queue_options import Entry, entry_of
+from glidemq_py._core.queue_options import Durability, Entry, entry_of
 from glidemq_py._features import queue_list
 from glidemq_py._features.dependencies.relations import Relations, missing_dependency
 from glidemq_py._features.durability.adding import Marks, marked_call
-from glidemq_py._features.durability.options import Durability
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._partitions.routing import Numbers, routing_key

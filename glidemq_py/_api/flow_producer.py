@@ -15,6 +15,7 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
@@ -24,25 +25,25 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
+    Durability,
+    DurableInput,
     Entry,
     QueueOptions,
     Serializer,
     SerializerName,
+    parse_durable,
 )
 from glidemq_py._features import queue_list
-from glidemq_py._features.budgets.options import Budget, parse_budget
+from glidemq_py._features.budgets import Budget, parse_budget
 from glidemq_py._features.durability.adding import Marks
 from glidemq_py._features.durability.confirming import Confirmer
-from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.placing import FlowPlaces
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
 from glidemq_py._features.flows.references import References
-from glidemq_py._features.middleware.around import add_within
-from glidemq_py._features.middleware.middleware import Middleware
+from glidemq_py._features.middleware import Middleware, add_within
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import LoopWaiter

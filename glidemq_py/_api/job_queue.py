@@ -37,50 +37,55 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
+    DeadLetterInput,
+    Durability,
+    DurableInput,
     Entry,
     JobInput,
     QueueOptions,
     Serializer,
     SerializerName,
+    parse_dead_letter_queue,
+    parse_durable,
 )
+from glidemq_py._core.tags import parse_tags_filter
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features import (
+    dead_letters,
+    deduplication,
+    failure_policy,
+    failures,
+    fair_keys,
+    limits,
+    metrics_by_name,
+    queue_list,
+    remote_control,
+    stalled_jobs,
+    suspend,
+    usage_summaries,
+    vectors,
+)
 from glidemq_py._features import metrics as figures
-from glidemq_py._features import queue_list, stalled_jobs
 from glidemq_py._features import timeline as timelines
 from glidemq_py._features.backup import queue_api as backups
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import RestoreReport
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
-from glidemq_py._features.dead_letters import queue_api as dead_letters
-from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
-from glidemq_py._features.deduplication import queue_api as deduplication
 from glidemq_py._features.dependencies.relations import Relations
 from glidemq_py._features.durability.adding import DurableAdds, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
-from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
-from glidemq_py._features.failures import policy as failure_policy
-from glidemq_py._features.failures import queue_api as failures
-from glidemq_py._features.fair_keys import queue_api as fair_keys
 from glidemq_py._features.flows.job_api import show_parents
 from glidemq_py._features.job_batches import queue_api as job_batches
 from glidemq_py._features.job_batches.batch import JoinAndAdd
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
-from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
-from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
-from glidemq_py._features.middleware.around import add_within
-from glidemq_py._features.middleware.middleware import Middleware
-from glidemq_py._features.remote_control import queue_api as remote_control
+from glidemq_py._features.middleware import Middleware, add_within
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
 from glidemq_py._features.streams import queue_api as streams
-from glidemq_py._features.suspend import queue_api as suspend
-from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
-from glidemq_py._features.tags import parse_tags_filter
-from glidemq_py._features.usage import queue_api as usage
-from glidemq_py._features.vectors import queue_api as vectors
+from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
@@ -1007,9 +1012,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     # -- usage and budgets --------------------------------------------------------------------------------
 
-    get_flow_usage = usage.get_flow_usage
-    get_flow_budget = usage.get_flow_budget
-    get_usage_summary = usage.get_usage_summary
+    get_flow_usage = usage_summaries.get_flow_usage
+    get_flow_budget = usage_summaries.get_flow_budget
+    get_usage_summary = usage_summaries.get_usage_summary
 
     # -- vector search ------------------------------------------------------------------------------------
 

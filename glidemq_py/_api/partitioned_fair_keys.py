@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, cast
 
-from glidemq_py._features.fair_keys.options import FairKeyInfo
+from glidemq_py._core.limits import FairKeyInfo
 
 if TYPE_CHECKING:
     from glidemq_py._api.partitioned import PartitionedQueue

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._features.consistency.checking import CheckReport, Finding
-from glidemq_py._features.failures.queue_api import FailureStats
+from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import Metrics, MetricsPoint, bounds
-from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, get_metrics_of_partitions
+from glidemq_py._features.metrics_by_name import MetricsByName, get_metrics_of_partitions
 
 KeyT = TypeVar("KeyT")
 

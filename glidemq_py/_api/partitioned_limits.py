@@ -11,9 +11,8 @@ from typing import Any, Literal
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.limits import MAX_COUNT, GlobalLimits, NameLimits, RateLimit
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.fair_keys.options import NameLimits
-from glidemq_py._features.limits.options import MAX_COUNT, GlobalLimits, RateLimit
 from glidemq_py._partitions.layout import shares
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.checks import check_int, check_text
-from glidemq_py._features.vectors.options import MAX_K, VectorMatch
-from glidemq_py._features.vectors.queue_api import NO_INDEX, nearest
+from glidemq_py._features.vectors import MAX_K, NO_INDEX, VectorMatch, nearest
 from glidemq_py._job.job import Job
 from glidemq_py.errors import SearchIndexError
 

@@ -25,13 +25,13 @@ from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
+    DurableInput,
     JobInput,
     QueueOptions,
     Serializer,
     SerializerName,
 )
-from glidemq_py._features.durability.options import DurableInput
-from glidemq_py._features.middleware.middleware import Middleware
+from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py.errors import BulkAddError
 

@@ -1,12 +1,18 @@
-"""`list_queues`: the queues of a prefix, also without a `Queue`."""
+"""What is read of all queues of a prefix, without a `Queue`: their names, and their usage."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
 
 from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.queue_list import find_queues
+from glidemq_py._features.usage import UsageSummary
+from glidemq_py._features.usage_summaries import summarize_usage
 from glidemq_py._partitions.listing import whole_queues
 
 
@@ -32,5 +38,35 @@ async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PR
     transport = await open_transport(connection)
     try:
         return sorted(await whole_queues(transport, prefix, await find_queues(transport, prefix, scan=scan)))
+    finally:
+        await transport.close()
+
+
+async def get_usage_summary(
+    connection: Connection = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    queues: Iterable[str] | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    window: Milliseconds | None = None,
+) -> UsageSummary:
+    """Return the total usage of queues over a time range, as `Queue.get_usage_summary` does, without a `Queue`.
+
+    Args:
+        connection: as for `Queue`; a connection made here is closed again.
+        prefix: key prefix of the queues.
+        queues: as for `Queue.get_usage_summary`.
+        start: as for `Queue.get_usage_summary`.
+        end: as for `Queue.get_usage_summary`.
+        window: as for `Queue.get_usage_summary`.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
+    """
+    validate_prefix(prefix)
+    transport = await open_transport(connection)
+    try:
+        return await summarize_usage(transport, prefix, queues, start=start, end=end, window=window)
     finally:
         await transport.close()

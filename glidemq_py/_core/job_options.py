@@ -21,27 +21,29 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.deduplication import Deduplication, DeduplicationInput
+from glidemq_py._core.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
+from glidemq_py._core.headers import Headers, parse_headers
 from glidemq_py._core.job_option_rules import check_effect, check_together
-from glidemq_py._core.misuse import reject_option
-from glidemq_py._core.names import validate_job_id
-from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.deduplication.options import Deduplication, DeduplicationInput
-from glidemq_py._features.dependencies.options import (
+from glidemq_py._core.job_references import (
     DEPENDENCY_POLICIES,
+    FAILURE_POLICIES,
     DependenciesInput,
     DependencyPolicy,
+    FailurePolicy,
+    JobRef,
+    ParentInput,
     dependencies_to_wire,
     parse_dependencies,
+    parse_parent,
 )
-from glidemq_py._features.fair_keys.options import validate_fair_key
-from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
-from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
-from glidemq_py._features.limits.options import TokenBucket, check_tokens
-from glidemq_py._features.middleware.headers import Headers, parse_headers
-from glidemq_py._features.ordering_groups import Ordering, OrderingInput
-from glidemq_py._features.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
-from glidemq_py._features.retries import Backoff
-from glidemq_py._features.tags import TagsInput, parse_tags, tags_to_wire
+from glidemq_py._core.limits import Ordering, OrderingInput, TokenBucket, check_tokens, validate_fair_key
+from glidemq_py._core.misuse import reject_option
+from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
+from glidemq_py._core.retries import Backoff
+from glidemq_py._core.tags import TagsInput, parse_tags, tags_to_wire
+from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_ATTEMPTS: Final = 1_000_000

@@ -2,22 +2,158 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, cast, runtime_checkable
 
-from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice, name_within
+from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
-from glidemq_py._core.names import validate_job_name, validate_prefix
-from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
-from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
+from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
+from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._features.middleware.middleware import Middleware
+    from glidemq_py._features.middleware import Middleware
+
+EndKind = Literal["failed", "stalled", "expired", "cost", "revoked", "malformed"]
+_KINDS: Final = ("failed", "stalled", "expired", "cost", "revoked", "malformed")
+_DEFAULT: Final = ("failed", "stalled", "expired", "cost")
+_DEAD_LETTER_QUEUE: Final = "dead_letter_queue"
+
+
+class DeadLetterOptionsDict(TypedDict, total=False):
+    """`DeadLetterOptions` written as a mapping."""
+
+    name: str
+    on: Collection[EndKind]
+
+
+def _name(option: str, value: str) -> str:
+    return validate_queue_name(value, option)
+
+
+def _kinds(option: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise GlideMQValidationError(option, value, "must be a collection of kinds such as ('failed',)")
+    given = cast("Collection[object]", value)
+    kinds = {check_choice(option, kind, _KINDS) for kind in given}
+    if not kinds:
+        raise GlideMQValidationError(option, given, "must not be empty")
+    return tuple(kind for kind in _KINDS if kind in kinds)
+
+
+class DeadLetterOptions(OptionValue, prefix=_DEAD_LETTER_QUEUE):
+    """The dead letter queue of a queue.
+
+    Args:
+        name: name of the queue that gets an entry for every failed job.
+        on: outcomes that create an entry: ``failed`` (the handler failed and no attempt is left), ``stalled`` (stalled
+            too often), ``expired``, ``cost`` (costs more than its group's token bucket holds), ``revoked`` (cancelled),
+            ``malformed`` (a record without name, data or options). Default: all but the last two.
+
+    Raises:
+        GlideMQValidationError: an option is invalid.
+    """
+
+    name: str = option(_name)
+    on: Converted[tuple[str, ...], Collection[EndKind]] = option(_kinds, default=_DEFAULT)
+
+    @property
+    def kinds_text(self) -> str:
+        """The outcomes in the format of the queue's `meta`."""
+        return ",".join(self.on)
+
+
+DeadLetterInput = str | DeadLetterOptions | DeadLetterOptionsDict | Literal[False] | None
+"""A value of ``dead_letter_queue``: a name, the options, False (disable), or None (keep the current setting)."""
+
+
+def parse_dead_letter_queue(value: object, *queues: str) -> DeadLetterOptions | Literal[False] | None:
+    """Return the parsed option ``dead_letter_queue`` of these queues.
+
+    Raises:
+        GlideMQValidationError: the value is invalid, or names one of the queues.
+    """
+    if value is None or value is False:
+        return value
+    if isinstance(value, str):
+        parsed = DeadLetterOptions(value)
+    else:
+        parsed = parse_nested(_DEAD_LETTER_QUEUE, value, DeadLetterOptions, ", a queue's name")
+    if parsed.name in queues:
+        problem = "must not be the queue itself" if len(queues) == 1 else "must not be one of the worker's queues"
+        raise GlideMQValidationError(_DEAD_LETTER_QUEUE, parsed.name, problem)
+    return parsed
+
+
+_DURABLE: Final = "durable"
+_MAX_TIMEOUT: Final = 300_000
+_MAX_REPLICAS: Final = 1_000
+
+Replicas = int | Literal["all"]
+
+
+class DurabilityDict(TypedDict, total=False):
+    """`Durability` written as a mapping."""
+
+    disk: bool
+    replicas: Replicas
+    timeout: Milliseconds
+
+
+def _replicas(option: str, value: object) -> Replicas:
+    if value == "all":
+        return "all"
+    if isinstance(value, str):
+        raise GlideMQValidationError(option, value, "must be a number of replicas or 'all'")
+    return check_int(option, value, 0, _MAX_REPLICAS)
+
+
+class Durability(OptionValue, prefix=_DURABLE, kw_only=True):
+    """What must have an added job before its add returns.
+
+    Args:
+        disk: the append-only file of the primary, written to disk (``WAITAOF 1 0``): the job survives a crash of the
+            server, and with ``appendfsync always`` a power loss (docs/operate/durability.md: why not with everysec).
+        replicas: this many replicas, in memory (``WAIT``), or "all" that are connected: the job survives a failover.
+            With fewer than all, a replica that does not have the job may become primary.
+        timeout: how long to wait for the confirmation, in ms or as a timedelta, 1 ms to 5 minutes.
+
+    Raises:
+        GlideMQValidationError: an option is invalid, or neither ``disk`` nor ``replicas`` is given.
+    """
+
+    disk: bool = option(check_bool, default=True)
+    replicas: Replicas = option(_replicas, default=0)
+    timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1, maximum=_MAX_TIMEOUT), default=5_000)
+
+    def _check_given(self) -> None:
+        if not self.disk and not self.replicas:
+            problem = "requires 'replicas': nothing would be confirmed"
+            raise GlideMQValidationError(f"{_DURABLE}.disk", self.disk, problem)
+
+
+DurableInput = bool | Durability | DurabilityDict | None
+"""A value of ``durable``: True (on disk), the options, False (do not wait), or None (as the queue)."""
+
+_ON_DISK: Final = Durability()
+
+
+def parse_durable(value: object) -> Durability | None:
+    """Return the parsed option ``durable``; None if adds do not wait.
+
+    Raises:
+        GlideMQValidationError: the value is invalid.
+    """
+    if value is None or value is False:
+        return None
+    if value is True:
+        return _ON_DISK
+    return parse_nested(_DURABLE, value, Durability, ", True or False")
+
 
 DEFAULT_PREFIX: Final = "glide"
 
@@ -75,7 +211,7 @@ def _durable(_: str, value: DurableInput) -> Durability | None:
 
 
 def _middleware(option: str, value: object) -> tuple[Middleware, ...]:
-    from glidemq_py._features.middleware.middleware import parse_middleware  # it imports the options of jobs
+    from glidemq_py._features.middleware import parse_middleware  # it imports the options of jobs
 
     return parse_middleware(option, value)
 

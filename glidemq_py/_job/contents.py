@@ -16,13 +16,13 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call, administration
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.headers import read_headers
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.log_lines import LogLevel, with_level
 from glidemq_py._core.misuse import Connected
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
-from glidemq_py._features.middleware.headers import read_headers
-from glidemq_py._features.usage.calls import JobUsage
+from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.attempt import Appends, Attempt
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (

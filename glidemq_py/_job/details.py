@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.usage.calls import USAGE_FIELDS
+from glidemq_py._features.usage import USAGE_FIELDS
 
 if TYPE_CHECKING:
     from glidemq_py._client.transport import JobTransport

@@ -9,26 +9,24 @@ from typing import Any, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._core.calls import administration
+from glidemq_py._core.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._core.job_options import MAX_PRIORITY
 from glidemq_py._core.job_states import JobOutcome, JobState, check_states
 from glidemq_py._core.payload import PackedValue, decode_result, encode_data
 from glidemq_py._core.record import JobRecord
+from glidemq_py._core.tags import read_tags
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, iteration, priorities, ranks
+from glidemq_py._features import delays, failures, iteration, priorities, ranks, vectors
 from glidemq_py._features import revoke as revocation
+from glidemq_py._features import suspend as suspension
 from glidemq_py._features import timeline as timelines
+from glidemq_py._features import usage as usage_reports
 from glidemq_py._features.dependencies import dependencies
-from glidemq_py._features.failures import attempts as failures
-from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._features.flows import job_api as flows
 from glidemq_py._features.job_batches import job_api as job_batches
 from glidemq_py._features.streams import job_api as streams
-from glidemq_py._features.suspend import job_api as suspension
-from glidemq_py._features.suspend.job_api import Signal
-from glidemq_py._features.tags import read_tags
-from glidemq_py._features.usage import job_api as usage_reports
-from glidemq_py._features.usage.calls import read_usage
-from glidemq_py._features.vectors import job_api as vectors
+from glidemq_py._features.suspend import Signal
+from glidemq_py._features.usage import read_usage
 from glidemq_py._job import steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hints

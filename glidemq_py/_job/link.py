@@ -19,6 +19,7 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 
 if TYPE_CHECKING:
     from glidemq_py._features.flows.references import References
+    from glidemq_py._job.job import Job
     from glidemq_py._partitions.layout import Partition
 
 T = TypeVar("T")
@@ -138,6 +139,14 @@ class ConnectedQueue(Protocol):
             ClosedError: If the queue is closed.
             GlideMQConnectionError: If the server cannot be reached.
         """
+        ...
+
+    async def get_job(self, job_id: str, /) -> Job[Any, Any] | None:
+        """See `Queue.get_job`."""
+        ...
+
+    async def get_jobs(self, state: str, start: int, end: int, /, *, exclude_data: bool) -> list[Job[Any, Any]]:
+        """See `Queue.get_jobs`."""
         ...
 
 

@@ -12,9 +12,9 @@ from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.tags import encoded_tags
-from glidemq_py._features.usage.calls import JobUsage
-from glidemq_py._features.usage.summaries import usages_of
+from glidemq_py._core.tags import encoded_tags
+from glidemq_py._features.usage import JobUsage
+from glidemq_py._features.usage_summaries import usages_of
 from glidemq_py._job.details import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

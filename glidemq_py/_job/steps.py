@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_choice, check_int, check_text
+from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.payload import check_line
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.limits.options import MAX_COUNT
 from glidemq_py.errors import (
     DelayedError,
     GlideMQError,

@@ -23,9 +23,9 @@ from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.keys import OWED
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.failures.policy_task import FailurePolicyTask
+from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask

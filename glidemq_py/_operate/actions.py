@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final, Literal
 from glidemq_py._api.administration import drain_in_pieces
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.checks import check_choice
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._features.cleaning import CLEANABLE
 from glidemq_py._features.consistency.checking import CheckReport
-from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._operate.action import (
     MAX_LISTED,
     Action,

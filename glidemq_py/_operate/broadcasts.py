@@ -12,7 +12,7 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.broadcast import Subscription, get_delivery, get_subscriptions
 from glidemq_py._features.broadcast.dead_letters import replay_entry
-from glidemq_py._features.dead_letters.queue_api import (
+from glidemq_py._features.dead_letters import (
     envelope_of,
     get_newest_dead_letter_jobs,
     remove_dead_letter,

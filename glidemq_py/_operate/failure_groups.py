@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from glidemq_py._features.failures.queue_api import Failure
+from glidemq_py._features.failures import Failure
 
 HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.failures.queue_api import Failure
+from glidemq_py._features.failures import Failure
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, read_jobs

@@ -24,20 +24,18 @@ from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits, GroupInfo
 from glidemq_py._core.names import partition_home
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.dead_letters.queue_api import envelope_of, get_newest_dead_letter_jobs
-from glidemq_py._features.failures.queue_api import Failure, FailureStats
-from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo
+from glidemq_py._features.dead_letters import envelope_of, get_newest_dead_letter_jobs
+from glidemq_py._features.failures import Failure, FailureStats
 from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._features.job_batches.batch import BatchJob
-from glidemq_py._features.limits.options import GlobalLimits
-from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
-from glidemq_py._features.ordering_groups import GroupInfo
+from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
-from glidemq_py._features.remote_control.queue_api import WorkerActivity
+from glidemq_py._features.remote_control import WorkerActivity
 from glidemq_py._job.details import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

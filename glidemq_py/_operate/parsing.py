@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._features.limits.options import RateLimit
+    from glidemq_py._core.limits import RateLimit
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d|w)")
@@ -64,7 +64,7 @@ def pairs_of(option: str, texts: Sequence[str]) -> dict[str, Any]:
 
 def rate_of(option: str, text: str) -> RateLimit:
     """Return the rate limit of a text such as "100/1m" or "5/s"."""
-    from glidemq_py._features.limits.options import RateLimit
+    from glidemq_py._core.limits import RateLimit
 
     number, slash, window = text.partition("/")
     if not slash or not number.isascii() or not number.isdigit() or len(number) > 12:

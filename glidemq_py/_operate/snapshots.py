@@ -9,11 +9,10 @@ from enum import Enum
 from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py._core.limits import GlobalLimits, RateLimit
 from glidemq_py._features.broadcast.broadcast import Subscription
-from glidemq_py._features.failures.attempts import FailedAttempt
-from glidemq_py._features.failures.queue_api import FailureStats
+from glidemq_py._features.failures import FailedAttempt, FailureStats
 from glidemq_py._features.job_batches.batch import BatchStatus
-from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline import TimelineEntry
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from glidemq_py._client.connect import is_glide_transport
-from glidemq_py._features.failures.policy_task import FailurePolicyTask
+from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.queue_list import QueueListTask
-from glidemq_py._features.remote_control.worker import CommandRunner
+from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask

@@ -18,7 +18,7 @@ from glidemq_py._core.misuse import AsyncOnly
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.many_queues import parse_queues
-from glidemq_py._features.remote_control.worker import CommandRunner
+from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run

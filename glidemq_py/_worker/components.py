@@ -16,13 +16,13 @@ from glidemq_py._client.reservations import Reservation
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.limits.options import RateLimit
-from glidemq_py._features.remote_control.worker import CommandRunner
+from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import ResultWaiter

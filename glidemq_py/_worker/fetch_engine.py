@@ -25,7 +25,7 @@ from glidemq_py._worker.throttle import Throttle
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Held
-    from glidemq_py._features.limits.options import TokenLimiter
+    from glidemq_py._core.limits import TokenLimiter
     from glidemq_py._job.run import Run
     from glidemq_py._worker.results import FinishedAttempt
 

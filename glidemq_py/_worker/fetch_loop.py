@@ -15,12 +15,12 @@ from typing import Any, Final
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.repeated_failures import ForeignFailures, RepeatedFailure
-from glidemq_py._features.budgets.worker import BudgetGate
-from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._worker.budgets import BudgetGate
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, Reattach
 from glidemq_py._worker.fetch_engine import FetchEngine

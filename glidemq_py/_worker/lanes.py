@@ -25,7 +25,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
-from glidemq_py._features.failures.policy import POLICY_FIELD
+from glidemq_py._features.failure_policy import POLICY_FIELD
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from glidemq_py._features.metrics_by_name.recorder import Recorder
+from glidemq_py._features.metrics_by_name import Recorder
 from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
 from glidemq_py.errors import JobRevokedError
 

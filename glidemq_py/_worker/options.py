@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, TypedDict, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int
+from glidemq_py._core.limits import RateLimit, TokenLimiter
+from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._features.fair_keys.preference import MAX_PREFERENCE
-from glidemq_py._features.limits.options import RateLimit, TokenLimiter
-from glidemq_py._features.retries import BackoffStrategy
+from glidemq_py._features.fair_keys import MAX_PREFERENCE
 from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
 from glidemq_py.errors import GlideMQValidationError
 

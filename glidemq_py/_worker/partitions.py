@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._partitions.layout import Partition, shares
 from glidemq_py._worker.components import ServedQueue, WorkerComponents
 from glidemq_py._worker.slot_pool import TURN_S

@@ -15,15 +15,14 @@ from typing import Any, Protocol, cast
 from glidemq_py._core.calls.working import AttemptStatus, Finished
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.repeated_failures import ForeignFailures
-from glidemq_py._features.middleware.around import handler_within
-from glidemq_py._features.middleware.middleware import Middleware
-from glidemq_py._features.suspend.worker import Continuations
+from glidemq_py._features.middleware import Middleware, handler_within
 from glidemq_py._job.current import running_job
 from glidemq_py._job.failure_text import unstored_error
 from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.results import Outcomes
+from glidemq_py._worker.suspension import Continuations
 from glidemq_py._worker.timeouts import cancel_task, start_timeout, stop_timeout
 from glidemq_py.errors import (
     EventLoopError,

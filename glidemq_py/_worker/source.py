@@ -13,8 +13,8 @@ from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeReply, Finished, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
-from glidemq_py._features.fair_keys.preference import RecentKeys
+from glidemq_py._features.dead_letters import declare_dead_letters
+from glidemq_py._features.fair_keys import RecentKeys
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.options import WorkerOptions

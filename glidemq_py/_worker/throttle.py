@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from glidemq_py._features.usage.job_api import tokens_used
+from glidemq_py._features.usage import tokens_used
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Tokens
-    from glidemq_py._features.limits.options import TokenLimiter
+    from glidemq_py._core.limits import TokenLimiter
     from glidemq_py._worker.fetch_engine import FetchEngine
     from glidemq_py._worker.results import FinishedAttempt
 

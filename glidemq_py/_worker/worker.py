@@ -9,15 +9,22 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import Connection
+from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
 from glidemq_py._core.names import validate_prefix
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py._core.queue_options import (
+    DEFAULT_PREFIX,
+    Compression,
+    DeadLetterInput,
+    QueueOptions,
+    Serializer,
+    SerializerName,
+    parse_dead_letter_queue,
+)
+from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
-from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._features.many_queues import parse_queues
-from glidemq_py._features.middleware.middleware import Middleware
-from glidemq_py._features.retries import BackoffStrategy
+from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.handlers import Route

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._operate.actions import (
     Action,
     AddJob,

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import WorkerInfo
-from glidemq_py._features.failures.queue_api import FailureStats
-from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo
-from glidemq_py._features.limits.options import GlobalLimits
+from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits
+from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
-from glidemq_py._features.metrics_by_name.queue_api import MetricsByName
+from glidemq_py._features.metrics_by_name import MetricsByName
 from glidemq_py._operate.doctor import Diagnosis, Severity, examine
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
-from glidemq_py._features.fair_keys.options import FairKeyDefaults
-from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
+from glidemq_py._core.limits import MAX_COUNT, FairKeyDefaults, RateLimit
 from glidemq_py.gateway.table import Field, Kind, check_nested
 
 __all__ = ["GroupSize", "forget_group_limits", "group_size", "set_group_defaults", "set_group_sizes"]

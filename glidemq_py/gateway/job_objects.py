@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.tags import read_tags
+from glidemq_py._core.tags import read_tags
 from glidemq_py._job.job import Job
 from glidemq_py.gateway.ids import is_uuid7
 from glidemq_py.gateway.names import wire_name

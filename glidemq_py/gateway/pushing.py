@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from glidemq_py._core.job_options import MAX_TRACE_LINES
+from glidemq_py._core.job_references import MAX_DEPENDENCIES
 from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.payload import PackedValue, encode_data
+from glidemq_py._core.tags import MAX_TAGS, parse_tags
 from glidemq_py._core.times import SECOND_MS
-from glidemq_py._features.dependencies.options import MAX_DEPENDENCIES
-from glidemq_py._features.limits.options import MAX_COUNT
-from glidemq_py._features.tags import MAX_TAGS, parse_tags
 from glidemq_py.errors import AmbiguousResultError, FairKeyFullError, GlideMQValidationError, JobNotFoundError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds

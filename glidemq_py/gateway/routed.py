@@ -15,7 +15,7 @@ from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
-from glidemq_py._features.durability.options import parse_durable
+from glidemq_py._core.queue_options import parse_durable
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import FairKeyFullError, JobNotFoundError

@@ -21,10 +21,10 @@ from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import DATA, Row
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.layout_errors import LayoutChangedError
-from glidemq_py._features.durability.options import parse_durable
-from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._core.queue_options import parse_durable
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, JobNotFoundError

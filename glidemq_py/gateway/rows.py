@@ -13,9 +13,8 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls.adding import Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import PackedValue, encode_data
-from glidemq_py._core.queue_options import entry_of
+from glidemq_py._core.queue_options import entry_of, parse_durable
 from glidemq_py._core.rows import FIELDS
-from glidemq_py._features.durability.options import parse_durable
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

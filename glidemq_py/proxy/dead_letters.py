@@ -13,7 +13,7 @@ from starlette.responses import Response
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partitioned_dead_letters import shown_entry
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.dead_letters.queue_api import envelope_of
+from glidemq_py._features.dead_letters import envelope_of
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import read_page

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, cast
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.administration import registry_add, registry_set
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import flow_key
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["FlowKind", "FlowRecord", "check_flow_id", "forget_flow", "keep_flow", "read_record"]

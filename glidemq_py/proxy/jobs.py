@@ -8,13 +8,12 @@ from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from fastapi import Query
 from starlette.responses import Response
 
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.references import shown_ref
-from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
-from glidemq_py._features.suspend.queue_api import send_signal
-from glidemq_py._features.usage.calls import JobUsage
+from glidemq_py._features.suspend import Signal, SuspendInfo, send_signal
+from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listable
 from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError

@@ -9,8 +9,8 @@ from fastapi import Query
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
-from glidemq_py._features.usage import calls as usage
-from glidemq_py._features.usage.summaries import get_usage_summary
+from glidemq_py._api.queue_names import get_usage_summary
+from glidemq_py._features import usage
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy.pages import Whole

@@ -19,12 +19,11 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import array_head, pack
 from glidemq_py._core.calls.adding import stored_row
 from glidemq_py._core.checks import check_text
+from glidemq_py._core.deduplication import ID_LENGTH
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.limits import validate_fair_key, validate_ordering_key
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.rows import FIELDS
-from glidemq_py._features.deduplication.options import ID_LENGTH
-from glidemq_py._features.fair_keys.options import validate_fair_key
-from glidemq_py._features.ordering_groups import validate_ordering_key
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 

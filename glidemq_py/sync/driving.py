@@ -19,7 +19,7 @@ from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
 from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._features.leases.queue_api import LeaseContext, LeaseReport
-from glidemq_py._features.vectors.options import VectorMatch
+from glidemq_py._features.vectors import VectorMatch
 from glidemq_py._job.job import Job
 from glidemq_py._job.job_twin import BlockingJob
 from glidemq_py.errors import GlideMQValidationError

@@ -106,12 +106,12 @@ FAULTS = [
         "results whose report was lost with the connection are not reported again",
     ),
     Fault(
-        "backoff-doubled", "glidemq_py/_features/retries.py",
+        "backoff-doubled", "glidemq_py/_core/retries.py",
         "1 << min(max(attempts_made - 1, 0), _MAX_EXPONENT)", "1 << min(max(attempts_made, 0), _MAX_EXPONENT)",
         "the exponential backoff begins with twice the delay",
     ),
     Fault(
-        "age-as-count", "glidemq_py/_features/retention.py",
+        "age-as-count", "glidemq_py/_core/retention.py",
         "(value.count or 0, value.age or 0)", "(value.age or 0, value.count or 0)",
         "the count of a retention option is taken as its age",
     ),

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.inside import queue_api as limiting
+from tests.inside import limits as limiting
 from tests.inside import row
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model, Window

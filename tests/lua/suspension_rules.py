@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.inside import job_api as suspending
+from tests.inside import suspend as suspending
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 
@@ -41,7 +41,7 @@ class SuspensionRules:
     def signal(self, pick: int, among: bool):
         suspended = self.model.of("suspended")
         job = suspended[pick % len(suspended)] if among and suspended else self._any_job(pick)
-        answer = self.run(suspending.signal(self.q.meta, job.id, "go", ""))
+        answer = self.run(suspending.deliver_signal(self.q.meta, job.id, "go", ""))
         if job.state == "gone":
             assert answer == "gone"
         elif job.state in ENDED:

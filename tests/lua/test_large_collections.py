@@ -7,7 +7,7 @@ import pytest
 from tests.inside import administration, outbox, reading, usage_minutes, working
 from tests.inside import broadcast_calls as broadcasting
 from tests.inside import calls as flows
-from tests.inside import job_api as suspending
+from tests.inside import suspend as suspending
 from tests.lua.own_support import START, Fetched, OwnQueue
 from tests.wire_library.support import GROUP, WireQueue
 
@@ -241,7 +241,7 @@ def test_newest_signals_are_delivered(q: OwnQueue):
     job_id = q.add_job()
     signals = [json.dumps({"name": f"s{number}", "data": "1", "receivedAt": 1}) for number in range(1_500)]
     q.redis("RPUSH", f"signals:{job_id}", *signals)
-    assert q.run(suspending.signal(q.meta, job_id, "more", "1")) == "full"
+    assert q.run(suspending.deliver_signal(q.meta, job_id, "more", "1")) == "full"
     q.finish(suspending.suspended(*q.take_one().token, "", 0))
     delivered = json.loads(q.job(job_id)["signals"])
     assert [signal["name"] for signal in delivered] == [f"s{number}" for number in range(500, 1_500)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py._features.limits.queue_api import limit_group
+from glidemq_py._features.limits import limit_group
 from glidemq_py._features.streams.job_api import _append as chunk
 from glidemq_py.testing import RespError
 from tests.inside import AttemptStatus as S

@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_py.testing import RespError
 from tests.inside import Call, ExchangeRequest, administration, pack, row, unpack
-from tests.inside import queue_api as limiting
+from tests.inside import limits as limiting
 from tests.lua.own_support import Fetched, OwnQueue
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.inside import AttemptStatus, Call, ExchangeFlags, ExchangeReply, pack, row, unpack, working
-from tests.inside import queue_api as limiting
+from tests.inside import limits as limiting
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.test_own_groups import add, fetch, member
 

@@ -1,8 +1,8 @@
 """Suspending, signals, time-outs: the rows and functions one by one."""
 
 from tests.inside import AttemptStatus as S
-from tests.inside import job_api as suspending
 from tests.inside import remove, row
+from tests.inside import suspend as suspending
 from tests.lua.own_support import START, Fetched, OwnQueue
 
 
@@ -12,7 +12,7 @@ def suspend(q: OwnQueue, job: Fetched, reason: str = "", timeout: int = 0) -> in
 
 
 def signal(q: OwnQueue, job_id: str, name: str = "go", data: str = "") -> str:
-    return str(q.run(suspending.signal(q.meta, job_id, name, data)))
+    return str(q.run(suspending.deliver_signal(q.meta, job_id, name, data)))
 
 
 def deadlines(q: OwnQueue) -> dict[str, int]:

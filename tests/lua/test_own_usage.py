@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Budget
-from glidemq_py._features.usage.job_api import _checked, _row
+from glidemq_py._features.usage import _checked, _row
 from tests.inside import AttemptStatus as S
 from tests.inside import (
     BudgetCharge,

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from glidemq_py.testing import RespClient
 from tests.inside import administration, dead_letter_queue, row, working
-from tests.inside import job_api as suspending
-from tests.inside import queue_api as limiting
+from tests.inside import limits as limiting
+from tests.inside import suspend as suspending
 from tests.lua.check_support import check
 from tests.lua.flow_rules import FlowRules
 from tests.lua.limit_rules import PAID, QUEUE_WINDOW, TOKEN_MAX, TOKEN_WINDOW, LimitRules
@@ -639,7 +639,7 @@ class QueueMachine(
             self._peer_completes(job_id, entry)
         self.sweep_suspended()
         for job in self.model.of("suspended"):
-            assert self.run(suspending.signal(self.q.meta, job.id, "end", "")) == "resumed"
+            assert self.run(suspending.deliver_signal(self.q.meta, job.id, "end", "")) == "resumed"
             job.state, job.due = "ready", 0
         for _ in range(200):
             rows = [job.completed() for job in self.active_jobs.values()]

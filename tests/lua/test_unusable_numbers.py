@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.inside import consistency_calls as checking
-from tests.inside import job_api as suspending
 from tests.inside import reading, working
+from tests.inside import suspend as suspending
 from tests.lua.own_support import BAND, START, OwnQueue
 from tests.wire_library.support import WireQueue
 

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import glidemq_py
 from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, JobRevokedError, Queue, Worker
 from glidemq_py._client.counting import FIGURES
-from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY, Start
 from glidemq_py.testing import RespClient

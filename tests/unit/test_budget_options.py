@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Budget, GlideMQValidationError, UnknownOptionError
-from glidemq_py._features.budgets.options import parse_budget
+from glidemq_py._features.budgets import parse_budget
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from glidemq_py import (
     Job,
     SuspendError,
 )
-from glidemq_py._features.suspend.worker import Continuations
+from glidemq_py._worker.suspension import Continuations
 
 
 class _Run:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Fallback, GlideMQValidationError, JobOptions
-from glidemq_py._features.fallbacks import read_fallbacks
+from glidemq_py._core.fallbacks import read_fallbacks
 from tests.inside import read_stored_options
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Deduplication, GlideMQValidationError, JobOptions, Ordering, RateLimit, TokenBucket
-from glidemq_py._features.limits.options import millitokens
+from glidemq_py._core.limits import millitokens
 from tests.inside import read_stored_options, row
 
 

@@ -12,14 +12,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LEAST_LINES = 40
 
 SMALL = {
-    "_api/queue_names.py": "lists of queues need no `Queue`, so it imports none",
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
     "_features/job_batches/job_api.py": "methods of `Job` are in `job_api.py` of their feature",
     "_api/partitioned_fair_keys.py": "a module per area of partitioned queues",
     "_worker/memory.py": "heartbeats and supervised processes report it",
     "gateway/commands/events.py": "a module per group of commands",
     "gateway/partitions.py": "ids and hubs need the names of partitions, and do not import each other",
-    "_features/vectors/job_api.py": "methods of jobs stand in a module of their own",
+    "options.py": "a list of names to import",
     "gateway/rate.py": "two modules limit frames",
     "gateway/time_zones.py": "two modules accept time zones of clients",
     "integrations/django_admin/apps.py": "Django requires this module",
@@ -30,18 +29,21 @@ SMALL = {
 
 ONLY_LUA = {
     "gateway": "glidemq_py/gateway is a public package",
+    "ordering_groups": "limits of groups, glidemq_py/_features/limits.py, and an option",
+    "retention": "an option, glidemq_py/_core/retention.py",
+    "retries": "an option, glidemq_py/_core/retries.py",
     "maintenance": "its Python side is glidemq_py/_maintenance",
     "partitions": "its Python side is glidemq_py/_partitions",
-    "requeue": "methods of failed jobs and dead letters: glidemq_py/_features/failures and dead_letters",
+    "requeue": "methods of failed jobs and dead letters: glidemq_py/_features/failures.py and dead_letters.py",
 }
 ONLY_PYTHON = {
     "cleaning": "the server's side of the index by age is in lua/features/retention",
-    "fallbacks": "an option that the server only stores",
+    "failure_policy": "the server's side is in lua/features/failures",
     "iteration": "its position is the progress of a job",
     "middleware": "runs in producers and workers",
     "search": "the server's side is the paging of lua/core",
     "signals": "the server's side is in the features whose results they report",
-    "tags": "the server's side is the paging of lua/core",
+    "usage_summaries": "reads what usage.py reports",
     "typed_tasks": "runs in producers and workers",
 }
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._features.metrics_by_name.histogram import Times, bucket_of, middle_of
-from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS, Recorder
+from glidemq_py._features.metrics_by_name import MINUTE_MS, Recorder, Times, bucket_of, middle_of
 from tests.inside import AttemptStatus
 
 NOW = 1_800_000_000_000 - 1_800_000_000_000 % MINUTE_MS

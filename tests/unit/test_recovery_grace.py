@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from glidemq_py._features.failures.policy_task import FailurePolicyTask
+from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from tests.inside import Interruptions, QueueKeys, RecoverStalledReply, WorkerOptions, hash_tag
 

@@ -16,7 +16,7 @@ from glidemq_py import (  # fmt: skip
     SearchIndexError,
     VectorField,
 )
-from glidemq_py._features.vectors import options as vectors
+from glidemq_py._features import vectors
 from tests.inside import link_over, record
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"

@@ -195,7 +195,7 @@ class HeartbeatReply(NamedTuple):
     now: int
     statuses: list[int]
     commands: Sequence[str] = ()
-    """Commands for the worker (glidemq_py/_features/remote_control)."""
+    """Commands for the worker (glidemq_py/_features/remote_control.py)."""
     layout: int = 0
     """Number of the layout of the queue's partitions; 0 = it has none."""
 

@@ -21,7 +21,15 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobInput, JobSpec, Serializer, SerializerName
+from glidemq_py._core.queue_options import (
+    DEFAULT_PREFIX,
+    Compression,
+    DeadLetterInput,
+    JobInput,
+    JobSpec,
+    Serializer,
+    SerializerName,
+)
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast import dead_letters
@@ -31,8 +39,7 @@ from glidemq_py._features.broadcast.options import (
     validate_start,
     validate_subscription,
 )
-from glidemq_py._features.dead_letters.options import DeadLetterInput
-from glidemq_py._features.middleware.middleware import Middleware
+from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import JobStateError
 

@@ -10,7 +10,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.options import validate_subscription
-from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter, with_readable_data
+from glidemq_py._features.dead_letters import envelope_of, remove_dead_letter, with_readable_data
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

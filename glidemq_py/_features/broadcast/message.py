@@ -10,10 +10,10 @@ from typing_extensions import TypeVar
 from glidemq_py._core.calls import administration
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features import usage as usage_reports
+from glidemq_py._features import vectors
 from glidemq_py._features.broadcast.message_twin import BlockingMessage
 from glidemq_py._features.streams import job_api as streams
-from glidemq_py._features.usage import job_api as usage_reports
-from glidemq_py._features.vectors import job_api as vectors
 from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import JobContents, resolve_in_hints

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any, Final, TypedDict
 
 from glidemq_py._core.checks import check_text
+from glidemq_py._core.deduplication import DeduplicationInput
 from glidemq_py._core.job_options import BackoffInput, JobOptions
 from glidemq_py._core.names import JOB_NAME_LENGTH, NAME_LENGTH
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.deduplication.options import DeduplicationInput
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_PATTERNS: Final = 100

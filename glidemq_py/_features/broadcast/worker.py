@@ -20,21 +20,28 @@ from glidemq_py._core.calls.working import (
     completed,
 )
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.payload import encode_result
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py._core.queue_options import (
+    DEFAULT_PREFIX,
+    Compression,
+    DeadLetterInput,
+    QueueOptions,
+    Serializer,
+    SerializerName,
+    parse_dead_letter_queue,
+)
+from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.broadcast import get_subscriptions
 from glidemq_py._features.broadcast.calls import Marks
 from glidemq_py._features.broadcast.message import Message, MessageRun
 from glidemq_py._features.broadcast.options import lua_patterns, parse_subjects, validate_start, validate_subscription
-from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
-from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
-from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
-from glidemq_py._features.middleware.middleware import Middleware
-from glidemq_py._features.retries import BackoffStrategy
+from glidemq_py._features.dead_letters import declare_dead_letters
+from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.base_worker import BaseWorker

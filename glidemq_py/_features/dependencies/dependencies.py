@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_references import JobRef, ParentInput, parse_dependencies
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._features.dependencies.options import parse_dependencies
 from glidemq_py._features.dependencies.relations import depend, missing_dependency
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
-from glidemq_py._features.flows.parent_option import JobRef, ParentInput
 from glidemq_py._features.flows.references import references_of, shown_ref
 from glidemq_py.errors import GlideMQValidationError, JobStateError
 

@@ -15,11 +15,11 @@ from typing import Any, Final, cast
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import AddedOther, Row, encode_row
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.references import is_own, references_of
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError

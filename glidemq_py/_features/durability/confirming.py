@@ -24,7 +24,7 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, pieces, reader
 from glidemq_py._core.calls.adding import AddReply
 from glidemq_py._core.forks import new_lock
-from glidemq_py._features.durability.options import Durability
+from glidemq_py._core.queue_options import Durability
 from glidemq_py.errors import (
     ClosedError,
     DurabilityError,

@@ -17,7 +17,7 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_options import cost_error
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.budgets.options import Budget
+from glidemq_py._features.budgets import Budget
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.plan import CHARS, NextMark, Planned, Step, is_small, steps_of, whole_request
 from glidemq_py._features.flows.references import shown_ref

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.references import name_parents, references_of
 from glidemq_py._job import details
 from glidemq_py._job.steps import SAME, data_of_step

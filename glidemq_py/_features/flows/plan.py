@@ -16,7 +16,7 @@ from glidemq_py._core.calls.adding import DATA, Row, encode_row
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.rows import FIELDS
-from glidemq_py._features.budgets.options import Budget
+from glidemq_py._features.budgets import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
 from glidemq_py._job.link import QueueLink

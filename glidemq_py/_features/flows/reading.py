@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.job_api import ref_of_member
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.references import name_partition, references_of
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

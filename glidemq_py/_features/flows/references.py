@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import partition_home
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._job.link import QueueLink
 from glidemq_py._partitions.layout import Layout, Partition, split_partition_id
 from glidemq_py._partitions.renewing import renewed_layout

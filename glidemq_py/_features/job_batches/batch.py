@@ -18,8 +18,7 @@ from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import Connected, reject_positional_options
-from glidemq_py._core.queue_options import Entry, JobInput, JobSpec
-from glidemq_py._features.durability.options import DurableInput, parse_durable
+from glidemq_py._core.queue_options import DurableInput, Entry, JobInput, JobSpec, parse_durable
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._features.job_batches import calls

@@ -27,15 +27,15 @@ from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
 from glidemq_py._core.queue_options import Serializer
+from glidemq_py._core.retention import kept
+from glidemq_py._core.retries import is_retried, retry_delay
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.calls import CONSUMER
 from glidemq_py._features.leases.tokens import LeaseFacts
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.outbox import Outbox
-from glidemq_py._features.retention import kept
-from glidemq_py._features.retries import is_retried, retry_delay
 from glidemq_py._features.signals import signal_row
-from glidemq_py._features.usage.calls import check_budget
+from glidemq_py._features.usage import check_budget
 from glidemq_py._job.failure_text import reason_of, stacktraces_with, stored_text, unstored_error
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py._job.run import Run
@@ -53,7 +53,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py._client.runtime import Runtime
     from glidemq_py._features.leases.lease import Lease
-    from glidemq_py._features.middleware.middleware import Middleware
+    from glidemq_py._features.middleware import Middleware
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")

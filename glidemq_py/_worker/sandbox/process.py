@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_result
-from glidemq_py._features.usage.calls import JobUsage
+from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.sandbox.framing import Message, pack_error, pack_message, packable, read_message, unpack_error

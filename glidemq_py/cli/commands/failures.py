@@ -15,7 +15,7 @@ from glidemq_py.cli.texts import age, clock
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._features.failures.queue_api import Failure
+    from glidemq_py._features.failures import Failure
     from glidemq_py._operate.snapshots import DeadLetter
 
 __all__ = ["app", "dead_letters_app"]

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._features.limits.options import MAX_COUNT
+from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED

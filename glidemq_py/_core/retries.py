@@ -1,0 +1,160 @@
+"""The options `attempts` and `backoff`, and when a failed attempt is retried."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_text
+from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, to_ms
+from glidemq_py.errors import GlideMQValidationError, JobRevokedError, UnrecoverableError
+
+BackoffStrategy = Callable[[int, BaseException], int | timedelta]
+"""(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
+
+BACKOFF_TYPES: Final = ("fixed", "exponential")
+"""The types that every worker knows."""
+
+_TYPE_LENGTH: Final = 256
+_MISSPELLED: Final = 0.85
+"""From this similarity on, a type counts as a misspelled one of `BACKOFF_TYPES`."""
+# From this exponent on, every delay above zero exceeds MAX_DURATION_MS: no larger power is computed.
+_MAX_EXPONENT: Final = MAX_DURATION_MS.bit_length()
+
+
+def _check_type(option: str, value: object) -> str:
+    """Return a type of backoff; reject "exponetial" and "Fixed", but not "exponential2", which may be a strategy."""
+    kind = check_text(option, value, maximum=_TYPE_LENGTH)
+    if kind in BACKOFF_TYPES:
+        return kind
+    lower = kind.lower()
+    near = difflib.get_close_matches(lower, BACKOFF_TYPES, 1, cutoff=_MISSPELLED)
+    if near and (lower == near[0] or near[0] not in lower):
+        problem = f"is not a type of backoff; did you mean {near[0]!r}? (a strategy of a worker needs another name)"
+        raise GlideMQValidationError(option, value, problem)
+    return kind
+
+
+def _check_jitter(option: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise GlideMQValidationError(option, value, f"must be a number from 0 to 1, not {type(value).__name__}")
+    if not 0 <= value <= 1:  # NaN fails this as well
+        raise GlideMQValidationError(option, value, "must be a number from 0 to 1")
+    return float(value)
+
+
+def _jitter_to_wire(jitter: float) -> float | None:
+    return jitter or None
+
+
+class Backoff(OptionValue, prefix="backoff"):
+    """Delay between the attempts of a job.
+
+    Args:
+        type: "fixed", "exponential", or the name of a backoff strategy of the worker. A misspelling of the first two
+            is rejected.
+        delay: base delay, ms or timedelta.
+        jitter: 0.0..1.0; up to this fraction of the delay is added at random.
+        max_delay: upper bound of the delay, jitter included, ms or timedelta; None = ten years.
+
+    Raises:
+        GlideMQValidationError: an option is invalid; the error names it and its value.
+    """
+
+    type: str = option(_check_type, wire="type")
+    delay: Converted[int, Milliseconds] = option(to_ms, default=0, wire="delay")
+    jitter: float = option(_check_jitter, default=0.0, wire="jitter", encode=_jitter_to_wire, kw_only=True)
+    # Node peers ignore `maxDelay`, which glide-mq does not have.
+    max_delay: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, wire="maxDelay", kw_only=True)
+
+    def _check_given(self) -> None:
+        if self.max_delay is not None and self.max_delay < self.delay:
+            raise GlideMQValidationError("backoff.max_delay", self.max_delay, f"must be >= the delay ({self.delay} ms)")
+
+    @classmethod
+    def parse(cls, option: str, value: object) -> Backoff:
+        """Return a `Backoff` from one, from a duration (type "fixed"), or from a mapping of its fields."""
+        if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
+            return cls("fixed", to_ms(option, value))
+        given: Any = value
+        if isinstance(value, Mapping) and given.get("type") in BACKOFF_TYPES and given.get("delay") is None:
+            raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
+        return parse_nested(option, given, cls, ", a duration")
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Backoff:
+        """Return a backoff from stored JSON. Other clients may have written a type that `add` rejects.
+
+        Raises:
+            GlideMQValidationError: another field is invalid, or the type is none at all.
+        """
+        given = cls.from_wire(stored)
+        kind = check_text("backoff.type", given.pop("type", ""), maximum=_TYPE_LENGTH)
+        backoff = cls(BACKOFF_TYPES[0], **given)
+        backoff.__dict__["type"] = kind
+        return backoff
+
+    def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
+        """Return the delay after ``attempts_made`` failed attempts, in ms.
+
+        "fixed": ``delay``. "exponential": ``delay * 2**(attempts_made - 1)``. Any other type: as "fixed", which applies
+        if the worker has no strategy with that name. Then up to ``jitter`` of that is added, and the sum is rounded and
+        limited to ``max_delay``.
+
+        Args:
+            attempts_made: number of failed attempts, this one included.
+            rng: source of random numbers in [0, 1).
+        """
+        value = self.delay
+        if self.type == "exponential":
+            value *= 1 << min(max(attempts_made - 1, 0), _MAX_EXPONENT)
+        if self.jitter > 0.0:
+            value = math.floor(value + rng() * self.jitter * value + 0.5)
+        longest = MAX_DURATION_MS if self.max_delay is None else self.max_delay
+        return min(value, longest)
+
+
+_PERMANENT: Final = (UnrecoverableError, JobRevokedError)
+
+
+def is_retried(
+    error: BaseException, retry_on: tuple[type[BaseException], ...] | None, no_retry_on: tuple[type[BaseException], ...]
+) -> bool:
+    """Return whether a job may be retried after an error, if it has attempts left.
+
+    Args:
+        error: Error of the attempt. `UnrecoverableError` and a revocation are permanent.
+        retry_on: Errors that are retried; None: all.
+        no_retry_on: Errors that are not retried.
+    """
+    if isinstance(error, (*_PERMANENT, *no_retry_on)):
+        return False
+    return retry_on is None or isinstance(error, retry_on)
+
+
+def retry_delay(
+    backoff: Backoff | None, failures: int, error: BaseException, strategies: Mapping[str, BackoffStrategy] | None
+) -> int:
+    """Return the delay until the next attempt, in ms.
+
+    Args:
+        backoff: The job's option; None: no delay.
+        failures: Number of failed attempts, this one included.
+        error: Error of the attempt.
+        strategies: The worker's own strategies by type.
+
+    Raises:
+        GlideMQValidationError: A strategy returned something else than whole milliseconds or a timedelta. Whatever a
+            strategy raises is raised as well.
+    """
+    if backoff is None:
+        return 0
+    strategy = (strategies or {}).get(backoff.type)
+    if strategy is None:
+        return backoff.compute(failures)
+    return to_ms(f"backoff strategy {backoff.type!r}", strategy(failures, error))

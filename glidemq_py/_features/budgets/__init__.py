@@ -1,1 +1,0 @@
-"""Budgets: limits on the tokens and costs of the jobs of a flow."""

@@ -1,1 +1,0 @@
-"""Dead letter queues: failed jobs are copied to another queue."""

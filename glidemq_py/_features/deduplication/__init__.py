@@ -1,1 +1,0 @@
-"""Deduplication: unique jobs (``lua/features/deduplication``)."""

@@ -1,0 +1,327 @@
+"""Fair keys: limits, state, and which keys a partitioned queue serves first (``lua/features/fair_keys``)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.calls.working import ExchangeReply, Preferred
+from glidemq_py._core.checked_options import parse_nested
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.limits import (
+    MAX_COUNT,
+    NAME_PREFIX,
+    FairKeyDefaults,
+    FairKeyInfo,
+    NameLimits,
+    RateLimit,
+    check_weight,
+    validate_fair_key,
+)
+from glidemq_py._core.names import validate_job_name
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import GlideMQValidationError
+
+MAX_PREFERENCE: Final = 100
+"""Most turns by which a key may be served early."""
+_KEYS: Final = 16
+"""Keys that a worker prefers at a time; the server reads no more (lua/features/fair_keys/fetch_fair.lua)."""
+
+
+class RecentKeys:
+    """The fair keys of the last jobs that a worker has fetched.
+
+    Args:
+        turns: Turns by which these keys may be served early.
+        slots: Number of jobs that the worker runs at the same time. It prefers at most as many keys.
+    """
+
+    def __init__(self, turns: int, slots: int) -> None:
+        self._turns = turns
+        self._most = min(slots, _KEYS)
+        self._keys: dict[str, None] = {}
+        """In the order of their last jobs."""
+
+    def add(self, keys: Iterable[str | None]) -> None:
+        """Remember the keys of fetched jobs; None is a job without a key."""
+        known = self._keys
+        for key in keys:
+            if key is not None:
+                known.pop(key, None)
+                known[key] = None
+        for key in list(known)[: -self._most]:
+            del known[key]
+
+    def preferring(self, build: Callable[..., Call[ExchangeReply]]) -> Callable[..., Call[ExchangeReply]]:
+        """Return a builder of exchange calls that prefer the keys."""
+
+        def build_with_keys(*arguments: Any, **options: Any) -> Call[ExchangeReply]:
+            preferred = Preferred(self._turns, tuple(reversed(self._keys))) if self._keys else None
+            return build(*arguments, preferred=preferred, **options)
+
+        return build_with_keys
+
+
+_PAGE: Final = 500
+_EACH_KEY: Final = ""
+
+
+@declared("fair_key")
+class FairKeyRow(NamedTuple):
+    """State of one fair key; 0 = no such limit."""
+
+    key: str
+    backlog: int
+    active: int
+    weight: int
+    concurrency: int
+    rate_max: int
+    rate_ms: int
+    max_backlog: int
+    paused: int
+    limited_until: int
+
+
+def set_fair_limits(
+    meta: str,
+    key: str,
+    *,
+    weight: int | Literal[False] = False,
+    concurrency: int | Literal[False] = False,
+    rate: tuple[int, int] | int = False,
+    max_backlog: int | Literal[False] = False,
+    paused: Literal["yes", "no", False] = False,
+    named: bool = False,
+    hold: int | Literal[False] = False,
+) -> Call[int]:
+    """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms).
+
+    ``key``: '' = each key. ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua).
+    ``hold``: ms for which none of its jobs starts.
+    """
+    request = requests.set_fair_limits(
+        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named,
+        hold=hold,
+    )  # fmt: skip
+    return Call("set_fair_limits", meta, request, int)
+
+
+def fair_keys(
+    meta: str, key: str | Literal[False], after: str = "", count: int = 1, *, named: bool = False
+) -> Call[list[FairKeyRow]]:
+    """Return the state of ``key`` ('': the limits of each key), or of the keys with ready jobs after ``after``.
+
+    ``named``: ``key`` is the name of jobs.
+    """
+    request = requests.fair_keys(key=key, after=after, count=count, named=named)
+    return Call("fair_keys", meta, request, _rows)
+
+
+def _rows(reply: bytes) -> list[FairKeyRow]:
+    return [FairKeyRow(*row) for row in unpack(reply)]
+
+
+def _info(row: FairKeyRow) -> FairKeyInfo:
+    limited = row.rate_max > 0 and row.rate_ms > 0
+    return FairKeyInfo(
+        key=row.key,
+        backlog=row.backlog,
+        active=row.active,
+        weight=row.weight,
+        concurrency=row.concurrency or None,
+        rate_limit=RateLimit(row.rate_max, row.rate_ms) if limited else None,
+        max_backlog=row.max_backlog or None,
+        paused=bool(row.paused),
+        limited_until=row.limited_until or None,
+    )
+
+
+async def set_fair_key_limits(
+    self: ConnectedQueue,
+    key: str,
+    *,
+    weight: int | None = None,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    max_backlog: int | Literal[False] | None = None,
+) -> None:
+    """Set the weight and the limits of a fair key. They take effect immediately; active jobs keep running.
+
+    Args:
+        key: the fair key; it need not have jobs.
+        weight: how many jobs of the key are served per job of a key with weight 1, 1..1_000; None = unchanged.
+        concurrency: number of jobs of the key that may be active at a time, >= 1; None = unchanged, False =
+            remove the limit.
+        rate_limit: number of jobs of the key that may start per window: `RateLimit` or
+            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+        max_backlog: number of ready jobs of the key at which `Queue.add` rejects more, >= 1; None = unchanged,
+            False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none was given.
+    """
+    name = validate_fair_key("key", key)
+    if weight is None and concurrency is None and rate_limit is None and max_backlog is None:
+        problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
+        raise GlideMQValidationError("weight", None, problem)
+    call = set_fair_limits(
+        (await self._connected()).keys.meta,
+        name,
+        weight=False if weight is None else check_weight("weight", weight),
+        concurrency=_count("concurrency", concurrency),
+        rate=_rate(rate_limit),
+        max_backlog=_count("max_backlog", max_backlog),
+    )
+    await (await self._connected()).transport.call(call)
+
+
+async def set_fair_key_defaults(
+    self: ConnectedQueue,
+    *,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    max_backlog: int | Literal[False] | None = None,
+) -> None:
+    """Set limits of each fair key. They take effect immediately, also for new keys; active jobs keep running.
+
+    A limit that `set_fair_key_limits` sets for a key applies to that key instead.
+
+    Args:
+        concurrency: number of jobs of a key that may be active at a time, >= 1; None = unchanged, False =
+            remove the limit.
+        rate_limit: number of jobs of a key that may start per window: `RateLimit` or
+            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+        max_backlog: number of ready jobs of a key at which `Queue.add` rejects more, >= 1; None = unchanged,
+            False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none was given.
+    """
+    if concurrency is None and rate_limit is None and max_backlog is None:
+        problem = "give at least one of 'concurrency', 'rate_limit' and 'max_backlog'"
+        raise GlideMQValidationError("concurrency", None, problem)
+    number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
+    rate, link = _rate(rate_limit), await self._connected()
+    await link.call(set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most)
+
+
+async def get_fair_key_defaults(self: ConnectedQueue) -> FairKeyDefaults:
+    """Return the limits of each fair key that has none of its own."""
+    link = await self._connected()
+    (row,) = await link.call(fair_keys, _EACH_KEY)
+    found = _info(row)
+    return FairKeyDefaults(concurrency=found.concurrency, rate_limit=found.rate_limit, max_backlog=found.max_backlog)
+
+
+async def pause_fair_key(self: ConnectedQueue, key: str) -> None:
+    """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
+
+    Raises:
+        GlideMQValidationError: ``key`` is invalid.
+    """
+    name, link = validate_fair_key("key", key), await self._connected()
+    await link.call(set_fair_limits, name, paused="yes")
+
+
+async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
+    """Start jobs of a paused fair key again. Idempotent.
+
+    Raises:
+        GlideMQValidationError: ``key`` is invalid.
+    """
+    name, link = validate_fair_key("key", key), await self._connected()
+    await link.call(set_fair_limits, name, paused="no")
+
+
+async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
+    """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
+
+    Raises:
+        GlideMQValidationError: ``key`` is invalid.
+    """
+    name, link = validate_fair_key("key", key), await self._connected()
+    (row,) = await link.call(fair_keys, name)
+    return _info(row)
+
+
+async def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
+    """Iterate over the fair keys that have ready jobs, in the order of their names.
+
+    Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
+    """
+    link, after = await self._connected(), ""
+    while True:
+        rows = await link.call(fair_keys, False, after, _PAGE)
+        for row in rows:
+            if not row.key.startswith(NAME_PREFIX):
+                yield _info(row)
+        if len(rows) < _PAGE:
+            return
+        *_, last = rows
+        after = last.key
+
+
+async def set_name_limits(
+    self: ConnectedQueue,
+    name: str,
+    *,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+) -> None:
+    """Limit the jobs with a name, on all workers of the queue. Takes effect immediately; active jobs keep running.
+
+    Jobs with a ``fair_key`` or ``ordering`` are not affected: they have the limits of their key or group.
+
+    Args:
+        name: name of the jobs.
+        concurrency: number of jobs with this name that may be active at a time, >= 1; jobs that were active before
+            the name had a limit are not counted. None = unchanged, False = remove the limit.
+        rate_limit: number of jobs with this name that may start per window: `RateLimit` or
+            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none was given.
+    """
+    validate_job_name(name)
+    if concurrency is None and rate_limit is None:
+        raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
+    number, rate = _count("concurrency", concurrency), _rate(rate_limit)
+    link = await self._connected()
+    await link.call(set_fair_limits, name, concurrency=number, rate=rate, named=True)
+
+
+async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
+    """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
+
+    Raises:
+        GlideMQValidationError: ``name`` is invalid.
+    """
+    validate_job_name(name)
+    link = await self._connected()
+    (row,) = await link.call(fair_keys, name, named=True)
+    found = _info(row)
+    return NameLimits(
+        name=name,
+        backlog=found.backlog,
+        active=found.active,
+        concurrency=found.concurrency,
+        rate_limit=found.rate_limit,
+        limited_until=found.limited_until,
+    )
+
+
+def _rate(rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None) -> tuple[int, int] | int:
+    """Return None as False (unchanged), False as 0 (remove), and a limit as (jobs, ms)."""
+    if rate_limit is None or rate_limit is False:
+        return False if rate_limit is None else 0
+    limit = parse_nested("rate_limit", rate_limit, RateLimit)
+    return limit.max, limit.duration
+
+
+def _count(option: str, value: int | Literal[False] | None) -> int | Literal[False]:
+    """Return None as False (unchanged) and False as 0 (remove); check a number."""
+    if value is None:
+        return False
+    return 0 if value is False else check_int(option, value, 1, MAX_COUNT)

@@ -1,0 +1,261 @@
+"""Limits of a queue and of its ordering groups (``lua/features/limits``, ``lua/features/ordering_groups``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.checked_options import parse_nested
+from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.limits import (
+    MAX_COUNT,
+    GlobalLimits,
+    GroupInfo,
+    GroupLimits,
+    RateLimit,
+    TokenBucket,
+    check_group_concurrency,
+    millitokens,
+    validate_ordering_key,
+)
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import GlideMQValidationError
+
+Setting = tuple[int, int] | int
+"""A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
+
+
+@declared("group_info_reply")
+class GroupReply(NamedTuple):
+    """Reply of `group_info`; 0 = no such limit."""
+
+    active: int
+    parked: int
+    next_seq: int
+    concurrency: int
+    rate_max: int
+    rate_ms: int
+    capacity: int
+    refill: int
+    limited_until: int
+
+
+@declared("queue_limits_reply")
+class QueueLimitsReply(NamedTuple):
+    """Reply of `queue_limits`; 0 = no such limit."""
+
+    concurrency: int
+    rate_max: int
+    rate_ms: int
+    ttl: int
+    """Milliseconds until the limit of concurrency ends; -1 = never."""
+    rate_ttl: int
+    rate_used: int = 0
+    """Jobs fetched in the current window; 0 between two windows."""
+    rate_wait: int = 0
+    """Milliseconds until the next window."""
+
+
+def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Call[int]:
+    """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged.
+
+    After ``ttl`` ms (0 = never) the limits that applied before apply again.
+    """
+    request = requests.limit_queue(concurrency=concurrency, rate=rate, ttl=ttl)
+    return Call("limit_queue", meta, request, int)
+
+
+def queue_limits(meta: str) -> Call[QueueLimitsReply]:
+    """Return the limits of the queue that apply now."""
+    return Call("queue_limits", meta, (), reader(QueueLimitsReply))
+
+
+def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
+    """Set the limits of a group: concurrency, rate as (jobs, ms), bucket as (capacity, refill per s) in millitokens."""
+    return Call(
+        "limit_group", meta, requests.limit_group(key=key, concurrency=concurrency, rate=rate, bucket=bucket), int
+    )
+
+
+def block_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
+    """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
+    return Call("rate_limit_group", meta, requests.rate_limit_group(key=key, ms=ms, replace=int(replace)), int)
+
+
+def group_info(meta: str, key: str) -> Call[GroupReply | None]:
+    """Return the current state of a group, or None."""
+    return Call("group_info", meta, requests.group_info(key=key), _group)
+
+
+def _group(reply: bytes) -> GroupReply | None:
+    found = unpack(reply)
+    return GroupReply(*(int(value) for value in found)) if found else None
+
+
+_EXTEND = ("max", "replace")
+
+
+# -- the queue -------------------------------------------------------------------------------------------
+
+
+async def set_global_concurrency(self: ConnectedQueue, concurrency: int, *, ttl: Milliseconds | None = None) -> None:
+    """Limit the number of active jobs of all workers together.
+
+    The limit applies to jobs fetched from now on. Active jobs keep running.
+
+    Args:
+        concurrency: number of jobs, 0 to 2**31 - 1; 0 = remove the limit.
+        ttl: time to live, ms or timedelta, > 0; then the limit that applied before applies again. None = no end.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    number, ms = check_int("concurrency", concurrency, 0, MAX_COUNT), to_ttl(ttl)
+    link = await self._connected()
+    await link.call(limit_queue, number, False, ms)
+
+
+async def set_global_rate_limit(
+    self: ConnectedQueue, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None
+) -> None:
+    """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
+
+    Args:
+        max: number of jobs, >= 1.
+        duration: length of a window, ms or timedelta, > 0.
+        ttl: time to live, ms or timedelta, > 0; then the limit that applied before applies again. None = no end.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    rate, ms = RateLimit(max, duration), to_ttl(ttl)
+    link = await self._connected()
+    await link.call(limit_queue, False, (rate.max, rate.duration), ms)
+
+
+async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
+    """Return the limits of the whole queue that apply now, for how long, and the use of the rate limit."""
+    link = await self._connected()
+    found = await link.call(queue_limits)
+    rated = found.rate_max > 0 and found.rate_ms > 0
+    return GlobalLimits(
+        concurrency=found.concurrency or None,
+        concurrency_ttl=found.ttl if found.ttl >= 0 else None,
+        rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
+        rate_limit_ttl=found.rate_ttl if found.rate_ttl >= 0 else None,
+        rate_limit_used=found.rate_used,
+        rate_limit_resets_in=found.rate_wait if rated and found.rate_used else None,
+    )
+
+
+async def remove_global_rate_limit(self: ConnectedQueue) -> None:
+    """Remove the rate limit of the queue."""
+    link = await self._connected()
+    await link.call(limit_queue, False, 0)
+
+
+# -- groups ----------------------------------------------------------------------------------------------
+
+
+async def rate_limit_group(
+    self: ConnectedQueue, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max"
+) -> int:
+    """Start no job of an ordering group for ``duration``. Active jobs keep running.
+
+    In a handler, use `Job.rate_limit_group`.
+
+    Args:
+        key: ordering key of the group.
+        duration: ms or timedelta, > 0.
+        extend: "max" keeps an end that is already set and later; "replace" overwrites it.
+
+    Returns:
+        The end of the rate limit, epoch ms by the server's clock.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    name, ms = validate_ordering_key("key", key), to_ms("duration", duration, minimum=1)
+    replace = check_choice("extend", extend, _EXTEND) == "replace"
+    link = await self._connected()
+    return await link.call(block_group, name, ms, replace)
+
+
+async def set_group_limits(
+    self: ConnectedQueue,
+    key: str,
+    *,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
+) -> None:
+    """Set the limits of an ordering group. Raising a limit takes effect immediately.
+
+    A job that is added later with limits in its ``ordering`` overwrites them.
+
+    Args:
+        key: ordering key; the group is created if it does not exist.
+        concurrency: as in `Ordering`; None = unchanged, False = remove the limit.
+        rate_limit: as in `Ordering`; None = unchanged, False = remove the limit.
+        token_bucket: as in `Ordering`; None = unchanged, False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or no limit was given.
+    """
+    name = validate_ordering_key("key", key)
+    if concurrency is None and rate_limit is None and token_bucket is None:
+        problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
+        raise GlideMQValidationError("concurrency", None, problem)
+    width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
+    rate: Setting = _setting(rate_limit)
+    if rate_limit is not None and rate_limit is not False:
+        limit = parse_nested("rate_limit", rate_limit, RateLimit)
+        rate = limit.max, limit.duration
+    bucket: Setting = _setting(token_bucket)
+    if token_bucket is not None and token_bucket is not False:
+        tokens = parse_nested("token_bucket", token_bucket, TokenBucket)
+        bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
+    link = await self._connected()
+    await link.call(limit_group, name, _setting(width), rate, bucket)
+
+
+async def get_group(self: ConnectedQueue, key: str) -> GroupInfo | None:
+    """Return the current state of an ordering group; None if it does not exist."""
+    name = validate_ordering_key("key", key)
+    link = await self._connected()
+    found = await link.call(group_info, name)
+    if found is None:
+        return None
+    rated = found.rate_max > 0 and found.rate_ms > 0
+    paid = found.capacity > 0 and found.refill > 0
+    return GroupInfo(
+        key=name,
+        active=found.active,
+        parked=found.parked,
+        next_seq=found.next_seq,
+        limits=GroupLimits(
+            concurrency=found.concurrency or None,
+            rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
+            token_bucket=TokenBucket(found.capacity / 1000, found.refill / 1000) if paid else None,
+        ),
+        limited_until=found.limited_until or None,
+    )
+
+
+def _width(concurrency: object) -> int:
+    return check_group_concurrency("concurrency", concurrency)
+
+
+def _setting(value: Any) -> int:
+    """Convert None to False (unchanged) and False to 0 (remove); return a number as it is."""
+    if value is None:
+        return False
+    return value if type(value) is int else 0
+
+
+def to_ttl(value: Milliseconds | None) -> int:
+    """Return a time to live in ms; 0 = none."""
+    return 0 if value is None else to_ms("ttl", value, minimum=1)

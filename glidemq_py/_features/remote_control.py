@@ -1,0 +1,409 @@
+"""Remote control: commands to running workers, which read them with their heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+
+from glidemq_py._client.runtime import Runtime
+from glidemq_py._client.transport import Transport
+from glidemq_py._core import json_text as json
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.checks import check_int, check_text
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._job.run import Run
+from glidemq_py.errors import (
+    GlideMQError,
+    SerializationError,
+    WorkerCommandError,
+    WorkerNotFoundError,
+    WorkerTimeoutError,
+)
+
+
+@declared("control_workers_reply")
+class Sent(NamedTuple):
+    """Where a command was sent."""
+
+    sent: list[str]
+    """Workers that get it with their next heartbeat."""
+    unknown: list[str]
+    """Workers that are not registered."""
+
+
+def control_workers(meta: str, command: str, workers: Sequence[str]) -> Call[Sent]:
+    """Send a command to workers; to all if ``workers`` is empty."""
+    return Call("control_workers", meta, requests.control_workers(command=command, workers=workers), reader(Sent))
+
+
+def control_reply(meta: str, request: str, worker: str, text: str) -> Call[int]:
+    """Store the answer of a worker for a minute."""
+    arguments = requests.control_reply(request=request, worker=worker, text=text)
+    return Call("control_reply", meta, arguments, int)
+
+
+def control_replies(meta: str, request: str, workers: Sequence[str]) -> Call[list[str | None]]:
+    """Return the answers of workers; None = none yet."""
+    arguments = requests.control_replies(request=request, workers=workers)
+    return Call("control_replies", meta, arguments, _texts)
+
+
+def _texts(reply: list[bytes | None]) -> list[str | None]:
+    return [None if each is None else each.decode("utf-8", "replace") for each in reply]
+
+
+_TIMEOUT_MS: Final = 15_000
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.25
+_MAX_CONCURRENCY: Final = 10_000
+_NAME_LENGTH: Final = 512
+Action = Literal["ping", "inspect", "quiet", "resume", "resize", "cancel"]
+
+
+class RunningJob(NamedTuple):
+    """A job that a worker runs.
+
+    Attributes:
+        queue: name of its queue.
+        id: its id.
+        name: its name.
+        started_at: when this attempt began, in epoch ms by the server's clock.
+    """
+
+    queue: str
+    id: str
+    name: str
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerActivity:
+    """State of a worker.
+
+    Attributes:
+        id: consumer name of the worker, as in `WorkerInfo`.
+        is_paused: True if it fetches no jobs: it was paused, or is quiet.
+        concurrency: maximum number of jobs that it runs at the same time.
+        active: number of running jobs.
+        stuck: number of slots occupied by handlers that have not ended although their attempts have: after a timeout, a
+            cancellation or a lost lock.
+        jobs: the running jobs, at most 1,000.
+    """
+
+    id: str
+    is_paused: bool
+    concurrency: int
+    active: int
+    jobs: tuple[RunningJob, ...]
+    stuck: int = 0
+
+
+async def ping_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Return the ids of the workers that answer.
+
+    A worker with running jobs, and one that waits in a blocking read, reads commands with its heartbeat: every ten
+    seconds, or three times per lock duration if that is shorter. Others are called, and read them at once.
+
+    Args:
+        worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.
+        timeout: How long to wait for answers, in ms or as a timedelta.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If ``worker`` is given and does not answer in time.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    try:
+        return sorted(await _command(self, worker, timeout, "ping"))
+    except WorkerTimeoutError as error:
+        if worker is not None:
+            raise
+        return sorted(error.answered)
+
+
+async def inspect_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[WorkerActivity]:
+    """Return what workers run: the jobs with their names and start times, and whether the worker fetches.
+
+    Args:
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. Its ``answered`` names those that did.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    answers = await _command(self, worker, timeout, "inspect")
+    return [_activity(name, answers[name]) for name in sorted(answers)]
+
+
+async def quiet_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Let workers fetch no further jobs, for example before a deploy. Their running jobs continue.
+
+    The workers stay quiet until `resume_workers`, or until they end. `Queue.pause` also affects new workers.
+
+    Args:
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Returns:
+        The ids of the workers.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    return sorted(await _command(self, worker, timeout, "quiet"))
+
+
+async def resume_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Let quiet or paused workers fetch jobs again.
+
+    Args:
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Returns:
+        The ids of the workers.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    return sorted(await _command(self, worker, timeout, "resume"))
+
+
+async def resize_workers(
+    self: ConnectedQueue, concurrency: int, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Change how many jobs workers run at the same time, until they end. Running jobs continue.
+
+    Args:
+        concurrency: Maximum number of jobs per worker, 1..10_000.
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Returns:
+        The ids of the workers.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+        WorkerCommandError: If a worker cannot change its concurrency: it has a batch handler or a sandbox.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    check_int("concurrency", concurrency, 1, _MAX_CONCURRENCY)
+    return sorted(await _command(self, worker, timeout, "resize", concurrency))
+
+
+async def cancel_on_worker(
+    self: ConnectedQueue, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> bool:
+    """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
+
+    `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for its effect.
+
+    Args:
+        job_id: Id of the job.
+        worker: Id of the worker.
+        timeout: See `ping_workers`.
+
+    Returns:
+        False if the worker does not run the job.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If the worker does not answer in time. It may still obey.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    argument = [parse_job_id(job_id), self.name]
+    check_text("worker", worker, maximum=_NAME_LENGTH)
+    (answer,) = (await _command(self, worker, timeout, "cancel", argument)).values()
+    return answer is True
+
+
+async def _command(
+    queue: ConnectedQueue, worker: str | None, timeout: Milliseconds, action: Action, argument: Any = None
+) -> dict[str, Any]:
+    """Send a command and return the answers, by worker."""
+    wait_ms = to_ms("timeout", timeout, minimum=1)
+    if worker is not None:
+        check_text("worker", worker, maximum=_NAME_LENGTH)
+    link = await queue._connected()
+    return await send_command(link.transport, link.keys, link.runtime, worker, wait_ms, action, argument)
+
+
+async def send_command(
+    transport: Transport, keys: QueueKeys, runtime: Runtime, worker: str | None, wait_ms: int, action: Action,
+    argument: Any = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Send a command to one worker of a queue, or to all, and return the answers, by worker.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time.
+        WorkerCommandError: If a worker answers with an error.
+    """
+    deadline = time.monotonic() + wait_ms / 1000
+    request = secrets.token_hex(12)
+    text = json.dumps({"request": request, "action": action, "argument": argument})
+    call = control_workers(keys.meta, text, [] if worker is None else [worker])
+    reply = await transport.call(call.once() if action == "cancel" else call)  # a second cancel answers False
+    if worker is not None and not reply.sent:
+        raise WorkerNotFoundError(worker)
+    answers: dict[str, Any] = {}
+    pause = _FIRST_PAUSE_S
+    while True:
+        missing = [name for name in reply.sent if name not in answers]
+        if missing:
+            found = await transport.call(control_replies(keys.meta, request, missing))
+            answers |= {name: each for name, each in zip(missing, found, strict=True) if each is not None}
+        missing = sorted(set(reply.sent) - answers.keys())
+        left = deadline - time.monotonic()
+        if not missing or left <= 0:
+            break
+        await runtime.sleep(min(pause, left))
+        pause = min(2 * pause, _LAST_PAUSE_S)
+    results = {name: _result(name, each) for name, each in answers.items()}
+    if missing:
+        raise WorkerTimeoutError(missing, sorted(results))
+    return results
+
+
+def _result(worker: str, text: str) -> Any:
+    try:
+        answer: Any = json.loads(text)
+        if "error" in answer:
+            raise WorkerCommandError(worker, str(answer["error"]))
+        return answer["result"]
+    except (SerializationError, KeyError, TypeError):
+        raise WorkerCommandError(worker, "malformed answer") from None
+
+
+def _activity(worker: str, answer: Any) -> WorkerActivity:
+    try:
+        jobs = tuple(
+            RunningJob(str(queue), str(job), str(name), int(at)) for queue, job, name, at in answer["jobs"]
+        )  # fmt: skip
+        return WorkerActivity(
+            id=worker, is_paused=bool(answer["paused"]), concurrency=int(answer["concurrency"]),
+            active=int(answer["active"]), jobs=jobs, stuck=int(answer.get("stuck") or 0),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        raise WorkerCommandError(worker, "malformed answer") from None
+
+
+_log = get_logger(__name__)
+
+MAX_JOBS = 1_000
+"""Maximum number of running jobs in an answer."""
+
+
+class ControlledWorker(Protocol):
+    """A `Worker`, as commands use it."""
+
+    consumer: str
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def concurrency(self) -> int: ...
+
+    @property
+    def _runs(self) -> Sequence[Run]: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def set_concurrency(self, concurrency: int) -> None: ...
+
+    def cancel_job(self, job_id: str, queue: str | None = None) -> bool: ...
+
+
+class CommandRunner:
+    """Runs commands in the worker's event loop.
+
+    Args:
+        worker: The worker.
+    """
+
+    def __init__(self, worker: ControlledWorker) -> None:
+        self._worker = worker
+        self._answers: set[asyncio.Task[None]] = set()
+
+    def about(self) -> dict[str, object]:
+        """Return the state of the worker for its registration: its slots, and whether it fetches no jobs."""
+        return {"concurrency": self._worker.concurrency, "paused": int(self._worker.is_paused)}
+
+    def run(self, link: QueueLink, texts: Iterable[str]) -> None:
+        """Run commands that were sent through the queue of ``link``, and send the answers there."""
+        for text in texts:
+            try:
+                command: Any = json.loads(text)
+                request, action, argument = str(command["request"]), command["action"], command.get("argument")
+            except (SerializationError, KeyError, TypeError, AttributeError):
+                _log.warning("queue %s: ignored a malformed command for this worker", link.label)
+                continue
+            try:
+                answer: dict[str, Any] = {"result": self._act(action, argument)}
+            except GlideMQError as error:
+                answer = {"error": str(error)}
+            except (TypeError, ValueError) as error:  # an argument that another version or client has sent
+                answer = {"error": f"invalid argument of command {action!r}: {error}"}
+            if action != "ping" and action != "inspect":
+                _log.info("queue %s: worker %s: remote command %s", link.label, self._worker.consumer, action)
+            task = asyncio.create_task(self._answer(link, request, json.dumps(answer)), name="glidemq-command")
+            self._answers.add(task)
+            task.add_done_callback(self._answers.discard)
+
+    async def _answer(self, link: QueueLink, request: str, text: str) -> None:
+        try:
+            await link.call(control_reply, request, self._worker.consumer, text)
+        except GlideMQError as error:
+            _log.warning("queue %s: answering a remote command failed: %s", link.label, error)
+
+    def _act(self, action: Any, argument: Any) -> Any:
+        worker = self._worker
+        if action == "quiet":
+            worker.pause()
+        elif action == "resume":
+            worker.resume()
+        elif action == "resize":
+            worker.set_concurrency(argument)
+        elif action == "cancel":
+            job_id, queue = cast("tuple[str, str]", argument)
+            return worker.cancel_job(job_id, queue)
+        elif action == "inspect":
+            return self._activity()
+        elif action != "ping":
+            raise GlideMQError(f"this version of the worker has no command {action!r}")
+        return None
+
+    def _activity(self) -> dict[str, Any]:
+        every = self._worker._runs
+        runs = [run for run in every if not run.attempt.ended]
+        jobs = [[run.job.queue_name, run.job.id, run.job.name, run.attempt.token[1]] for run in runs[:MAX_JOBS]]
+        return {
+            "paused": self._worker.is_paused, "concurrency": self._worker.concurrency, "active": len(runs),
+            "stuck": len(every) - len(runs), "jobs": jobs,
+        }  # fmt: skip

@@ -1,1 +1,0 @@
-"""Remote control: commands to running workers, which read them with their heartbeats."""

@@ -1,0 +1,368 @@
+"""Suspended jobs: waiting for a signal, sending one, failing those that waited too long (``lua/features/suspend``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
+
+from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.working import Keep, Suspended
+from glidemq_py._core.checks import check_callable, check_text
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.payload import encode_json
+from glidemq_py._core.record import JobRecord
+from glidemq_py._core.rows import REPORT_KINDS
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, JobStateError, SuspendError
+
+if TYPE_CHECKING:
+    from glidemq_py._job.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A signal that a job received.
+
+    Attributes:
+        name: name of the signal.
+        data: its payload, or None.
+        received_at: time of arrival, epoch ms.
+    """
+
+    name: str
+    data: Any = None
+    received_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendInfo:
+    """Details of a suspended job.
+
+    Attributes:
+        reason: the reason that the handler gave, or None.
+        suspended_at: start of the suspension, epoch ms.
+        timeout: ms until the job fails if no signal comes; None = no limit.
+        signals: all signals received so far, oldest first.
+    """
+
+    reason: str | None
+    suspended_at: int
+    timeout: int | None
+    signals: tuple[Signal, ...]
+
+
+def parse_signals_field(text: str | None) -> tuple[Signal, ...]:
+    """Parse the field ``signals`` of a job hash, a JSON array."""
+    if not text:
+        return ()
+    parsed = _parse(text)
+    if not isinstance(parsed, list):
+        return ()
+    return tuple(
+        deliver_signal for item in cast("list[object]", parsed) if (deliver_signal := _signal(item)) is not None
+    )
+
+
+def parse_signals(entries: Iterable[str]) -> tuple[Signal, ...]:
+    """Parse the entries of the list ``signals:<id>``, one signal per entry."""
+    return tuple(deliver_signal for entry in entries if (deliver_signal := _signal(_parse(entry))) is not None)
+
+
+def _signal(item: object) -> Signal | None:
+    if not isinstance(item, dict):
+        return None
+    entry = cast("dict[str, Any]", item)
+    data, at = entry.get("data"), entry.get("receivedAt")
+    if isinstance(data, str):
+        # The payload is JSON within JSON; other text is kept as it is.
+        read = _parse(data) if data else None
+        data = data if read is _NO_JSON else read
+    whole = isinstance(at, int | float) and 0 <= at < 2**53
+    return Signal(name=str(entry.get("name", "")), data=data, received_at=int(at) if whole and at else 0)
+
+
+_NO_JSON: Any = object()
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _NO_JSON
+
+
+@declared("sweep_suspended_reply")
+class Swept(NamedTuple):
+    """Reply of `sweep`."""
+
+    failed: list[str]
+    """Jobs whose timeout has expired."""
+    next_due: int
+    """Milliseconds until the next deadline; -1 = none."""
+    more: int
+    """1 = more jobs may be overdue."""
+    held: int
+    """0 = another client holds the lock of this task; nothing was done."""
+
+
+def suspended(
+    job_id: str, entry: str, fence: int, processed_on: int, reason: str, timeout: int, keep: Keep = 0
+) -> Suspended:
+    """Return the report that suspends a job until a signal, for at most ``timeout`` ms (0 = no limit)."""
+    return Suspended(REPORT_KINDS["suspended"], job_id, entry, fence, processed_on, reason, timeout, keep)
+
+
+def deliver_signal(meta: str, job_id: str, name: str, data: str) -> Call[str]:
+    """Send a signal and return 'resumed', 'kept', 'full', 'ended' or 'gone'. ``data`` is JSON text, '' = none."""
+    return Call("signal", meta, requests.signal(id=job_id, name=name, data=data), bytes.decode)
+
+
+def sweep(meta: str) -> Call[Swept]:
+    """Fail up to 100 suspended jobs whose timeout has expired."""
+    return Call("sweep_suspended", meta, (), reader(Swept))
+
+
+MAX_SIGNAL_NAME = 256
+MAX_REASON = 4_096
+
+
+def suspend(
+    self: Job[Any, Any, Any],
+    *,
+    reason: str | None = None,
+    timeout: Milliseconds | None = None,
+    on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
+) -> NoReturn:
+    """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it.
+
+    When a signal comes, the job returns to waiting and any worker runs its handler again from the start, with the
+    signal in `signals`. A signal that came before the suspension resumes the job at once.
+
+    Args:
+        reason: description of the awaited event, for people; at most 4,096 characters.
+        timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
+            None = no limit.
+        on_resume: plain or async function called with `signals` in place of the handler if the same worker object
+            resumes the job. This is an optimization that may not happen: the handler must reach the same result.
+            Its return value is the result of the job, and the `timeout` of the job applies. Not supported in
+            sandboxes.
+
+    Raises:
+        SuspendError: always; do not catch it. In a batch handler, the job then fails with `GlideMQValidationError`.
+        GlideMQValidationError: ``on_resume`` was given in a sandbox.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler.
+    """
+    self._in_handler("suspend")
+    if on_resume is not None:
+        check_callable("on_resume", on_resume, "signals")
+        if self._link.no_continuations is not None:
+            raise GlideMQValidationError("on_resume", on_resume, self._link.no_continuations)
+    deliver_signal = SuspendError(
+        None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
+        None if timeout is None else to_ms("timeout", timeout, minimum=1),
+        on_resume,
+    )
+    raise self._own(deliver_signal)
+
+
+async def wait_for_signal(
+    self: Job[Any, Any, Any], name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
+) -> Signal:
+    """Return the signal with this name, or suspend the job until it comes.
+
+    The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
+    in the same order in every run gets the same signals again, and then continues with the next one. Code before a
+    wait must be idempotent.
+
+    Args:
+        name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
+        reason: for people; "signal <name>" by default.
+        timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
+
+    Returns:
+        The signal.
+
+    Raises:
+        SuspendError: the signal has not come yet; do not catch it.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler, or the server cannot be reached.
+    """
+    self._in_handler("wait_for_signal")
+    check_text("name", name, maximum=MAX_SIGNAL_NAME)
+    waits = self._waits = self._waits or {}
+    returned = waits.get(name, 0)
+    found = [deliver_signal for deliver_signal in self.signals if deliver_signal.name == name]
+    if len(found) <= returned:
+        # The signal may have come while the handler ran, or before its first run.
+        reply = await self._link.command("LRANGE", self._link.keys.signals(self._stored_id), "0", "-1")
+        received = parse_signals(item.decode("utf-8", "replace") for item in reply)
+        found = [deliver_signal for deliver_signal in received if deliver_signal.name == name]
+    if len(found) <= returned:
+        suspend(self, reason=reason or f"signal {name}", timeout=timeout)
+    waits[name] = returned + 1
+    return found[returned]
+
+
+_FIELDS = ("state", "suspendReason", "suspendedAt", "suspendTimeout")
+
+
+async def signal(self: ConnectedQueue, job_id: str, name: str, data: Any = None) -> bool:
+    """Send a signal to a job, which resumes it if it is suspended.
+
+    If the job has not ended and is not suspended, the signal is stored and resumes the job as soon as it is
+    suspended.
+
+    Args:
+        job_id: id of the job.
+        name: name of the signal, at most 256 characters.
+        data: any JSON value (the serializer of the queue is not used); None = no data.
+
+    Returns:
+        True if the job received the signal; False if the job does not exist or has ended.
+
+    Raises:
+        JobStateError: the job already stores 1,000 signals, or 1 MiB of them.
+        PayloadTooLargeError: ``data`` is too large; nothing was sent.
+        SerializationError: ``data`` is not JSON; nothing was sent.
+        GlideMQValidationError: ``job_id`` or ``name`` is invalid; nothing was sent.
+        AmbiguousResultError: the reply was lost. If you send the signal again, the job may receive it twice.
+    """
+    return await send_signal(self, job_id, name, data) in ("resumed", "kept")
+
+
+async def send_signal(queue: ConnectedQueue, job_id: str, name: str, data: Any) -> str:
+    """Send a signal and return 'resumed', 'kept', 'ended' or 'gone'; see `signal` for the errors."""
+    key = parse_job_id(job_id)
+    check_text("name", name, maximum=MAX_SIGNAL_NAME)
+    text = "" if data is None else encode_json("data", data)
+    link = await queue._connected()
+    outcome = await link.call(deliver_signal, key, name, text)
+    if outcome == "full":
+        raise JobStateError(key, "at its limit of 1,000 signals or 1 MiB", "signal")
+    return outcome
+
+
+async def get_suspended_jobs(
+    self: ConnectedQueue, start: int = 0, end: int = -1, *, exclude_data: bool = False
+) -> list[Job[Any, Any]]:
+    """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
+    return await self.get_jobs(JobState.SUSPENDED, start, end, exclude_data=exclude_data)
+
+
+async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | None:
+    """Return details of a suspended job; None if the job does not exist or is not suspended."""
+    link, key = await self._connected(), parse_job_id(job_id)
+    values = await link.command("HMGET", link.keys.job(key), *_FIELDS)
+    fields = {
+        name: None if value is None else value.decode("utf-8", "replace")
+        for name, value in zip(_FIELDS, values, strict=True)
+    }
+    record = JobRecord.parse(key, fields)
+    if record.state is not JobState.SUSPENDED:
+        return None
+    entries = await link.command("LRANGE", link.keys.signals(key), "0", "-1")
+    return SuspendInfo(
+        reason=record.suspend_reason, suspended_at=record.suspended_at or 0, timeout=record.suspend_timeout,
+        signals=parse_signals(entry.decode("utf-8", "replace") for entry in entries),
+    )  # fmt: skip
+
+
+_log = get_logger("glidemq_py.failures")
+
+_FIRST_S: Final = 1.0
+_IDLE_S: Final = 5.0
+_BUSY_S: Final = 1.0
+_SOON_S: Final = 0.001
+_NEVER: Final = 9_999_999_999_999
+"""Score of suspended jobs without a deadline."""
+
+
+class SuspendTimeoutsTask(BackgroundTask):
+    """Maintenance task that fails suspended jobs at their deadlines.
+
+    It polls every five seconds, or earlier if the next deadline is earlier. A poll reads the first member of the sorted
+    set; the server function is called only if a job is overdue.
+
+    Args:
+        link: the queue.
+        failed: called after jobs have failed.
+        log: called with the id of each failed job; None = log a line.
+    """
+
+    def __init__(
+        self,
+        link: QueueLink,
+        failed: Callable[[], None] = lambda: None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(f"suspended-{link.keys.name}")
+        self._link = link
+        self._failed = failed
+        self._log_failed = log or self._log_failure
+        self._woken = asyncio.Event()
+        self._due = 0.0
+
+    def start(self) -> None:
+        """Start the task; the first poll is one second later."""
+        self._due = asyncio.get_running_loop().time() + _FIRST_S
+        super().start()
+
+    def suspended(self, _: Job[Any, Any], signal: SuspendError) -> None:
+        """Take the deadline of a job that a worker of this process has suspended into account."""
+        if signal.timeout is None:
+            return
+        milliseconds = signal.timeout
+        due = asyncio.get_running_loop().time() + milliseconds / 1000
+        if due < self._due:
+            self._due = due
+            self._woken.set()
+
+    async def _repeat(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due):
+                    await self._woken.wait()
+                continue
+            self._due = loop.time() + _IDLE_S
+            try:
+                pause = await self.run_once()
+            except ClosedError:
+                return
+            except GlideMQError as error:
+                _log.debug("queue %s: failing expired suspended jobs failed: %s", self._link.label, error)
+                pause = _IDLE_S
+            self._due = min(self._due, loop.time() + pause)
+
+    def _log_failure(self, job_id: str) -> None:
+        _log.error("queue %r: job %s failed (suspended without a signal within its timeout)", self._link.queue_name,
+                   show_id(self._link.shown_id(job_id)))  # fmt: skip
+
+    async def run_once(self) -> float:
+        """Fail overdue jobs and return the seconds until the next poll."""
+        transport, keys = self._link.transport, self._link.keys
+        first = await transport.command("ZRANGE", keys.suspended, "0", "0", "WITHSCORES")
+        if not first or next(iter(first.values())) >= _NEVER:
+            return _IDLE_S
+        while True:
+            swept = await transport.call(sweep(keys.meta))
+            for job_id in swept.failed:
+                self._log_failed(job_id)
+            if swept.failed:
+                self._failed()
+            if not swept.more:
+                break
+        if not swept.held:
+            return _BUSY_S
+        return _IDLE_S if swept.next_due < 0 else min(_IDLE_S, swept.next_due / 1000 + _SOON_S)

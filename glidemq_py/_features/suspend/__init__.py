@@ -1,1 +1,0 @@
-"""Suspending a job until a signal arrives or a timeout expires."""

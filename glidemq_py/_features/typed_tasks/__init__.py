@@ -1,1 +1,0 @@
-"""Typed tasks: the signature of a function describes the data of its jobs."""

@@ -1,0 +1,275 @@
+"""Reading usage: of flows with their budgets, and of many queues over a time range.
+
+Large reads are split into short calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, cast
+
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import pieces
+from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
+from glidemq_py._core.names import parse_job_id, validate_queue_name
+from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
+from glidemq_py._features.usage import (
+    BUCKET_MS,
+    USAGE_FIELDS,
+    FlowBudget,
+    FlowUsage,
+    JobUsage,
+    MinuteSums,
+    QueueUsage,
+    UsageSummary,
+    add_amounts,
+    read_budget,
+    read_usage,
+    usage_minutes,
+    usages,
+)
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.listing import layout_or_name, whole_queues
+from glidemq_py.errors import GlideMQValidationError
+
+MAX_READS: Final = 100_000
+"""Most minutes that one summary reads, summed over its queues."""
+KEPT_MS: Final = 30 * 86_400_000
+"""How long the usage of a minute is kept after the last report in it."""
+_MINUTES_PER_CALL: Final = 250
+_JOBS_PER_CALL: Final = 200
+_HOUR_MS: Final = 3_600_000
+_STORED: Final = tuple(f"usage:{name}" for name in USAGE_FIELDS)
+
+
+def decode_name(value: bytes) -> str:
+    """Decode a name or value that the server stores, which may be any bytes."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+# -- flows ------------------------------------------------------------------------------------------------------
+
+
+async def usages_of(transport: Transport, meta: str, ids: Sequence[str]) -> list[JobUsage | None]:
+    """Return the usage of many jobs of one queue; None for jobs that reported nothing."""
+    found: list[JobUsage | None] = []
+    for piece in pieces(ids, _JOBS_PER_CALL):
+        for values in await transport.call(usages(meta, piece, _STORED)):
+            if isinstance(values, bool):
+                found.append(None)
+                continue
+            fields = {name: text for name, text in zip(USAGE_FIELDS, values, strict=True) if isinstance(text, str)}
+            found.append(read_usage(fields))
+    return found
+
+
+async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
+    """Return the total usage of a job and its direct children."""
+    sums = _Sums()
+    sums.add_jobs(await usages_of(link.transport, link.keys.meta, [parent_id]))
+    async for members in _members(link.transport, link.keys.deps(parent_id)):
+        by_meta: dict[str, list[str]] = {}
+        for member in members:
+            try:
+                base, job_id = split_member(member)
+            except ValueError:
+                continue
+            by_meta.setdefault(f"{base}:meta", []).append(job_id)
+        for meta, ids in by_meta.items():
+            sums.add_jobs(await usages_of(link.transport, meta, ids))
+    return sums.of_flow()
+
+
+async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) -> FlowUsage:
+    """Return the total usage of jobs, given as lists of job ids by the meta keys of their queues."""
+    sums = _Sums()
+    for meta, ids in by_meta.items():
+        sums.add_jobs(await usages_of(transport, meta, ids))
+    return sums.of_flow()
+
+
+async def _members(transport: Transport, key: str) -> AsyncIterator[list[str]]:
+    """Yield the members of a set in pages, each member once."""
+    cursor, seen = "0", set[str]()
+    while True:
+        cursor_bytes, page = await transport.command("SSCAN", key, cursor, "COUNT", "500")
+        new = {decode_name(member) for member in cast("list[bytes]", page)} - seen
+        seen |= new
+        if new:
+            yield sorted(new)
+        cursor = decode_name(cursor_bytes)
+        if cursor == "0":
+            return
+
+
+class _Sums:
+    """Running totals."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.tokens: dict[str, float] = {}
+        self.costs: dict[str, float] = {}
+        self.models: dict[str, int] = {}
+        self.total_tokens: float = 0
+        self.total_cost: float = 0
+        self.unit: str | None = None
+
+    def of_flow(self) -> FlowUsage:
+        return FlowUsage(
+            job_count=self.jobs, tokens=self.tokens, total_tokens=self.total_tokens, costs=self.costs,
+            total_cost=self.total_cost, cost_unit=self.unit, models=self.models,
+        )  # fmt: skip
+
+    def add_jobs(self, usages: Iterable[JobUsage | None]) -> None:
+        for usage in usages:
+            if usage is not None:
+                models = {} if usage.model is None else {usage.model: 1}
+                self._add(1, usage.total_tokens, usage.total_cost, usage.cost_unit, usage.tokens, usage.costs, models)
+
+    def add(self, sums: MinuteSums) -> None:
+        self._add(
+            sums.jobs, sums.total_tokens, sums.total_cost, sums.unit or None, sums.tokens, sums.costs, sums.models
+        )
+
+    def _add(
+        self,
+        jobs: int,
+        total_tokens: float,
+        total_cost: float,
+        unit: str | None,
+        tokens: Mapping[str, float],
+        costs: Mapping[str, float],
+        models: Mapping[str, int],
+    ) -> None:
+        self.jobs += jobs
+        self.total_tokens += total_tokens
+        self.total_cost += total_cost
+        self.unit = unit or self.unit
+        add_amounts(self.tokens, tokens)
+        add_amounts(self.costs, costs)
+        for name, count in models.items():
+            self.models[name] = self.models.get(name, 0) + int(count)
+
+
+# -- queues over a time range -----------------------------------------------------------------------------------
+
+
+async def summarize_usage(
+    transport: Transport,
+    prefix: str,
+    queues: Iterable[str] | None,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    window: Milliseconds | None = None,
+) -> UsageSummary:
+    """Return the total usage of queues over a time range; see `Queue.get_usage_summary`."""
+    first, last = await _span(transport, start, end, window)
+    if queues is None:
+        listed = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
+        found = await whole_queues(transport, prefix, listed)
+    else:
+        if isinstance(queues, str):
+            raise GlideMQValidationError("queues", queues, "must be a list of names, not a str")
+        names = [validate_queue_name(name, "queues") for name in dict.fromkeys(queues)]
+        found = {name: await layout_or_name(transport, prefix, name) for name in names}
+    begin, minutes = first - first % BUCKET_MS, last // BUCKET_MS - first // BUCKET_MS + 1
+    count = sum(map(len, found.values()))
+    if minutes * count > MAX_READS:
+        reads = f"{minutes} minutes of {count} queues"
+        problem = f"minutes times queues must be at most {MAX_READS}; use a shorter window or fewer queues"
+        raise GlideMQValidationError("window", reads, problem)
+    total = _Sums()
+    per_queue: dict[str, QueueUsage] = {}
+    for name, parts in sorted(found.items()):
+        sums = _Sums()
+        for part in parts:
+            await _add_minutes(transport, QueueKeys(prefix, part).meta, begin, minutes, (sums, total))
+        if sums.jobs:
+            per_queue[name] = QueueUsage(
+                job_count=sums.jobs, tokens=sums.tokens, total_tokens=sums.total_tokens, costs=sums.costs,
+                total_cost=sums.total_cost, cost_unit=sums.unit, models=sums.models,
+            )  # fmt: skip
+    return UsageSummary(
+        start_time=first, end_time=last, queues=tuple(sorted(found)), job_count=total.jobs, tokens=total.tokens,
+        total_tokens=total.total_tokens, costs=total.costs, total_cost=total.total_cost, cost_unit=total.unit,
+        models=total.models, per_queue=per_queue,
+    )  # fmt: skip
+
+
+async def _add_minutes(transport: Transport, meta: str, begin: int, minutes: int, sums: Iterable[_Sums]) -> None:
+    """Add the usage of so many minutes of a queue, or of a partition, to each of the sums."""
+    at = 0
+    while at < minutes:
+        piece = min(_MINUTES_PER_CALL, minutes - at)
+        found = await transport.call(usage_minutes(meta, begin + at * BUCKET_MS, piece))
+        for each in sums:
+            each.add(found)
+        at += found.minutes
+
+
+async def _span(
+    transport: Transport, start: datetime | None, end: datetime | None, window: Milliseconds | None
+) -> tuple[int, int]:
+    if start is not None and window is not None:
+        raise GlideMQValidationError("window", window, "is mutually exclusive with 'start'")
+    length = _HOUR_MS if window is None else to_ms("window", window, minimum=1, maximum=MAX_DURATION_MS)
+    if end is not None:
+        last = epoch_ms(to_instant("end", end))
+    else:
+        seconds, microseconds = await transport.command("TIME")
+        last = int(seconds) * 1000 + int(microseconds) // 1000
+    first = last - length if start is None else epoch_ms(to_instant("start", start))
+    if first > last:
+        raise GlideMQValidationError("start", start, "must not be later than 'end'")
+    return max(0, first, last - KEPT_MS), last
+
+
+async def get_flow_usage(self: ConnectedQueue, parent_id: str) -> FlowUsage:
+    """Return the total usage of a job and its direct children, which may be in other queues."""
+    link = await self._connected()
+    return await flow_usage(link, parse_job_id(parent_id, "parent_id"))
+
+
+async def get_flow_budget(self: ConnectedQueue, flow_id: str) -> FlowBudget | None:
+    """Return the budget of a flow and its usage so far; None if the flow has no budget.
+
+    A budget can be read until a week after the root job has ended.
+
+    Args:
+        flow_id: id of the root job, or of any job of the flow that is in this queue.
+    """
+    link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
+    fields = await link.command("HGETALL", link.keys.budget(job_id))
+    if not fields:
+        key = await link.command("HGET", link.keys.job(job_id), "budgetKey")
+        fields = await link.command("HGETALL", key.decode()) if key else None
+    if not fields:
+        return None
+    return read_budget({decode_name(name): decode_name(value) for name, value in fields.items()})
+
+
+async def get_usage_summary(
+    self: ConnectedQueue,
+    queues: Iterable[str] | None = None,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    window: Milliseconds | None = None,
+) -> UsageSummary:
+    """Return the total usage of queues over a time range, by the time of the reports.
+
+    Usage is kept for 30 days: a ``start`` more than 30 days before ``end`` is moved to 30 days before it.
+
+    Args:
+        queues: names of queues; None = all queues of this prefix that have reported usage.
+        start: start of the range (naive = local time); None = ``window`` before ``end``.
+        end: end of the range (naive = local time); None = now.
+        window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
+    """
+    link = await self._connected()
+    return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)

@@ -1,1 +1,0 @@
-"""Vector search: embeddings of jobs, and similarity search over them."""
