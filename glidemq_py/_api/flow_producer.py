@@ -143,7 +143,7 @@ class FlowProducer(AsyncOnly):
         if link is None:
             keys = QueueKeys(self.options.prefix, queue)
             link = self._links[queue] = QueueLink(
-                transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._runtime),
+                transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys),
                 serializer=serializer_of(self.options.serializer), compression=self.options.compression,
                 runtime=self._runtime, payload_limit=self._payload_limit, references=self._references,
             )  # fmt: skip

@@ -5,6 +5,7 @@ It adds and reads jobs. The other methods are functions of their features, which
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import time
@@ -260,7 +261,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     def _link_over(self, transport: Transport) -> QueueLink:
         return QueueLink(
-            transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys, self._runtime),
+            transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys),
             serializer=serializer_of(self.options.serializer), compression=self.options.compression,
             runtime=self._runtime, payload_limit=self._payload_limit, partition=self._partition,
         )  # fmt: skip
@@ -291,7 +292,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return self._parts
 
     async def _find_partitions(self, transport: Transport) -> None:
-        layout = await open_layout(transport, self._keys, self._wanted_partitions, self._runtime.sleep)
+        layout = await open_layout(transport, self._keys, self._wanted_partitions)
         if layout is not None:
             self._partitions = PartitionedQueue(self, layout)
         self._layout_known, self._layout_read_at = True, time.monotonic()
@@ -317,7 +318,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             except LayoutChangedError:
                 if not pause:
                     raise
-                await self._runtime.sleep(pause)
+                await self._runtime.there(asyncio.sleep(pause))
         else:
             raise AssertionError
         self._layout_read_at, self._layout_renewed_at = time.monotonic(), began

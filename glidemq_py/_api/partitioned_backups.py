@@ -72,7 +72,7 @@ def _names(home: Queue[Any, Any], info: BackupInfo, wanted: int | None) -> tuple
 
 async def _create(home: Queue[Any, Any], names: tuple[str, ...]) -> None:
     """Create the partitions before anything is written."""
-    layout = await create_layout(home._transport, home._keys, names, home._runtime.sleep)
+    layout = await home._runtime.there(create_layout(home._transport, home._keys, names))
     if layout is None:
         raise QueueNotEmptyError(home.name, "it has had jobs, or has limits; obliterate it first")
     if layout.names != names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -32,7 +33,7 @@ async def fetch(
         left = until - monotonic()
         if found or left <= 0:
             return found
-        await self.home._runtime.sleep(min(pause, left))
+        await self.home._runtime.there(asyncio.sleep(min(pause, left)))
         pause = min(2 * pause, _LAST_PAUSE_S)
 
 

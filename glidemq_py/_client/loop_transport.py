@@ -192,7 +192,7 @@ class LoopTransport:
     ) -> None:
         self._owner = owner
         self._open = open_
-        self._there, self._current_loop = runtime.there, runtime.current_loop
+        self.there, self._current_loop = runtime.there, runtime.current_loop
         self._connections: dict[object, LoopConnection] = {}
         self._last: LoopConnection | None = None
         self._closed = False
@@ -221,7 +221,7 @@ class LoopTransport:
         last = self._last
         if last is not None and last.loop is self._current_loop():
             return last
-        return await self._there(self._connect())
+        return await self.there(self._connect())
 
     async def _connect(self) -> LoopConnection:
         self._check_open()
@@ -259,19 +259,19 @@ class LoopTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        return await self._there((await self.here()).call(call))
+        return await self.there((await self.here()).call(call))
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
-        return await self._there((await self.here()).command(*args))
+        return await self.there((await self.here()).command(*args))
 
     async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
-        return await self._there((await self.here()).send_reads(key, commands))
+        return await self.there((await self.here()).send_reads(key, commands))
 
     async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """See `Transport.call_all`."""
-        return await self._there((await self.here()).call_all(calls))
+        return await self.there((await self.here()).call_all(calls))
 
     async def here(self) -> Transport:
         """Return the transport of the loop in which calls run."""
@@ -292,12 +292,12 @@ class LoopTransport:
         self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
     ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
-        return await self._there((await self.here()).call_before(call, waits, block, grace))
+        return await self.there((await self.here()).call_before(call, waits, block, grace))
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         pages = (await self.here()).scan(pattern)
-        while (keys := await self._there(next_of(pages, None))) is not None:
+        while (keys := await self.there(next_of(pages, None))) is not None:
             yield keys
 
     async def dedicated(self) -> Transport:
@@ -329,7 +329,7 @@ class LoopTransport:
     async def disconnect(self) -> None:
         """Close the connections as `close`, but let the next call in a loop open one again."""
         with contextlib.suppress(ClosedError):  # the interpreter ends, and with it the portal
-            await self._there(self._disconnect())
+            await self.there(self._disconnect())
 
     async def _disconnect(self) -> None:
         here = asyncio._get_running_loop()

@@ -157,9 +157,6 @@ class _BlockingRuntime:
     def current_loop() -> asyncio.AbstractEventLoop:
         return portal().loop
 
-    async def sleep(self, seconds: float) -> None:
-        await there(asyncio.sleep(seconds))
-
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         thread = portal()
         return asyncio.ensure_future(work) if thread.is_here() else thread.enter(Work(thread, work))

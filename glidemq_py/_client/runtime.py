@@ -59,10 +59,6 @@ class Runtime(Protocol):
         """Return an awaitable that runs ``work`` in the event loop in which the coroutine waits."""
         ...
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait for ``seconds``."""
-        ...
-
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Start work in the event loop in which the coroutine waits, and return an awaitable of its result."""
         ...
@@ -136,9 +132,6 @@ async def uncancelled(work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any
 class _AsyncRuntime:
     is_blocking = False
     current_loop = staticmethod(asyncio._get_running_loop)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     def there(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         return work

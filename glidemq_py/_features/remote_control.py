@@ -280,7 +280,7 @@ async def send_command(
         left = deadline - time.monotonic()
         if not missing or left <= 0:
             break
-        await runtime.sleep(min(pause, left))
+        await runtime.there(asyncio.sleep(min(pause, left)))
         pause = min(2 * pause, _LAST_PAUSE_S)
     results = {name: _result(name, each) for name, each in answers.items()}
     if missing:

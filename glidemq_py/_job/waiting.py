@@ -11,7 +11,7 @@ import asyncio
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader
 from glidemq_py._client.loop_transport import LoopTransport
-from glidemq_py._client.runtime import Runtime, stop_task, wait_for_event
+from glidemq_py._client.runtime import stop_task, wait_for_event
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -34,13 +34,11 @@ class LoopWaiter:
     Args:
         transport: The queue's transport.
         keys: The queue's keys.
-        runtime: Runtime to wait with.
     """
 
-    def __init__(self, transport: LoopTransport, keys: QueueKeys, runtime: Runtime) -> None:
+    def __init__(self, transport: LoopTransport, keys: QueueKeys) -> None:
         self._transport = transport
         self._keys = keys
-        self._runtime = runtime
 
     async def _part(self) -> ResultWaiter:
         connection = await self._transport.connected()
@@ -52,7 +50,7 @@ class LoopWaiter:
         async def start() -> None:
             await (await self._part()).start()
 
-        await self._runtime.there(start())
+        await self._transport.there(start())
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """See `Waiter.wait`."""
@@ -60,11 +58,11 @@ class LoopWaiter:
         async def wait() -> Outcome:
             return await (await self._part()).wait(job_id, timeout_ms)
 
-        return await self._runtime.there(wait())
+        return await self._transport.there(wait())
 
     def beside(self, keys: QueueKeys) -> LoopWaiter:
         """See `Waiter.beside`."""
-        return LoopWaiter(self._transport, keys, self._runtime)
+        return LoopWaiter(self._transport, keys)
 
     async def close(self) -> None:
         """Close the waiter of the running event loop; the others close with their connections."""
@@ -72,7 +70,7 @@ class LoopWaiter:
         async def close() -> None:
             await (await self._transport.connected()).close_part(self)
 
-        await self._runtime.there(close())
+        await self._transport.there(close())
 
 
 class ResultWaiter:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from glidemq_py._client.transport import JobTransport
@@ -27,11 +27,7 @@ _ATTEMPTS: Final = 20
 _LONGEST_PAUSE_S: Final = 1.0
 
 
-Sleep = Callable[[float], Awaitable[object]]
-"""Waits for so many seconds."""
-
-
-async def open_layout(transport: JobTransport, keys: QueueKeys, partitions: int | None, sleep: Sleep) -> Layout | None:
+async def open_layout(transport: JobTransport, keys: QueueKeys, partitions: int | None) -> Layout | None:
     """Return the layout of the queue's partitions, after creating them if ``partitions`` is at least 2.
 
     Raises:
@@ -41,16 +37,14 @@ async def open_layout(transport: JobTransport, keys: QueueKeys, partitions: int 
     """
     found = await read_layout(transport, keys)
     if found is None and partitions is not None and partitions > 1:
-        found = await create_layout(transport, keys, partition_names(keys.name, partitions), sleep)
+        found = await create_layout(transport, keys, partition_names(keys.name, partitions))
     present = 1 if found is None else found.partitions
     if partitions is not None and partitions != present:
         raise QueuePartitionsError(keys.name, present, partitions)
     return found
 
 
-async def create_layout(
-    transport: JobTransport, keys: QueueKeys, names: tuple[str, ...], sleep: Sleep
-) -> Layout | None:
+async def create_layout(transport: JobTransport, keys: QueueKeys, names: tuple[str, ...]) -> Layout | None:
     """Create the partitions of a queue that has had no job. Return its layout, which another client may have created.
 
     Returns None if the queue has had jobs, or has limits. If the process ends in between, the queue has no partitions.
@@ -69,7 +63,7 @@ async def create_layout(
             above = error.stored or 0
         if reply != AGAIN:
             return parse_layout(keys.name, reply.decode("utf-8", "replace")) if reply else None
-        await sleep(random.uniform(0, pause))
+        await asyncio.sleep(random.uniform(0, pause))
         pause = min(2 * pause, _LONGEST_PAUSE_S)
     raise GlideMQError(f"queue {keys.name!r}: other clients keep creating its partitions; open the queue again")
 

@@ -651,7 +651,6 @@ async def test_an_interruption_is_noticed_after_an_earlier_one(
 async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The pauses are in proportion to the CPU time that the server reports."""
     await queue.add_bulk([("n", n) for n in range(2_000)])
-    link = await connected(queue)
     used, slept = 0.0, 0.0
     count = Throttle.used
 
@@ -665,7 +664,7 @@ async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: p
         slept += seconds
 
     monkeypatch.setattr(Throttle, "used", counted)
-    monkeypatch.setattr(type(link.runtime), "sleep", staticmethod(sleep))
+    monkeypatch.setattr(creating, "asyncio", SimpleNamespace(sleep=sleep))
     await queue.backup(tmp_path, max_server_cpu=0.1)
     assert used > creating.SCAN_US * 2
     assert slept >= 0.9 * (9 * used / 1_000_000 - 0.002)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import time
@@ -48,7 +49,7 @@ class _Throttle:
     """Pauses so that the calls use at most a share of one core of the server."""
 
     def __init__(self, runtime: Runtime, share: float) -> None:
-        self._sleep = runtime.sleep
+        self._there = runtime.there
         self._pause_per_us = (1 / share - 1) / 1_000_000
         self._pause = 0.0
 
@@ -56,7 +57,7 @@ class _Throttle:
         self._pause += microseconds * self._pause_per_us
         if self._pause >= 0.002:
             pause, self._pause = self._pause, 0.0
-            await self._sleep(pause)
+            await self._there(asyncio.sleep(pause))
 
 
 class _Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -229,7 +230,7 @@ class _Restore:
         async for keys in self._link.transport.scan(f"{stem}*"):
             if any(text_of(key).startswith(stem) for key in keys):
                 return True
-            await self._link.runtime.sleep(SCAN_PAUSE_S)
+            await self._link.runtime.there(asyncio.sleep(SCAN_PAUSE_S))
         return False
 
     async def _keys(self) -> AsyncIterator[list[BackedUpKey]]:

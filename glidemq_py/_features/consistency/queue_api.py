@@ -8,6 +8,7 @@ of findings and their repairs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Container, Generator, Mapping
 from typing import Any, Final
 
@@ -60,7 +61,7 @@ async def _check(link: QueueLink, *, repair: bool, recheck_after: int) -> CheckR
     scan, scans = await _scan(link), 1
     suspects: Mapping[Key, Suspect] = scan.suspects
     while suspects and scans < MAX_SCANS:
-        await link.runtime.sleep(recheck_after / 1000)
+        await link.runtime.there(asyncio.sleep(recheck_after / 1000))
         scan, scans = await _scan(link), scans + 1
         suspects = {key: scan.suspects[key] for key in suspects if key in scan.suspects}
     remaining = suspects
@@ -91,7 +92,7 @@ async def repair_groups(link: QueueLink, names: Container[str], *, recheck_after
     suspects = {key: each for key, each in suspects.items() if each.of_group and each.subject in names}
     if not suspects:
         return []
-    await link.runtime.sleep(recheck_after / 1000)
+    await link.runtime.there(asyncio.sleep(recheck_after / 1000))
     scan = await _scan(link)
     found = [scan.suspects[key] for key in suspects if key in scan.suspects]
     for name in dict.fromkeys(suspect.subject for suspect in found):

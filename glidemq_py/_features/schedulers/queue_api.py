@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
@@ -237,7 +238,7 @@ async def _changed(
             stored = StoredRow(name, new.home, new.text)
             return row is not None, read_scheduler(link, stored) if new.text else None
         if outcome == "busy":
-            await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+            await link.runtime.there(asyncio.sleep(_PAUSE_S * random.uniform(0.5, 1.5)))
     raise ServerNotReadyError(f"scheduler {name!r} was not changed: another client holds the scheduler lock; try again")
 
 
