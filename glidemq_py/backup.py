@@ -132,7 +132,7 @@ async def _check_used(queue: Queue[Any, Any]) -> None:
     """Reject a queue without any job or setting: its name is probably misspelled."""
     link = await queue._first_connected()
     keys = link.keys
-    if not await link.transport.command("EXISTS", keys.meta, keys.id, keys.stream):
+    if not await link.command("EXISTS", keys.meta, keys.id, keys.stream):
         raise BackupError(
             f"queue {queue.name!r} has never been used on this server with the prefix {queue.options.prefix!r}; check "
             "the name, --url and --prefix, or use --allow-empty"

@@ -16,16 +16,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from glidemq_py._api.bulk import added_job
 from glidemq_py._core.calls.adding import DATA, AddReply, Row, encode_row
 from glidemq_py._core.checks import check_iterable, name_within
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, cost_error
 from glidemq_py._core.job_references import JobRef
+from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.queue_options import Durability, Entry, entry_of
 from glidemq_py._features import queue_list
-from glidemq_py._features.dependencies.relations import Relations, missing_dependency
+from glidemq_py._features.dependencies.relations import Relations, invalid_parent, missing_dependency
 from glidemq_py._features.durability.adding import Marks, marked_call
+from glidemq_py._features.flows.plan import chunks
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._partitions.routing import Numbers, routing_key
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHUNK_ROWS: Final = 250
-_CHUNK_CHARS: Final = 512 * 1024
 _ATTEMPTS: Final = 20
 """Times that a job is routed. More than two are needed only if the queue is created again and again."""
 
@@ -57,32 +57,43 @@ Part = tuple["Queue[Any, Any]", Sequence[int]]
 """A queue or partition, and the positions of the jobs that are added to it."""
 
 
+async def rerouted(
+    add: Callable[[LayoutChangedError | None], Awaitable[T]], refusal: LayoutChangedError | None = None
+) -> T:
+    """Call ``add``, again with the error if a queue or partition has refused the jobs, as it has another layout."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return await add(refusal)
+        except LayoutChangedError as error:
+            if not left:
+                raise
+            refusal = error
+    raise AssertionError
+
+
 async def add_routed(
-    home: Queue[Any, Any], options: JobOptions, use: Callable[[Queue[Any, Any]], Awaitable[T]],
+    home: Queue[Any, Any], key: Callable[[], str | None], use: Callable[[Queue[Any, Any]], Awaitable[T]],
     refusal: LayoutChangedError | None = None,
 ) -> T:  # fmt: skip
     """Let ``use`` add a job to its queue or partition, again if the job has been refused there.
 
     Args:
         home: The queue.
-        options: Options of the job that may choose its partition.
+        key: Returns the routing key of the job, if the queue is partitioned.
         use: Adds the job to the queue or partition that it is called with.
         refusal: Why the job was not added to the queue before: it has been partitioned meanwhile.
     """
-    for left in reversed(range(_ATTEMPTS)):
+
+    async def add(refusal: LayoutChangedError | None) -> T:
         # Of many adds that were refused together, the first one renews the layout, also for the others.
-        if refusal is not None and (left < _ATTEMPTS - 1 or not home._is_renewed_after(refusal)):
+        if refusal is not None and not home._is_renewed_after(refusal):
             await home._renew_layout(refused=True)
         if home._link is None and home._partitions is None:
             await home._plain_link()
         parts = home._partitions
-        try:
-            return await use(home if parts is None else parts.queues[parts.partition_of(routing_key(options))])
-        except LayoutChangedError as error:
-            if not left:
-                raise
-            refusal = error
-    raise AssertionError
+        return await use(home if parts is None else parts.queues[parts.partition_of(key())])
+
+    return await rerouted(add, refusal)
 
 
 def entries_of(jobs: Iterable[Any], defaults: JobOptions) -> Iterator[Entry]:
@@ -102,23 +113,22 @@ def entries_of(jobs: Iterable[Any], defaults: JobOptions) -> Iterator[Entry]:
 class Routes:
     """Divides jobs among the partitions of a queue. Jobs without a key go to one partition per chunk."""
 
-    def __init__(self, partitions: PartitionedQueue) -> None:
-        self._partitions = partitions
-        self._numbers = Numbers(len(partitions.queues), partitions.next_partition, CHUNK_ROWS)
+    def __init__(self, home: Queue[Any, Any]) -> None:
+        self._queues, partitions = home._parts, home._partitions
+        self._numbers: Numbers | None = None
+        if partitions is not None:
+            self._numbers = Numbers(len(self._queues), partitions.next_partition, CHUNK_ROWS)
         self._parts: dict[int, list[int]] = {}
 
-    def add(self, i: int, options: JobOptions) -> None:
-        """Choose the partition of the job at this position. Raises GlideMQValidationError."""
-        try:
-            self._parts.setdefault(self._numbers.next(routing_key(options)), []).append(i)
-        except GlideMQValidationError as error:
-            name_within(error, f"jobs[{i}]")
-            raise
+    def put(self, i: int, key: str | None) -> None:
+        """Choose the partition of the job at this position, given its routing key."""
+        number = 0 if self._numbers is None else self._numbers.next(key)
+        self._parts.setdefault(number, []).append(i)
 
     @property
     def parts(self) -> list[Part]:
         """The partitions that get jobs."""
-        return [(self._partitions.queues[number], mine) for number, mine in self._parts.items()]
+        return [(self._queues[number], mine) for number, mine in self._parts.items()]
 
 
 class Plan:
@@ -131,6 +141,8 @@ class Plan:
         around: Awaited with this plan, a queue or partition and the positions of jobs, instead of `send`, which it
             calls. It may `replace` the jobs before.
         ids: Positions of the jobs by their custom ids, which then need not be in the options; None: they are.
+        rows: The jobs, if they are encoded already.
+        keys: Their routing keys by position, if these are not those of their options.
 
     Raises:
         GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
@@ -139,18 +151,20 @@ class Plan:
     def __init__(
         self, home: Queue[Any, Any], link: QueueLink, entries: Iterable[Entry], durability: Durability | None = None,
         around: Callable[[Any, Any, Sequence[int]], Awaitable[None]] | None = None,
-        ids: Mapping[str, int] | None = None,
+        ids: Mapping[str, int] | None = None, rows: list[Row] | None = None,
+        keys: Mapping[int, str] | None = None,
     ) -> None:  # fmt: skip
-        self._home, self._link, self._marks, self._around = home, link, Marks(durability), around
+        self._home, self._link, self._marks, self._around, self._keys = home, link, Marks(durability), around, keys
         self.entries: list[Entry] = []
-        self.rows: list[Row] = []
+        self.rows: list[Row] = [] if rows is None else rows
         """The encoded jobs."""
         related: dict[int, JobOptions] = {}
-        rows, kept = self.rows, self.entries
+        encoded, kept = None if rows is not None else self.rows, self.entries
         for entry in entries:
             name, data, options = entry
             try:
-                rows.append(encode_row(link, name, data, options))
+                if encoded is not None:
+                    encoded.append(encode_row(link, name, data, options))
             except GlideMQValidationError:
                 encode_row(link, *entry, f"jobs[{len(kept)}].data")  # raises again, with the position
                 raise
@@ -175,48 +189,48 @@ class Plan:
         """Replace a job before it is sent. Raises GlideMQValidationError."""
         self.entries[i], self.rows[i] = entry, encode_row(self._link, *entry, f"jobs[{i}].data")
 
-    async def run(self) -> list[Job[Any, Any]]:
+    async def run(self, parts: list[Part] | None = None) -> list[Job[Any, Any]]:
         """Add all jobs and return them in order.
+
+        Args:
+            parts: Where they are added, if they are routed already.
 
         Raises:
             BulkAddError: If some jobs were not added, or may not have been.
         """
         pending = self._order
         for left in reversed(range(_ATTEMPTS)):
-            await self._add(pending)
+            await self._add(pending, parts)
             pending = [i for i in pending if isinstance(self.results[i], LayoutChangedError)] if self._failed else ()
             if not pending or not left:
                 break
             await self._home._renew_layout(refused=True)
-            for i in pending:
-                self.results[i] = None
-        await self.confirm()
-        self._raise_failure(range(len(self.rows)))
-        return self.results
-
-    async def confirm(self) -> None:
-        """Wait until the added jobs are durable, if they have to be."""
+            self.clear(pending)
+            parts = None
         for piece, reason in await self._marks.confirm():
             for i in piece:
                 if isinstance(self.results[i], Job):
                     self.fail((i,), DurabilityError(reason, self.results[i].id))
+        self._raise_failure(range(len(self.rows)))
+        return self.results
 
     def _raise_failure(self, positions: Iterable[int]) -> None:
         failure = next((i for i in positions if isinstance(self.results[i], Exception)), None) if self._failed else None
         if failure is not None:
             raise BulkAddError(self.results) from self.results[failure]
 
-    async def _add(self, pending: Sequence[int]) -> None:
+    async def _add(self, pending: Sequence[int], parts: list[Part] | None) -> None:
         """Route jobs that are to be sent, and send them: dependencies before the jobs in other partitions."""
         home, relations = self._home, self.relations
         await home._plain_link()
-        parts: list[Part] = [(home, pending)]
         self._partitions = home._partitions
-        if self._partitions is not None:
-            routes = Routes(self._partitions)
-            for i in pending:
-                routes.add(i, self.given[i][2])
-            parts = routes.parts
+        if parts is None:
+            parts = [(home, pending)]
+            if self._partitions is not None:
+                routes = Routes(home)
+                for i in pending:
+                    routes.put(i, self._key(i) if self._keys is None else self._keys.get(i))
+                parts = routes.parts
         for queue, _ in parts:
             await self._marks.cover(queue._keys.meta, queue._confirmer)
         if relations is None:
@@ -233,6 +247,13 @@ class Plan:
         # Others wait for jobs that were refused, so they are routed again too.
         self.fail([i for i in pending if self.results[i] is None], LayoutChangedError())
         return None
+
+    def _key(self, i: int) -> str | None:
+        try:
+            return routing_key(self.given[i][2])
+        except GlideMQValidationError as error:
+            name_within(error, f"jobs[{i}]")
+            raise
 
     def _ready(self, pending: Sequence[int], part_of: Mapping[int, str]) -> set[int]:
         """Return the jobs whose dependencies were added, or are added by the same calls; reject those without."""
@@ -267,6 +288,11 @@ class Plan:
         except GlideMQError as error:
             self.fail(mine, error)
 
+    def clear(self, positions: Sequence[int]) -> None:
+        """Let jobs have no result, so that they can be sent again."""
+        for i in positions:
+            self.results[i] = None
+
     def fail(self, positions: Sequence[int], error: Exception) -> None:
         """Let an error be the result of jobs."""
         for i in positions:
@@ -294,7 +320,7 @@ class Plan:
         """Send jobs. Raises BulkAddError if some were not added; all have results then."""
         meta, quiet, add, rows = link.keys.meta, not queue.options.events, queue._add_call, self.rows
         in_flight: tuple[Sequence[int], Awaitable[AddReply | GlideMQError]] | None = None
-        for piece in self._pieces(mine):
+        for piece in chunks(mine, CHUNK_ROWS, lambda i: len(rows[i][DATA])):  # type: ignore[arg-type]
             if self._marks.durability is not None:
                 await self._marks.renew()
                 add = marked_call(queue._layout_number, self._marks.next(piece, meta))
@@ -322,16 +348,6 @@ class Plan:
                 self._read_reply(link, in_flight[0], reply)
         self._raise_failure(mine)
 
-    def _pieces(self, mine: Sequence[int]) -> Iterator[Sequence[int]]:
-        start, chars, rows = 0, 0, self.rows
-        for end, i in enumerate(mine):
-            if end > start and (end - start >= CHUNK_ROWS or chars >= _CHUNK_CHARS):
-                yield mine[start:end]
-                start, chars = end, 0
-            chars += len(rows[i][DATA])  # type: ignore[arg-type]
-        if start < len(mine):
-            yield mine[start:]
-
     async def _call(self, link: QueueLink, piece: Sequence[int], call: Any) -> AddReply | GlideMQError:
         try:
             reply: AddReply = await link.transport.call(call)
@@ -350,3 +366,46 @@ class Plan:
                 results[i] = added_job(link, name, data, options, now, result)
             except (FairKeyFullError, GlideMQValidationError, JobNotFoundError, JobStateError) as error:
                 self.fail((i,), error)
+
+
+def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
+    """Return the job of a row's result.
+
+    Raises:
+        GlideMQValidationError: If the job was rejected because of its ``cost``.
+        FairKeyFullError: If the fair key of the job has its maximum backlog.
+        JobNotFoundError: If its parent, or a job that it depends on, does not exist.
+        JobStateError: If its parent has already ended.
+        GlideMQValidationError: If a job with its ordering key waits for it.
+    """
+    if type(result) is str:
+        job: Job[Any, Any] = Job(link, result, name)
+        job.timestamp = now
+    elif isinstance(result, Exception):
+        raise result
+    else:
+        outcome, job_id = result
+        if outcome == "cost":
+            raise cost_error(options.cost, options.ordering)
+        if outcome == "backlog":
+            raise FairKeyFullError(options.fair_key, int(job_id))
+        if outcome == "parent":
+            assert options.parent is not None
+            raise invalid_parent(options.parent, job_id)
+        if outcome == "dependency":
+            is_given = link.partition is None or any(ref.id == job_id for ref in options.depends_on or ())
+            shown = job_id if is_given or link.partition is None else link.partition.id_of(job_id)
+            raise JobNotFoundError(shown, f"in queue {link.queue_name!r} (depends_on)")
+        job = Job(link, job_id, name)
+        job.outcome = JobOutcome(outcome)
+        if job.outcome in ADDED_OUTCOMES:
+            job.timestamp = now
+    job._data = data
+    if options is NO_OPTIONS:
+        return job
+    if job.outcome is JobOutcome.ADDED or job.outcome in ADDED_OUTCOMES:
+        job._given = options
+        job._delay = options.delay or 0
+    if options.priority or options.rank:
+        job.priority, job._rank = options.placed_priority, options.placed_rank
+    return job

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Self, cast
 
-from glidemq_py._api.bulk import added_job
+from glidemq_py._api.adds import added_job, rerouted
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
@@ -61,8 +61,6 @@ from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY
 
 _MAX_READ: Final = 10**6
-_ATTEMPTS: Final = 20
-"""Times that a flow is routed. More than two are needed only if layouts of partitions change again and again."""
 
 
 class FlowProducer(AsyncOnly):
@@ -322,29 +320,22 @@ class FlowProducer(AsyncOnly):
     ) -> int:  # fmt: skip
         next_mark = None if marks.durability is None else partial(marks.next, number)
 
-        async def add() -> int:
-            for left in reversed(range(_ATTEMPTS)):
-                try:
-                    return await add_planned(
-                        transport, plan, not self.options.events, limits, self._flow_id, next_mark
-                    )  # fmt: skip
-                except LayoutChangedError as error:
-                    if not left:
-                        raise
-                    marks.drop(number)
-                    await self._place(plan, marks, error)
-            raise AssertionError
+        async def add(refusal: LayoutChangedError | None) -> int:
+            if refusal is not None:
+                marks.drop(number)
+                await self._place(plan, marks, refusal)
+            return await add_planned(transport, plan, not self.options.events, limits, self._flow_id, next_mark)
 
         async def send() -> int:
             if not TELEMETRY.on:
-                now = await add()
+                now = await rerouted(add)
             else:
                 queue, rows = plan[0].link.queue_name, [job.row for job in plan]
                 details: dict[str, Any] = {names.FLOW_NODES: len(plan)}
                 if operation == "add_flow":
                     children = sum(job.parents == [0] for job in plan)
                     details = {names.FLOW_NAME: plan[0].name, names.FLOW_CHILDREN: children}
-                now = await observed(operation, queue, transport, rows, add, details)
+                now = await observed(operation, queue, transport, rows, lambda: rerouted(add), details)
             for job in plan:
                 if not job.link.is_listed:
                     await queue_list.register(job.link)

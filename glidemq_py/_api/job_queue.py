@@ -17,8 +17,8 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._api import administration, partitioned_backups
-from glidemq_py._api.adds import Plan, add_routed, entries_of
-from glidemq_py._api.bulk import AddCoalescer, AddTransport, added_job
+from glidemq_py._api.adds import Plan, add_routed, added_job, entries_of
+from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._client.connect import Connection, check_connection, open_transport
@@ -95,6 +95,7 @@ from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py._partitions.creating import open_layout
 from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, Partition, QueuePartitions
 from glidemq_py._partitions.renewing import renewed_layout
+from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import (
     ClosedError,
     GlideMQConnectionError,
@@ -410,7 +411,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             sweep.start()
             sweep.end_with_loop()
 
-    def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Any:
+    def _make_adder(self, transport: Transport | Confirmer, add_call: AddCall, is_durable: bool = False) -> Any:
         """Return an object that sends single adds over the connection."""
         return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call, gather=is_durable)
 
@@ -555,7 +556,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     ) -> Job[Any, Any]:  # fmt: skip
         """Add a job below the middleware, which never sees that it is routed again."""
         return await add_routed(
-            self, options, lambda queue: queue._add_here(name, data, options, durability), refusal
+            self, partial(routing_key, options), lambda queue: queue._add_here(name, data, options, durability), refusal
         )  # fmt: skip
 
     async def _add_here(

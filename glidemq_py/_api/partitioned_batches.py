@@ -7,8 +7,9 @@ has made, all of them are looked through for an id that names no partition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from glidemq_py._api.adds import rerouted
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import validate_existing_id, validate_job_id
@@ -18,8 +19,6 @@ from glidemq_py._features.job_batches.job_api import BatchRef
 from glidemq_py._features.job_batches.queue_api import create_in, create_within
 from glidemq_py._partitions.layout import Partition, partition_of_key, split_partition_id
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
-
-_ATTEMPTS: Final = 20
 
 
 async def create_batch(self: Partitions, *, batch_id: str | None = None, **options: Any) -> JobBatch:
@@ -32,19 +31,14 @@ async def create_batch(self: Partitions, *, batch_id: str | None = None, **optio
 
 
 async def _create(self: Partitions, batch_id: str | None, options: Mapping[str, Any]) -> JobBatch:
-    home = self.home
-    for left in reversed(range(_ATTEMPTS)):
-        number = self.next_partition() if batch_id is None else await _place_of(self, batch_id)
-        try:
-            made = await create_in(self.queues[number], batch_id=batch_id, **options)
-        except LayoutChangedError:
-            if not left:
-                raise
-            await home._renew_layout(refused=True)
-            self = home._partitions
-        else:
-            return shown_batch(self, number, made)
-    raise AssertionError
+    async def create(refusal: LayoutChangedError | None) -> JobBatch:
+        if refusal is not None:
+            await self.home._renew_layout(refused=True)
+        parts: Partitions = self.home._partitions
+        number = parts.next_partition() if batch_id is None else await _place_of(parts, batch_id)
+        return shown_batch(parts, number, await create_in(parts.queues[number], batch_id=batch_id, **options))
+
+    return await rerouted(create)
 
 
 async def _place_of(self: Partitions, batch_id: str) -> int:

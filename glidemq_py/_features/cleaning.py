@@ -11,7 +11,7 @@ from typing import Final
 from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.reading import Condition, page
 from glidemq_py._core.job_states import JobState
-from glidemq_py._job.link import QueueLink
+from glidemq_py._job.link import QueueLink, server_time
 
 CLEANABLE: Final = tuple(state for state in JobState if state is not JobState.ACTIVE)
 
@@ -29,34 +29,29 @@ async def clean_unfinished(
 
     ``listed`` selects a part of them: a state of ``lua/core/functions/page.lua``.
     """
-    seconds, microseconds = await link.command("TIME")
-    before = int(seconds) * 1000 + int(microseconds) // 1000 - grace
-    meta, allowed = link.keys.meta, _RECORDED.get(state, state)
+    before, allowed = await server_time(link) - grace, _RECORDED.get(state, state)
     where = [Condition("timestamp", False, False, before)]
     deleted: list[str] = []
     kept, cursor = "", ""
     while len(deleted) < limit:
-        found = await link.transport.call(page(meta, listed or state, cursor, _PIECE, ("state",), where=where))
+        found = await link.call(page, listed or state, cursor, _PIECE, ("state",), where=where)
         cursor = found.cursor
         ids = list(dict.fromkeys([kept] * bool(kept) + [job_id for job_id, _, _ in found.rows]))
         # The cursor names the last job: it is deleted after the next page, so that the position is found again.
         kept = ids.pop() if cursor and ids else ""
         ids = ids[: limit - len(deleted)]
         if ids:
-            deleted += await link.transport.call(
-                administration.clean_jobs(meta, ids, allowed, before, len(deleted), False)
-            )
+            deleted += await link.call(administration.clean_jobs, ids, allowed, before, len(deleted), False)
         if not cursor:
             break
     if deleted:
-        await link.transport.call(administration.clean_jobs(meta, [], allowed, before, len(deleted), True))
+        await link.call(administration.clean_jobs, [], allowed, before, len(deleted), True)
     return deleted
 
 
 async def delete_jobs(link: QueueLink, ids: Sequence[str], state: str | None) -> list[str]:
     """Delete these jobs if they are in a state (None: in any), a hundred per call; return the ids of those deleted."""
-    seconds, microseconds = await link.command("TIME")
-    before = int(seconds) * 1000 + int(microseconds) // 1000
+    before = await server_time(link)
     allowed = _RECORDED.get(JobState(state), state) if state else " ".join(JobState)
     deleted: list[str] = []
     for first in range(0, len(ids), _PIECE):

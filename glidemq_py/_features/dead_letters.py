@@ -134,7 +134,7 @@ async def get_newest_dead_letter_jobs(
     wanted = names or (link.keys.name,)
     # The cursor of waiting jobs is the id of the last stream entry that was read.
     command = ("XREVRANGE", dead_queue.keys.stream, "+", "-", "COUNT", str(count + 1))
-    entries: Any = await dead_queue.transport.command(*command) or ()
+    entries: Any = await dead_queue.command(*command) or ()
     rows: Any = entries.items() if hasattr(entries, "items") else entries
     newest: list[Any] = [entry_id for entry_id, _ in rows]
     last = newest[-1] if len(newest) > count else ""
@@ -321,18 +321,18 @@ def _check_readable(link: QueueLink, entry: Job[Any, Any], stored: str) -> None:
 
 async def remove_dead_letter(dead_queue: QueueLink, entry: Job[Any, Any]) -> bool:
     """Delete a dead-letter entry and its stream entry, whose id Node clients do not store: it is searched then."""
-    stream_id = await dead_queue.transport.command("HGET", dead_queue.keys.job(entry.id), "eid")
+    stream_id = await dead_queue.command("HGET", dead_queue.keys.job(entry.id), "eid")
     position = await _entry_of(dead_queue, entry.id) if stream_id is None and entry.state is JobState.WAITING else ""
-    removed = await dead_queue.transport.call(administration.remove(dead_queue.keys.meta, entry.id))
+    removed = await dead_queue.call(administration.remove, entry.id)
     if position:
-        await dead_queue.transport.command("XDEL", dead_queue.keys.stream, position)
+        await dead_queue.command("XDEL", dead_queue.keys.stream, position)
     return removed
 
 
 async def _entry_of(dead_queue: QueueLink, job_id: str) -> str:
-    cursor, meta = "", dead_queue.keys.meta
+    cursor = ""
     while True:
-        found = await dead_queue.transport.call(read_page(meta, JobState.WAITING, cursor, _PAGE, ("state",)))
+        found = await dead_queue.call(read_page, JobState.WAITING, cursor, _PAGE, ("state",))
         for each, position, _ in found.rows:
             if each == job_id:
                 return position

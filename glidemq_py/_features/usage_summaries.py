@@ -29,7 +29,7 @@ from glidemq_py._features.usage import (
     usage_minutes,
     usages,
 )
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._job.link import ConnectedQueue, QueueLink, server_time
 from glidemq_py._partitions.listing import layout_or_name, whole_queues
 from glidemq_py.errors import GlideMQValidationError
 
@@ -218,8 +218,7 @@ async def _span(
     if end is not None:
         last = epoch_ms(to_instant("end", end))
     else:
-        seconds, microseconds = await transport.command("TIME")
-        last = int(seconds) * 1000 + int(microseconds) // 1000
+        last = await server_time(transport)
     first = last - length if start is None else epoch_ms(to_instant("start", start))
     if first > last:
         raise GlideMQValidationError("start", start, "must not be later than 'end'")

@@ -121,6 +121,12 @@ class QueueLink(Generic[TransportT]):
         return JobNotFoundError(job_id, f"in queue {self.queue_name!r}")
 
 
+async def server_time(connection: QueueLink[Any] | JobTransport) -> int:
+    """Return the time of the server, epoch ms."""
+    seconds, microseconds = await connection.command("TIME")
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
 class ConnectedQueue(Protocol):
     """A `Queue` as the methods of its features use it.
 

@@ -17,7 +17,7 @@ from glidemq_py._features.usage import JobUsage
 from glidemq_py._features.usage_summaries import usages_of
 from glidemq_py._job.details import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._job.link import QueueLink, server_time
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 _RowT = TypeVar("_RowT")
@@ -206,9 +206,8 @@ async def get_counts(link: QueueLink) -> JobCounts:
 
 async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
     """Return the number of jobs per state, and how many of the prioritized ones have a rank below 0."""
-    meta = link.keys.meta
-    found = await link.transport.call(reading.counts(meta))
-    numbers = await complete_counts(link.transport, meta, found)
+    found = await link.call(reading.counts)
+    numbers = await complete_counts(link.transport, link.keys.meta, found)
     waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
     counts = JobCounts(
         waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, group_waiting=parked,
@@ -220,8 +219,7 @@ async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
 
 async def get_workers(link: QueueLink) -> list[WorkerInfo]:
     """Return the workers whose registration has not expired, oldest first, including those of Node peers."""
-    seconds, microseconds = await link.command("TIME")
-    now = int(seconds) * 1000 + int(microseconds) // 1000
+    now = await server_time(link)
     found: list[WorkerInfo] = []
     for consumer, text in await link.call(reading.workers):
         try:

@@ -139,12 +139,11 @@ class UnfinishedFlowsTask(PeriodicTask):
         Raises:
             GlideMQError: If a flow could not be completed. The other flows are.
         """
-        keys, transport = self._link.keys, self._link.transport
+        link, finished = self._link, 0
         failure: GlideMQError | None = None
-        finished = 0
-        for token in await transport.call(flows_due(keys.meta, self._age, _UNFINISHED_PAGE)):
+        for token in await link.call(flows_due, self._age, _UNFINISHED_PAGE):
             try:
-                await finish_flow(transport, keys, token)
+                await finish_flow(link.transport, link.keys, token)
             except GlideMQError as error:
                 failure = error
                 continue
@@ -198,12 +197,12 @@ class WaitingParentsTask(PeriodicTask):
         Raises:
             GlideMQError: If a call fails.
         """
-        keys, transport = self._link.keys, self._link.transport
+        link = self._link
         for _ in range(_SWEEPS_MAX):
-            if not await transport.call(sweep_parents(keys.meta)):
+            if not await link.call(sweep_parents):
                 break
-        watched = await transport.call(
-            watch_children(keys.meta, self._age, _PARENTS_PAUSE_MS, min(self._age, _PEER_AGE_MS), _PEER_PAUSE_MS)
+        watched = await link.call(
+            watch_children, self._age, _PARENTS_PAUSE_MS, min(self._age, _PEER_AGE_MS), _PEER_PAUSE_MS
         )
         parents: dict[str, list[str]] = {}
         for parent, members in watched.rows:
@@ -213,8 +212,8 @@ class WaitingParentsTask(PeriodicTask):
             end._replace(parent=parent) for end in await self._ended(list(parents)) for parent in parents[end.member]
         ]
         if ends:
-            _log.warning("queue %s: delivered %d pending child results", self._link.label, len(ends))
-            if await transport.call(children_ended(keys.meta, ends)):
+            _log.warning("queue %s: delivered %d pending child results", link.label, len(ends))
+            if await link.call(children_ended, ends):
                 self._outbox_pending()
         if watched.batches:
             await self._check_batches()
@@ -226,9 +225,8 @@ class WaitingParentsTask(PeriodicTask):
 
     async def _check_batches(self) -> None:
         """Report jobs of batches that have ended or do not exist, from some pages of their pending jobs."""
-        keys, transport = self._link.keys, self._link.transport
         for _ in range(_BATCH_PAGES_MAX):
-            page = await transport.call(batch_watch(keys.meta, self._age))
+            page = await self._link.call(batch_watch, self._age)
             ends = [
                 end._replace(parent=page.parent, text="", policy="")
                 for end in await self._ended(page.members)
@@ -236,7 +234,7 @@ class WaitingParentsTask(PeriodicTask):
             ]
             if ends:
                 _log.warning("queue %s: reported %d jobs to their batch", self._link.label, len(ends))
-                await transport.call(children_ended(keys.meta, ends))
+                await self._link.call(children_ended, ends)
             if not page.more:
                 return
 

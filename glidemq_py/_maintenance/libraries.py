@@ -20,6 +20,7 @@ from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.administration import registry_touch
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import DAY_MS
+from glidemq_py._job.link import server_time
 from glidemq_py.errors import GlideMQError, LibraryError
 
 REGISTRY: Final = "glidemq_py:libraries"
@@ -32,7 +33,7 @@ _OURS: Final = re.compile(r"glidemq_py_[0-9a-f]{12}")
 
 async def register_use(transport: AsyncTransport) -> None:
     """Register the transport's library as in use now. Raises as `Transport.command` does."""
-    now = await _now(transport)
+    now = await server_time(transport)
     await transport.call(registry_touch(REGISTRY, transport.library.name, now, "GT", _REGISTRY_TTL_MS))
 
 
@@ -45,7 +46,7 @@ async def delete_unused(transport: AsyncTransport) -> list[str]:
         LibraryError: If this user lacks permission for FUNCTION or for the registry key.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    now = await _now(transport)
+    now = await server_time(transport)
     by_node = await published(transport, "glidemq_py_*")
     present = {library.name for libraries in by_node.values() for library in libraries}
     names = sorted(name for name in present if _OURS.fullmatch(name) and name != transport.library.name)
@@ -62,11 +63,6 @@ async def delete_unused(transport: AsyncTransport) -> list[str]:
     if deleted:
         await transport.command("ZREM", REGISTRY, *deleted)
     return deleted
-
-
-async def _now(transport: AsyncTransport) -> int:
-    seconds, microseconds = await transport.command("TIME")
-    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 _log = get_logger(__name__)

@@ -211,7 +211,7 @@ class _QueueTask(BackgroundTask):
                     await self._woken.wait()
 
     async def _run_once(self, was_woken: bool = False) -> float:
-        due = await self._link.transport.call(maintenance_due(self._link.keys.meta, self._holder, _HOLD_MS))
+        due = await self._link.call(maintenance_due, self._holder, _HOLD_MS)
         if self._read_layout is not None:
             self._read_layout(due.layout)
         if self._is_beside_holder or not due.held:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
+from glidemq_py._job.link import server_time
 from glidemq_py._operate.action import ManyAction, check_kind
 from glidemq_py._operate.actions import MANY_ACTIONS
 from glidemq_py._operate.audit import write_audit
@@ -107,7 +108,7 @@ async def create_bulk(
     given = {name: as_json(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
     detail = json.dumps(hide(given))[:_TEXT]
     begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
-    now, key = await _now(operator), _key(operator.prefix, bulk_id)
+    now, key = await server_time(await operator.transport()), _key(operator.prefix, bulk_id)
     await transport.command(
         "HSET", key, "user", user, "kind", action.kind, "class", type(action).__name__, "queue", action.queue,
         "arguments", json.dumps(given), "detail", detail, "label", label, "total", "" if total is None else str(total),
@@ -132,7 +133,7 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
         # It may have ended between the two calls, or not have begun yet.
         found = await _read(operator, bulk_id) or found
         state = found.get("state", "running")
-        if state == "running" and await _now(operator) - _int(found, "updated") > 1_000:
+        if state == "running" and await server_time(await operator.transport()) - _int(found, "updated") > 1_000:
             state = "interrupted"
     return BulkChange(
         id=bulk_id, user=found.get("user", ""), kind=found.get("kind", ""), queue=found["queue"],
@@ -140,7 +141,7 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
         done=_int(found, "done"), problems=_int(found, "problems"),
         examples=tuple(json.loads(found.get("examples", "[]"))), state=cast("BulkState", state),
         error=found.get("error", ""), began_at=_int(found, "began"), updated_at=_int(found, "updated"),
-        now=await _now(operator),
+        now=await server_time(await operator.transport()),
     )  # fmt: skip
 
 
@@ -222,7 +223,7 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
                 continue
             await transport.command(
                 "HSET", key, "done", str(done), "problems", str(problems), "examples", json.dumps(examples),
-                "position", step.position, "updated", str(await _now(operator)),
+                "position", step.position, "updated", str(await server_time(await operator.transport())),
             )  # fmt: skip
             written = time.monotonic()
             if _text(await transport.command("GET", f"{key}:lock") or b"") != token:
@@ -235,7 +236,9 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
 
 async def _end(operator: Operator, bulk_id: str, begun: Mapping[str, str], state: str, error: str = "") -> None:
     transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
-    await transport.command("HSET", key, "state", state, "error", error, "updated", str(await _now(operator)))
+    await transport.command(
+        "HSET", key, "state", state, "error", error, "updated", str(await server_time(await operator.transport()))
+    )
     done = _int(await _read(operator, bulk_id), "done")
     texts = {"finished": f"done {done}", "cancelled": f"cancelled after {done}", "rejected": f"rejected: {error}"}
     await write_audit(
@@ -261,11 +264,6 @@ async def _read(operator: Operator, bulk_id: str) -> dict[str, str]:
     transport = await operator.transport()
     found: dict[Any, Any] = await transport.command("HGETALL", _key(operator.prefix, bulk_id))
     return {_text(name): _text(value) for name, value in found.items()}
-
-
-async def _now(operator: Operator) -> int:
-    seconds, microseconds = await (await operator.transport()).command("TIME")
-    return int(seconds) * 1_000 + int(microseconds) // 1_000
 
 
 def _int(found: Mapping[str, str], name: str) -> int:

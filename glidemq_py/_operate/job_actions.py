@@ -17,6 +17,7 @@ from glidemq_py._features.dead_letters import replay_entry
 from glidemq_py._features.failures import Failure, FailureReason, change_failures_in_pieces, is_cancelled
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
+from glidemq_py._job.link import server_time
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
 from glidemq_py._operate.broadcasts import Letters
@@ -111,7 +112,7 @@ class JobsAction(ManyAction):
                 yield _step(piece, found, str(first + _PIECE) if first + _PIECE < len(self.ids) else "")
             return
         criteria = self._criteria()
-        place = _Place.parse(position) or _Place(0, "", "", await _now(operator))
+        place = _Place.parse(position) or _Place(0, "", "", await server_time(await operator.transport()))
         # Only an active job may be on two pages: another one leaves its state, or keeps its place there.
         seen: set[str] = set()
         while place.at < len(criteria):
@@ -161,11 +162,6 @@ class _Place(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         return cls(*json.loads(text)) if text else None
-
-
-async def _now(operator: Operator) -> int:
-    seconds, microseconds = await (await operator.transport()).command("TIME")
-    return int(seconds) * 1_000 + int(microseconds) // 1_000
 
 
 def _step(ids: Sequence[str], found: Sequence[Problem | None], position: str) -> Step:

@@ -33,7 +33,7 @@ async def iter_newest_jobs(operator: Operator, queue: str, wanted: JobFilter) ->
         found: list[Job[Any, Any]] = []
         for link in links:
             key = _key(link, state)
-            ids: Any = await link.transport.command("ZRANGE", key, str(high), str(low), "BYSCORE", "REV")
+            ids: Any = await link.command("ZRANGE", key, str(high), str(low), "BYSCORE", "REV")
             names = [each.decode() if isinstance(each, bytes) else str(each) for each in ids]
             for piece in pieces(names, ROWS_A_CALL):
                 found += await read_jobs(link, piece)
@@ -72,7 +72,7 @@ async def _windows(
         for link in links:
             limit = ("LIMIT", str(count - 1), "1", "WITHSCORES")
             command = ("ZRANGE", _key(link, state), str(high), str(since), "BYSCORE", "REV", *limit)
-            oldest: Any = await link.transport.command(*command)
+            oldest: Any = await link.command(*command)
             if oldest:
                 low = max(low, score_of(oldest))
         yield low, high

@@ -38,7 +38,7 @@ from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control import WorkerActivity
 from glidemq_py._job.details import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._job.link import QueueLink, server_time
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
 from glidemq_py._operate.broadcasts import Letters
@@ -286,8 +286,7 @@ class Operator:
     async def get_queue_details(self, name: str) -> QueueDetails:
         """Return a queue with its settings and figures."""
         queue = await self.queue(name)
-        seconds, _ = await (await self.transport()).command("TIME")
-        hour_ago = int(seconds) * 1_000 - 3_600_000
+        hour_ago = await server_time(await self.transport()) - 3_600_000
         completed = (await queue.get_metrics("completed")).data
         failed = (await queue.get_metrics("failed")).data
         return QueueDetails(
@@ -305,7 +304,7 @@ class Operator:
         """Return the name of the dead letter queue of a queue or subscription; None without one."""
         link = await self.link(name)
         # Opening the dead letter queue would deliver entries, and a reader may not write.
-        return await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription)) or None
+        return await link.call(dead_letter_queue, subscription=subscription) or None
 
     async def get_dead_letter_source(self, name: str) -> str | None:
         """Return the queue or broadcast that uses this queue as its dead letter queue; None if there is none.
@@ -507,7 +506,7 @@ class Operator:
         since = 0
         for link in await self.links(queue):
             command = ("ZRANGE", link.keys.failed, str(count), str(count), "REV", "WITHSCORES")
-            older: Any = await link.transport.command(*command)
+            older: Any = await link.command(*command)
             if older:
                 since = max(since, score_of(older))
         found = [each async for each in self.iter_failures(queue, since=since + 1 if since else None, **criteria)]
@@ -581,7 +580,7 @@ class Operator:
             link, shown = links[number], dict(own)
             for piece in pieces(own, ROWS_A_CALL):
                 some = [job_id for job_id, _ in piece]
-                for job_id, (state,) in await link.transport.call(calls.records(link.keys.meta, some, ("state",))):
+                for job_id, (state,) in await link.call(calls.records, some, ("state",)):
                     found[shown[job_id]] = state if isinstance(state, str) else ""
         return found
 
@@ -592,7 +591,7 @@ class Operator:
         links = await self.links(queue)
         at, position = _position_of(cursor, len(links))
         link = links[at]
-        found = await link.transport.call(calls.count_parked(link.keys.meta, position))
+        found = await link.call(calls.count_parked, position)
         groups = tuple(GroupSummary(key=key, waiting=number) for key, number in found.groups.items())
         at, position = (at, found.cursor) if found.cursor else (at + 1, "")
         return GroupPage(groups=groups, cursor="" if at == len(links) else f"{at}:{position}")

@@ -350,7 +350,7 @@ _PAGE = 100
 
 async def is_drained(link: QueueLink) -> bool:
     """Return True if no job is waiting, active, delayed or prioritized, or parked in a rate limited group."""
-    counts = await link.transport.call(reading.counts(link.keys.meta))
+    counts = await link.call(reading.counts)
     waiting, active, delayed, prioritized, *_, parked, _band, _below_normal = counts
     if waiting or active or delayed or prioritized:
         return False
@@ -360,9 +360,9 @@ async def is_drained(link: QueueLink) -> bool:
 
 async def _limited_groups_wait(link: QueueLink) -> bool:
     first = 0
-    while groups := await link.transport.command("ZRANGE", link.keys.ratelimited, str(first), str(first + _PAGE - 1)):
+    while groups := await link.command("ZRANGE", link.keys.ratelimited, str(first), str(first + _PAGE - 1)):
         for group in groups:
-            if await link.transport.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
+            if await link.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
                 return True
         first += _PAGE
     return False

@@ -110,9 +110,7 @@ class WakeReader:
         """Wake up another worker: this one has no free slot any more, or is paused."""
         try:
             # NOMKSTREAM: a bare command of one key must not create the key at the target of a slot that moves.
-            await self._link.transport.command(
-                "XADD", self._link.keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1"
-            )
+            await self._link.command("XADD", self._link.keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1")
         except GlideMQError as error:
             _log.debug("queue %s: waking up another worker failed: %s", self._link.label, error)
 

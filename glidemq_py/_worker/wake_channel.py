@@ -411,7 +411,7 @@ class ChannelWake:
     async def _pass_on(self) -> None:
         """Wake up another worker: this one has no free slot, or is paused."""
         try:
-            await self._link.transport.call(working.pass_wake_up(self._link.keys.meta))
+            await self._link.call(working.pass_wake_up)
         except GlideMQError as error:
             _log.debug("queue %s: waking up another worker failed: %s", self._link.label, error)
 
@@ -435,7 +435,7 @@ class ChannelWake:
         channel = self._channels.channel(self.number, cluster=False).name
         try:
             async with asyncio.timeout(2.0):
-                await self._link.transport.command("ZREM", self._link.keys.wake_channels, channel)
+                await self._link.command("ZREM", self._link.keys.wake_channels, channel)
         except (GlideMQError, TimeoutError):
             return False
         return True

@@ -1,8 +1,11 @@
-"""PUSHB: many jobs, all or none.
+"""PUSHB: many jobs, all or none, each in the partition of its key. A queue without partitions has one part.
 
-Up to `ROWS_AT_ONCE` jobs are added in one atomic call. More are staged first, then committed in one step, and then
-added piece by piece: no worker sees a part of a refused push, and a committed one is added even if this process
-dies.
+Jobs without a key go to one partition per 250 jobs. Up to `ROWS_AT_ONCE` jobs of one partition are added in one atomic
+call. Others are staged in all partitions first, then committed in one step, and then added piece by piece: no worker
+sees a part of a refused push, and a committed one is added even if this process dies.
+
+A commit cannot refuse a job. So jobs that may be refused are added by a call per partition, and deleted again if one of
+them is refused: those with a parent or dependencies, durable ones, and those of groups while groups have limits.
 """
 
 from __future__ import annotations
@@ -10,18 +13,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Container, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Callable, Coroutine, Sequence
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._api.bulk import AddCoalescer, added_job
+from glidemq_py._api.adds import Part, Plan, Routes, rerouted
+from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces, reading
 from glidemq_py._core.calls.adding import DATA, Row, request
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import parse_durable
+from glidemq_py._features.flows.plan import chunks
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
     WriteId,
@@ -32,7 +40,10 @@ from glidemq_py._features.staged_writes import (
     stage,
     undo_write,
 )
+from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
@@ -46,8 +57,8 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of
-from glidemq_py.gateway.routed_bulk import RoutedBulk, check_layout
-from glidemq_py.gateway.rows import ID, added_rows, remember_usual, row_of, usual_row
+from glidemq_py.gateway.routed import key_of, reject_two_keys
+from glidemq_py.gateway.rows import ID, added_rows, remember_usual, row_of, usual_row, with_id
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.gateway.taking_back import take_back
 from glidemq_py.telemetry.state import TELEMETRY
@@ -55,194 +66,360 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "add_usual", "begin_usual", "push_many", "usual_rows"]
+__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "Bulk", "add_usual", "begin_usual", "usual_rows"]
 
 _log = get_logger(__name__)
 
 MOST_JOBS: Final = 100_000
 ROWS_AT_ONCE: Final = 250
-"""Jobs of one atomic call: about 2 ms of server time."""
+"""Jobs of one atomic call: about 2 ms of server time. As many are checked or encoded in a turn of the event loop."""
 _CHARS_AT_ONCE: Final = 512 * 1_024
-_SPECIAL: Final = ("durable", "dependsOn", "parentId")
 _PIECES_TOGETHER: Final = 8
+_HOLDERS_TOGETHER: Final = 50
 _WRITE_MS: Final = 60_000
 """Lifetime of staged jobs without any change, and of the memory of the write."""
+_REFERENCES: Final = {"parent": "parentId", "depends_on": "dependsOn"}
+_GROUP_LIMITS: Final = "fair-limits"
+"""Key of a queue or partition that exists while groups have limits."""
 
 
-async def push_many(
-    ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], added: Callable[[str], None]
-) -> list[str]:  # fmt: skip
-    """Add jobs, all or none; return their ids on the wire.
+def _size(row: Row) -> int:
+    return len(row[DATA])  # type: ignore[arg-type]
+
+
+_EXISTS: Final = object()
+"""The result of a job that was not added, because an unfinished one has its id."""
+
+
+class Bulk:
+    """The jobs of a command.
 
     A job whose chosen id is that of an unfinished job is not added again; of two with one id, the first is added.
 
     Args:
         ids: Makes and reads ids.
         queue: The queue.
-        given: The fields of the jobs, unchecked.
+        given: Their fields, unchecked.
         added: Called with the name of each partition that has got jobs, if the queue is partitioned.
-
-    Raises:
-        CommandError: If a job is invalid or refused. Nothing was added.
-        GlideMQError: If a call failed.
     """
-    if len(given) > MOST_JOBS:
-        raise CommandError(f"jobs must have at most {MOST_JOBS} items")
-    claimed: dict[str, str] = {}
-    try:
-        return await _push_to_plain(ids, queue, given, claimed)
-    except PartitionedQueueError:
-        pass
-    except LayoutChangedError:
-        await queue._renew_layout(refused=True)
-    routed = RoutedBulk(ids, queue, given, added, claimed)
-    await routed.check()
-    is_large = len(given) > ROWS_AT_ONCE or routed.chars > _CHARS_AT_ONCE
-    if is_large:
-        _check_staged(routed.pushes, routed.is_durable)
 
-    async def stage_parts(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> bool:
-        return await _add_staged(queue, parts)
+    def __init__(
+        self, ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], added: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self._ids, self._queue, self._given, self._added = ids, queue, given, added
+        self._claimed: dict[str, str] = {}
+        """The entries of the chosen ids that were claimed."""
+        self._is_complete = True
+        """Whether all jobs are added, and not only committed."""
+        self._clear()
 
-    try:
-        return await routed.add(stage_parts, is_large=is_large)
-    except LayoutChangedError:
-        if queue._partitions is not None:
-            raise
-        return await _push_to_plain(ids, queue, given, claimed)  # it was deleted, with its partitions
+    def _clear(self) -> None:
+        self._places: list[int] = []
+        """The position, in what follows, of each job that was given: those with one chosen id have the same."""
+        self._pushes: list[Push] = []
+        """The jobs. Those with usual options have neither data nor other options than their id here."""
+        self._rows: list[Row] = []
+        self._options: list[JobOptions] = []
+        self._keys: dict[int, str] = {}
+        """What chooses the partitions of jobs."""
+        self._chosen: dict[int, str] = {}
+        """The ids that the client has chosen."""
+        self._by_id: dict[str, int] = {}
+        """Positions of these jobs by their ids, as this package stores them."""
+        self._sizes: dict[int, GroupSize] = {}
+        """The maximum sizes of the groups of jobs."""
+        self._sent: list[tuple[Queue[Any, Any], Sequence[int]]] = []
+        """The jobs that were sent to each partition."""
+        self._is_durable = self._is_related = False
+        """Whether a job is durable; whether one has a parent or dependencies."""
 
+    async def add(self) -> list[str]:
+        """Add the jobs, all or none; return their ids on the wire.
 
-async def _push_to_plain(
-    ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], claimed: dict[str, str]
-) -> list[str]:  # fmt: skip
-    """Add jobs to a queue without partitions; see `push_many`.
+        Raises:
+            CommandError: If a job is invalid or refused. None was added, except those that have started meanwhile.
+            GlideMQError: If a call failed.
+        """
+        found = await rerouted(self._add)
+        if self._is_complete:
+            self._ids.chosen.added(self._claimed)
+        return [found[i] for i in self._places]
 
-    Raises:
-        PartitionedQueueError: If the queue has partitions.
-        LayoutChangedError: If it has got them meanwhile. Nothing was added.
-    """
-    link = await queue._connected()
-    bulk = await _checked(ids, queue, link, given)
-    if not any(bulk.chosen):
-        found, _ = await _add(queue, link, bulk)
-        return [
-            job_id if job_id == row[ID] else await ids.on_wire(queue.name, job_id)  # it has the id made here
-            for job_id, row in zip(found, bulk.rows, strict=True)
-        ]
-    wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(bulk.chosen, bulk.jobs, strict=True)]
-    known = await ids.claim(queue.name, [each for each in bulk.chosen if each is not None], claimed)
-    first = {job_id: number for number, job_id in reversed(list(enumerate(wire)))}
-    numbers = [number for number, job_id in enumerate(wire) if first[job_id] == number and job_id not in known]
-    added, is_complete = await _add(queue, link, bulk.part(numbers), numbers)
-    if is_complete:
-        ids.chosen.added(claimed)
-    for number, job_id in zip(numbers, added, strict=True):
-        if bulk.chosen[number] is None:
-            wire[number] = await ids.on_wire(queue.name, job_id)
-    return wire
-
-
-class _Bulk(NamedTuple):
-    """Jobs that were checked."""
-
-    jobs: list[Push]
-    """Those with usual options have neither data nor other options than their id here."""
-    rows: list[Row]
-    options: list[JobOptions]
-    chosen: list[str | None]
-    """The ids that the client has chosen."""
-    sizes: list[GroupSize | None]
-    """The maximum sizes of their groups."""
-    is_durable: bool
-    """Whether one of them is durable."""
-    is_special: bool
-    """Whether they need more than one call; then all have their data."""
-
-    def part(self, numbers: Sequence[int]) -> _Bulk:
-        """Return some of the jobs."""
-        jobs, rows, options, chosen, sizes, is_durable, is_special = self
-        return _Bulk(
-            [jobs[number] for number in numbers], [rows[number] for number in numbers],
-            [options[number] for number in numbers], [chosen[number] for number in numbers],
-            [sizes[number] for number in numbers], is_durable, is_special,
-        )  # fmt: skip
-
-
-async def _add(
-    queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None = None
-) -> tuple[list[str], bool]:  # fmt: skip
-    """Add the jobs; return their ids in this package, and whether all are added already.
-
-    Args:
-        queue: The queue.
-        link: Its connection.
-        bulk: The jobs.
-        numbers: Their numbers in the command; None = 0, 1, ...
-    """
-    jobs, rows = bulk.jobs, bulk.rows
-    if not jobs:
-        return [], True
-    fits = len(rows) <= ROWS_AT_ONCE and sum(len(_data(row)) for row in rows[:-1]) <= _CHARS_AT_ONCE
-    if not fits:
-        _check_staged(jobs, bulk.is_durable)
-    await set_group_sizes(queue, bulk.sizes)
-    if fits and bulk.is_special:
-        return await _add_specially(queue, jobs, numbers, durable=bulk.is_durable or None), True
-    is_complete = True
-    if fits:
-        found = await _add_at_once(queue, link, bulk, numbers)
-    else:
-        is_complete = await _add_staged(queue, [(queue, rows)])
+    async def _add(self, refusal: LayoutChangedError | None) -> list[str]:
+        if refusal is not None:
+            await self._queue._renew_layout(refused=True)
+        await self.check()
         try:
-            found = await _ids(queue, link, jobs)
-        except GlideMQError:  # the jobs are added all the same
-            found = [options["job_id"] for _, _, options in jobs]
-    if not link.is_listed:
-        await register(link)
-    return found, is_complete
+            return await (self._add_staged() if await self._is_staged() else self._add_at_once())
+        except PartitionedQueueError:
+            raise LayoutChangedError from None  # nothing was added
+
+    async def check(self) -> None:
+        """Check and encode the jobs, and choose their partitions.
+
+        Raises:
+            CommandError: If a job is invalid.
+            GlideMQValidationError: The same.
+        """
+        ids, queue, given = self._ids, self._queue, self._given
+        if len(given) > MOST_JOBS:
+            raise CommandError(f"jobs must have at most {MOST_JOBS} items")
+        self._clear()
+        named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
+        beside = {each for each in named if isinstance(each, str)}
+        link, rows, routes = await queue._first_connected(), self._rows, Routes(queue)
+        is_partitioned = queue._partitions is not None
+        for number, each in enumerate(given):
+            if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+                await asyncio.sleep(0)  # other connections are served meanwhile
+            if not is_map(each):
+                raise CommandError(f"jobs[{number}]: must be a map")
+            i = len(rows)
+            made = usual_row(queue, link, ids, each, f"jobs[{number}].data")
+            if made is not None:
+                push: Push = str(each["name"]), None, {"job_id": made[0][ID]}
+            else:
+                try:
+                    fields = check_all(JOB_FIELDS, each)
+                    push = await push_of(ids, queue.name, fields, beside)
+                    if is_partitioned:
+                        reject_two_keys(queue, fields, push[2])
+                    chosen, size = chosen_id(fields), group_size(fields)
+                except CommandError as error:
+                    raise CommandError(f"jobs[{number}]: {error}") from None
+                made = row_of(queue, link, push, number)
+                self._is_durable = self._is_durable or fields["durable"]
+                if chosen is None:
+                    remember_usual(each, push)
+                elif (place := self._by_id.setdefault(push[2]["job_id"], i)) != i:
+                    self._places.append(place)
+                    continue
+                else:
+                    self._chosen[i] = chosen
+                if size is not None:
+                    self._sizes[i] = size
+                key = key_of(fields, push[2])
+                if key is not None:
+                    self._keys[i] = key
+                self._is_related = self._is_related or not _REFERENCES.keys().isdisjoint(push[2])
+            self._places.append(i)
+            self._pushes.append(push)
+            rows.append(made[0])
+            self._options.append(made[1])
+            if is_partitioned:
+                routes.put(i, self._keys.get(i))
+        self._parts: list[Part] = routes.parts if is_partitioned else [(queue, range(len(rows)))]
+        self._is_large = len(rows) > ROWS_AT_ONCE or sum(map(_size, rows[:-1])) >= _CHARS_AT_ONCE
+        if self._is_large:
+            self._reject_refusable()
+
+    def _reject_refusable(self) -> None:
+        """Reject what only a call of its own can check or confirm."""
+        size = f"a PUSHB of more than {ROWS_AT_ONCE} jobs or {_CHARS_AT_ONCE} characters"
+        if self._is_durable:
+            raise CommandError(f"durable is not supported in {size}")
+        for i, (_, _, options) in enumerate(self._pushes if self._is_related else ()):
+            for option, field in _REFERENCES.items():
+                if option in options:
+                    raise CommandError(f"jobs[{self._places.index(i)}]: {field} is not supported in {size}")
+
+    async def _is_staged(self) -> bool:
+        """Return whether the jobs are too many for a call, or go to several partitions, and none may be refused."""
+        if self._is_large or len(self._parts) == 1 or self._is_durable or self._is_related or self._sizes:
+            return self._is_large
+        groups = [part for part, mine in self._parts if any("fair_key" in self._pushes[i][2] for i in mine)]
+        links = [await part._connected() for part in groups]
+        return not any(
+            await asyncio.gather(*(link.command("EXISTS", f"{link.keys.stem}{_GROUP_LIMITS}") for link in links))
+        )
+
+    async def _place(self, part: Queue[Any, Any], mine: Sequence[int]) -> tuple[Sequence[int], list[Row]]:
+        """Claim the chosen ids of jobs for a partition, and set the sizes of their groups.
+
+        Returns:
+            The jobs that no unfinished one has the id of, and their rows with their ids in the partition.
+        """
+        chosen, ids = [self._chosen[i] for i in mine if i in self._chosen], self._ids
+        known = await ids.claim(part.name, chosen, self._claimed) if chosen else ()
+        sent = [i for i in mine if self._chosen.get(i) not in known] if known else mine
+        await set_group_sizes(self._queue, [self._sizes[i] for i in sent if i in self._sizes] if self._sizes else ())
+        rows = [*map(self._rows.__getitem__, sent)]
+        if part.name != self._queue.name:  # else the ids are those of the partition
+            for at, i in enumerate(sent):
+                if at % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                if i not in self._chosen:
+                    rows[at] = with_id(rows[at], await ids.make(part.name))
+        return sent, rows
+
+    def _note_added(self, part: Queue[Any, Any]) -> None:
+        if part is not self._queue:
+            self._added(part.name)
+
+    # -- one call per partition -------------------------------------------------------------------------------
+
+    async def _add_at_once(self) -> list[str]:
+        entries = [(name, data, options) for (name, data, _), options in zip(self._pushes, self._options, strict=True)]
+        durability, link = parse_durable(True) if self._is_durable else None, await self._queue._first_connected()
+        plan = Plan(
+            self._queue, link, entries, durability, self._add_some, self._by_id, [*self._rows], self._keys
+        )  # fmt: skip
+        try:
+            await plan.run(None if self._is_related else self._parts)  # then dependencies come first
+        except BulkAddError:
+            raise CommandError(await self._taken_back(plan)) from None
+        wire: list[str] = []
+        for i, (job, row) in enumerate(zip(plan.results, plan.rows, strict=True)):
+            is_own = job is _EXISTS or job._stored_id == row[ID]
+            wire.append(self._wire_id(i, row) if is_own else await self._ids.on_wire(self._queue.name, job.id))
+        return wire
+
+    def _wire_id(self, i: int, row: Row) -> str:
+        return self._chosen.get(i) or cast("str", row[ID])
+
+    async def _add_some(self, plan: Plan, part: Queue[Any, Any], mine: Sequence[int]) -> None:
+        """Add jobs of a plan to a partition, with the ids that it makes."""
+        results, relations = plan.results, plan.relations
+        try:
+            sent, rows = await self._place(part, mine)
+        except CommandError as error:
+            return plan.fail(mine, error)
+        for i, row in zip(sent, rows, strict=True):
+            plan.rows[i] = row
+            if relations is not None:  # it names jobs by the ids in their options
+                name, data, given = self._pushes[i]
+                plan.entries[i] = name, data, part._options({**given, "job_id": row[ID]})
+        if sent:
+            self._sent.append((part, sent))
+            await plan.send(part, sent)
+            if any(isinstance(results[i], AmbiguousResultError) and not results[i].timed_out for i in sent):
+                plan.clear(sent)
+                await plan.send(part, sent)  # the ids make it safe
+                is_refused = isinstance(results[sent[0]], LayoutChangedError)
+                if is_refused and await added_rows(await part._connected(), rows):
+                    plan.clear(sent)
+            self._note_added(part)
+        for i in mine:
+            if results[i] is None:
+                results[i] = _EXISTS
+                found = None if relations is None else await self._ids.find(self._wire_id(i, plan.rows[i]))
+                if found is not None and relations is not None:
+                    number, own = split_partition_id(found[1])
+                    relations.added[i] = JobRef(self._queue._parts[number].name, own)
+        return None
+
+    async def _taken_back(self, plan: Plan) -> str:
+        """Delete the jobs that were added, unless they have started; return the error of the first other one."""
+        results = plan.results
+        i, error = next((i, each) for i, each in enumerate(results) if isinstance(each, Exception))
+        what = missing_job(error, self._pushes[i][2]) if isinstance(error, JobNotFoundError) else str(error)
+        is_of_call = isinstance(error, CommandError) or (len(results) > 1 and all(each is error for each in results))
+        message = what if is_of_call else f"jobs[{self._places.index(i)}]: {what}"
+        placed = {
+            i: (part, str(plan.rows[i][ID]))
+            for part, sent in self._sent
+            for i in sent
+            if isinstance(each := results[i], AmbiguousResultError)
+            or (isinstance(each, Job) and each.outcome in ADDED_OUTCOMES)
+        }
+        needed = {
+            i: [self._by_id[each] for each in self._pushes[i][2].get("depends_on", ()) if each in self._by_id]
+            for i in placed
+        }
+        waiting_first = [*TopologicalSorter(needed).static_order()][::-1]
+        return message + await take_back(self._queue.name, [placed[i] for i in waiting_first if i in placed])
+
+    # -- staged -----------------------------------------------------------------------------------------------
+
+    async def _add_staged(self) -> list[str]:
+        wire, staged = [""] * len(self._rows), list[tuple[Queue[Any, Any], Sequence[int], list[Row]]]()
+        for i, chosen in self._chosen.items():
+            wire[i] = chosen
+        for part, mine in self._parts:
+            sent, rows = await self._place(part, mine)
+            for i, row in zip(sent, rows, strict=True):
+                wire[i] = self._wire_id(i, row)
+            if sent:
+                staged.append((part, sent, rows))
+        if staged:
+            self._is_complete = await self._stage([(part, rows) for part, _, rows in staged])
+        for part, sent, rows in staged:
+            link = await part._connected()
+            if not link.is_listed:
+                await register(link)
+            self._note_added(part)
+            with contextlib.suppress(GlideMQError):  # the jobs are added all the same
+                await self._name_holders(part, link, sent, rows, wire)
+        return wire
+
+    async def _name_holders(
+        self, part: Queue[Any, Any], link: QueueLink, sent: Sequence[int], rows: Sequence[Row], wire: list[str]
+    ) -> None:  # fmt: skip
+        """Set the ids on the wire of jobs whose unique key is that of an existing job, which has prevented them."""
+        keyed = {str(row[ID]): i for i, row in zip(sent, rows, strict=True) if "deduplication" in self._pushes[i][2]}
+        missing = dict(keyed)
+        for some in pieces([*keyed], ROWS_AT_ONCE):
+            for job_id, _ in await link.call(reading.records, some, ("timestamp",)):
+                missing.pop(job_id, None)
+        for left in pieces([*missing.values()], _HOLDERS_TOGETHER):
+            keys = [self._pushes[i][2]["deduplication"]["id"] for i in left]
+            holders = await asyncio.gather(*map(part.get_deduplication_job, keys))
+            for i, holder in zip(left, holders, strict=True):
+                if holder is not None:
+                    wire[i] = await self._ids.on_wire(self._queue.name, holder.id)
+
+    async def _stage(self, parts: Sequence[tuple[Queue[Any, Any], Sequence[Row]]]) -> bool:
+        """Stage the jobs, commit them, and add them; return False if some are committed and not added yet.
+
+        After the commit, jobs that could not be added are added by the maintenance of the queue.
+
+        Raises:
+            LayoutChangedError: If the queue has other partitions now. Nothing was added.
+            GlideMQError: If a call failed before the commit. Nothing was added.
+        """
+        queue = self._queue
+        link = await queue._first_connected()
+        transport, quiet = link.transport, not queue.options.events
+        layout = 0 if queue._partitions is None else queue._partitions.layout.number
+        write = WriteId(id=f"gateway-{secrets.token_hex(12)}", home=link.keys, ttl=_WRITE_MS, keep=_WRITE_MS)
+        staged: list[tuple[QueueKeys, str, bytes]] = []
+        winners: dict[str, list[tuple[str, int]]] = {}
+        for part, rows in parts:
+            for number, piece in enumerate(chunks(rows, ROWS_AT_ONCE, _size)):
+                staged.append((part._keys, f"p{number}", request(piece, quiet)))
+                winners.setdefault(part.name, []).append((f"p{number}", 1))
+                await asyncio.sleep(0)  # other connections are served meanwhile
+        try:
+            await transport.call(open_write(write, create=True))
+            others = [name for name in winners if name != queue.name]
+            await asyncio.gather(*(transport.call(open_write(write, create=False, queue=name)) for name in others))
+            for some in pieces(staged, _PIECES_TOGETHER):
+                calls = [stage(write, keys, attempt, 0, blob, unique=False) for keys, attempt, blob in some]
+                for (keys, _, _), reply in zip(some, await asyncio.gather(*map(transport.call, calls)), strict=True):
+                    if reply.state != "open":
+                        raise StagedWriteError(write.id, keys.name, reply.state)
+            found = await read_layout(transport, queue._keys)
+            stored = 0 if found is None else found.number
+            if stored != layout:
+                raise LayoutChangedError(queue.name, stored, layout)
+            await run_async(transport, decide_write(write, winners))
+        except GlideMQError:
+            if await run_async(transport, undo_write(write)):
+                raise
+            # The commit was applied, and its reply lost.
+        try:
+            await run_async(transport, publish_write(write))
+        except GlideMQError as error:
+            # An error would let the client add the jobs again.
+            _log.warning(
+                "gateway: queue %r: some jobs of a committed PUSHB are not added yet; the maintenance of the queue "
+                "adds them: %s", wire_name(queue.name), error,
+            )  # fmt: skip
+            return False
+        return True
 
 
-def _data(row: Row) -> str:
-    return cast("str", row[DATA])
-
-
-async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Sequence[Any]) -> _Bulk:
-    """Check and encode the jobs."""
-    named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
-    beside = {each for each in named if isinstance(each, str)}
-    is_durable = False
-    is_special = TELEMETRY.on or any(is_map(each) and any(map(each.get, _SPECIAL)) for each in given)
-    jobs, rows, checked, chosen = list[Push](), list[Row](), list[JobOptions](), list[str | None]()
-    sizes = list[GroupSize | None]()
-    for number, each in enumerate(given):
-        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-            await asyncio.sleep(0)  # other connections are served meanwhile
-        if not is_map(each):
-            raise CommandError(f"jobs[{number}]: must be a map")
-        made = None if is_special else usual_row(queue, link, ids, each, f"jobs[{number}].data")
-        if made is not None:
-            jobs.append((str(each["name"]), None, {"job_id": made[0][ID]}))
-            chosen.append(None)
-            sizes.append(None)
-        else:
-            try:
-                fields = check_all(JOB_FIELDS, each)
-                push = await push_of(ids, queue.name, fields, beside)
-                chosen.append(chosen_id(fields))
-                sizes.append(group_size(fields))
-            except CommandError as error:
-                raise CommandError(f"jobs[{number}]: {error}") from None
-            made = row_of(queue, link, push, number)
-            if chosen[-1] is None:
-                remember_usual(each, push)
-            jobs.append(push)
-            is_durable = is_durable or fields["durable"]
-        rows.append(made[0])
-        checked.append(made[1])
-    return _Bulk(jobs, rows, checked, chosen, sizes, is_durable, is_special)
-
-
-# -- one call --------------------------------------------------------------------------------------------------
+# -- jobs with usual options -------------------------------------------------------------------------------------------
 
 
 async def usual_rows(
@@ -277,7 +454,7 @@ def _usual_rows(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Seq
         if made is None:
             return None
         rows.append(made[0])
-        chars += len(_data(made[0]))
+        chars += _size(made[0])
     return rows if chars <= _CHARS_AT_ONCE else None
 
 
@@ -297,9 +474,9 @@ def begin_usual(
         given: The fields of the jobs, unchecked.
 
     Returns:
-        A future of the reply, and a function that returns the ids on the wire when it is done. The function returns a
-        coroutine with the results and errors of `add_usual` instead if the reply is not the usual one. None if nothing
-        was sent.
+        A future of the reply, and a function that returns the ids on the wire when it is done. If the reply is an
+        error, the function returns a coroutine with the results and errors of `add_usual` instead. None if nothing was
+        sent.
     """
     state = session.state
     queue = None if session.unplaced else state.known_queue(name)
@@ -323,240 +500,40 @@ def begin_usual(
         if added.cancelled():
             place.leave()
             raise asyncio.CancelledError
-        if added.exception() is None:
-            made = [row[ID] for row in rows]
-            if added.result()[1] == made:
-                place.leave()
-                return cast("list[str]", made)
-        return rest(added)
+        if added.exception() is not None:
+            return rest(added)
+        place.leave()
+        return _ids_of(rows)
 
     async def rest(added: asyncio.Future[_Added]) -> list[str]:
         with place:
-            return await add_usual(state.ids, queue, adder, link, rows, added)
+            return await add_usual(adder, link, rows, added)
 
     return added, finish
 
 
 async def add_usual(
-    ids: JobIds, queue: Queue[Any, Any], adder: AddCoalescer, link: QueueLink, rows: list[Row],
-    first: asyncio.Future[_Added] | None = None,
+    adder: AddCoalescer, link: QueueLink, rows: list[Row], first: asyncio.Future[_Added] | None = None
 ) -> list[str]:  # fmt: skip
     """Add the jobs of `usual_rows`, all or none; return their ids on the wire.
 
     Args:
-        ids: Makes and reads ids.
-        queue: The queue.
         adder: Sends the rows, together with those of other commands.
         link: Connection of the queue.
         rows: The rows.
         first: The call that has sent them, if there was one.
 
     Raises:
-        CommandError: If a job was refused. Nothing was added.
         LayoutChangedError: If the queue has got partitions meanwhile. Nothing was added.
         GlideMQError: If the call failed.
     """
     attempts = [adder.start(rows)] if first is None else [first]
-    now, results = await again(
-        lambda: attempts.pop() if attempts else adder.start(rows), lambda: added_rows(link, rows)
-    )  # fmt: skip
+    await again(lambda: attempts.pop() if attempts else adder.start(rows), lambda: added_rows(link, rows))
     if not link.is_listed:
         await register(link)
-    made = [cast("str", row[ID]) for row in rows]
-    if results == made:
-        return made  # the usual case
-    jobs: list[Push] = [(cast("str", row[0]), None, {"job_id": job_id}) for row, job_id in zip(rows, made, strict=True)]
-    found = await _ids_of(queue, link, jobs, [NO_OPTIONS] * len(jobs), (now, results), None)
-    return [await ids.on_wire(queue.name, job_id) for job_id in found]
+    return _ids_of(rows)
 
 
-async def _add_at_once(
-    queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None
-) -> list[str]:  # fmt: skip
-    call = queue._add_call(link.keys.meta, bulk.rows, not queue.options.events)
-
-    async def add() -> tuple[int, list[Any]]:
-        reply = await link.transport.call(call)
-        return reply.now, reply.results
-
-    added = await again(add, lambda: added_rows(link, bulk.rows))
-    return await _ids_of(queue, link, bulk.jobs, bulk.options, added, numbers)
-
-
-async def _ids_of(
-    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push], options: Sequence[JobOptions],
-    added: tuple[int, Sequence[Any]], numbers: Sequence[int] | None,
-) -> list[str]:  # fmt: skip
-    """Return the ids in this package of jobs that were added in one call. If one was refused, take back the others.
-
-    Args:
-        queue: The queue.
-        link: Its connection.
-        jobs: The jobs.
-        options: Their options.
-        added: Time and results of the call.
-        numbers: Numbers of the jobs in the command; None = 0, 1, ...
-
-    Raises:
-        CommandError: If one was refused.
-    """
-    now, replies = added
-    results, existing = list[Any](), set[int]()
-    for position, result in enumerate(replies):
-        if type(result) is str:
-            results.append(result)
-            continue
-        name, data, _ = jobs[position]
-        try:
-            job = added_job(link, name, data, options[position], now, result)
-        except GlideMQError as error:
-            results.append(error)
-            continue
-        results.append(job.id)
-        if job.outcome not in ADDED_OUTCOMES:
-            existing.add(position)
-    if any(isinstance(each, GlideMQError) for each in results):
-        raise CommandError(await _taken_back(queue, results, numbers, jobs, existing))
-    return results
-
-
-async def _add_specially(
-    queue: Queue[Any, Any], jobs: list[Push], numbers: Sequence[int] | None, *, durable: bool | None
-) -> list[str]:
-    """Add jobs that need more than one call."""
-    try:
-        try:
-            added = await queue.add_bulk(jobs, durable=durable)
-        except BulkAddError as error:
-            if not any(isinstance(each, AmbiguousResultError) and not each.timed_out for each in error.results):
-                raise
-            added = await queue.add_bulk(jobs, durable=durable)
-    except BulkAddError as error:
-        results, existing = list[Any](), set[int]()
-        for position, each in enumerate(cast("Sequence[Any]", error.results)):
-            results.append(each if isinstance(each, BaseException) else each.id)
-            if not isinstance(each, BaseException) and each.outcome not in ADDED_OUTCOMES:
-                existing.add(position)
-        raise CommandError(await _taken_back(queue, results, numbers, jobs, existing)) from None
-    return [job.id for job in added]
-
-
-async def _taken_back(
-    queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None, jobs: Sequence[Push],
-    existing: Container[int],
-) -> str:  # fmt: skip
-    """Delete the jobs of a bulk of which some were refused, unless they have started; return the error.
-
-    Args:
-        queue: The queue.
-        results: The id or error of each job.
-        numbers: Numbers of the jobs in the command; None = 0, 1, ...
-        jobs: The jobs.
-        existing: Positions of the results that are ids of jobs which existed before.
-    """
-    message, added = "", list[tuple[Queue[Any, Any], str]]()
-    numbered = zip(range(len(results)) if numbers is None else numbers, results, jobs, strict=True)
-    for position, (number, each, (_, _, options)) in enumerate(numbered):
-        if position in existing:
-            continue
-        if isinstance(each, BaseException):
-            what = missing_job(each, options) if isinstance(each, JobNotFoundError) else str(each)
-            message = message or f"jobs[{number}]: {what}"
-            if isinstance(each, AmbiguousResultError):
-                added.append((queue, options["job_id"]))
-        else:
-            added.append((queue, each))
-    return message + await take_back(queue.name, reversed(added))
-
-
-# -- staged ----------------------------------------------------------------------------------------------------
-
-
-def _check_staged(jobs: Sequence[Push], is_durable: bool) -> None:
-    """Reject what only a call of its own can check or confirm."""
-    size = f"a PUSHB of more than {ROWS_AT_ONCE} jobs or {_CHARS_AT_ONCE} characters"
-    if is_durable:
-        raise CommandError(f"durable is not supported in {size}")
-    for number, (_, _, options) in enumerate(jobs):
-        for option, field in (("depends_on", "dependsOn"), ("parent", "parentId")):
-            if option in options:
-                raise CommandError(f"jobs[{number}]: {field} is not supported in {size}")
-
-
-def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    start = chars = 0
-    for end, row in enumerate(rows):
-        if end > start and (end - start >= ROWS_AT_ONCE or chars > _CHARS_AT_ONCE):
-            yield rows[start:end]
-            start, chars = end, 0
-        chars += len(_data(row))
-    yield rows[start:]
-
-
-async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> bool:
-    """Stage the jobs, commit them, and add them; return False if some are committed and not added yet.
-
-    Args:
-        queue: The queue.
-        parts: The queue or its partitions, with the rows of each.
-
-    After the commit, jobs that could not be added are added by the maintenance of the queue.
-
-    Raises:
-        LayoutChangedError: If the queue has other partitions now. Nothing was added.
-        GlideMQError: If a call failed before the commit. Nothing was added.
-    """
-    link = await queue._first_connected()
-    transport, quiet = link.transport, not queue.options.events
-    layout = 0 if queue._partitions is None else queue._partitions.layout.number
-    write = WriteId(id=f"gateway-{secrets.token_hex(12)}", home=link.keys, ttl=_WRITE_MS, keep=_WRITE_MS)
-    staged: list[tuple[QueueKeys, str, bytes]] = []
-    winners: dict[str, list[tuple[str, int]]] = {}
-    for part, rows in parts:
-        for number, piece in enumerate(_pieces(rows)):
-            staged.append((part._keys, f"p{number}", request(piece, quiet)))
-            winners.setdefault(part.name, []).append((f"p{number}", 1))
-            await asyncio.sleep(0)  # other connections are served meanwhile
-    try:
-        await transport.call(open_write(write, create=True))
-        others = [name for name in winners if name != queue.name]
-        await asyncio.gather(*(transport.call(open_write(write, create=False, queue=name)) for name in others))
-        for some in pieces(staged, _PIECES_TOGETHER):
-            calls = [stage(write, keys, attempt, 0, blob, unique=False) for keys, attempt, blob in some]
-            for (keys, _, _), reply in zip(some, await asyncio.gather(*map(transport.call, calls)), strict=True):
-                if reply.state != "open":
-                    raise StagedWriteError(write.id, keys.name, reply.state)
-        await check_layout(queue, layout)
-        await run_async(transport, decide_write(write, winners))
-    except GlideMQError:
-        if await run_async(transport, undo_write(write)):
-            raise
-        # The commit was applied, and its reply lost.
-    try:
-        await run_async(transport, publish_write(write))
-    except GlideMQError as error:
-        # An error would let the client add the jobs again.
-        _log.warning(
-            "gateway: queue %r: some jobs of a committed PUSHB are not added yet; the maintenance of the queue adds "
-            "them: %s", wire_name(queue.name), error,
-        )  # fmt: skip
-        return False
-    return True
-
-
-async def _ids(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) -> list[str]:
-    """Return the ids of jobs after a staged write: that of the existing job, if a unique key has prevented one."""
-    ids: list[str] = [options["job_id"] for _, _, options in jobs]
-    keyed = {options["job_id"]: options["deduplication"]["id"] for _, _, options in jobs if "deduplication" in options}
-    missing = dict(keyed)
-    wanted = list(keyed)
-    for piece in pieces(wanted, ROWS_AT_ONCE):
-        call = reading.records(link.keys.meta, piece, ("timestamp",))
-        for job_id, _ in await link.transport.call(call):
-            missing.pop(job_id, None)
-    holders: dict[str, str] = {}
-    for job_id, key in missing.items():
-        holder = await queue.get_deduplication_job(key)
-        if holder is not None:
-            holders[job_id] = holder.id
-    return [holders.get(job_id, job_id) for job_id in ids]
+def _ids_of(rows: Sequence[Row]) -> list[str]:
+    """Return the ids of new jobs, which no other jobs have: they are the results of the add too."""
+    return [cast("str", row[ID]) for row in rows]

@@ -22,6 +22,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.gateway_ids import queue_number
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
+from glidemq_py._job.link import server_time
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
@@ -63,9 +64,7 @@ async def tell_starts(queue: Queue[Any, Any]) -> None:
         GlideMQError: If the server cannot be reached.
     """
     link = await queue._connected()
-    seconds, micros = await link.transport.command("TIME")
-    till = int(seconds) * 1_000 + int(micros) // 1_000 + _TELL_MS
-    await link.transport.command("HSET", link.keys.meta, "tellsStarts", str(till))
+    await link.command("HSET", link.keys.meta, "tellsStarts", str(await server_time(link) + _TELL_MS))
 
 
 class Subscriber(Protocol):

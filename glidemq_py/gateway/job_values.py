@@ -64,7 +64,7 @@ async def check_readers(field: str, value: Any, queue: Queue[Any, Any]) -> None:
     until, has_peers = _peers.get(queue, (0.0, False))
     if time.monotonic() >= until:
         link = await queue._first_connected()
-        _, peers = await link.transport.call(check_scope(link.keys.meta))
+        _, peers = await link.call(check_scope)
         has_peers = bool(peers)
         _peers[queue] = time.monotonic() + _PEERS_KNOWN_S, has_peers
     if has_peers:

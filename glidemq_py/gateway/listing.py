@@ -205,7 +205,7 @@ async def due_times_of(jobs: Sequence[Job[Any, Any]]) -> dict[str, int]:
     if not delayed:
         return {}
     link = jobs[0]._link
-    return dict(zip(delayed, await link.transport.call(due_times(link.keys.meta, delayed)), strict=True))
+    return dict(zip(delayed, await link.call(due_times, delayed), strict=True))
 
 
 def check_size(size: int) -> None:

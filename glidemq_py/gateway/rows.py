@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.bulk import added_job
+from glidemq_py._api.adds import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls.adding import Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
@@ -22,7 +22,9 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push, again
 
-__all__ = ["ID", "add_durable_row", "added_row", "added_rows", "is_usual", "remember_usual", "row_of", "usual_row"]
+__all__ = [
+    "ID", "add_durable_row", "added_row", "added_rows", "remember_usual", "row_of", "usual_row", "with_id",
+]  # fmt: skip
 
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
@@ -85,12 +87,6 @@ def usual_row(
     row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
-
-
-def is_usual(given: Mapping[str, Any]) -> bool:
-    """Return whether others with the same options were checked before, so that `usual_row` probably returns a row."""
-    key = _usual_key(given)
-    return key is not None and key in _usual
 
 
 def remember_usual(given: Mapping[str, Any], push: Push) -> None:
@@ -171,6 +167,13 @@ def _make(queue: Queue[Any, Any], push: Push, position: int | None) -> _Template
     return _Template(options, stored_row("", "", "", options), before, after)
 
 
+def with_id(row: Row, job_id: str) -> Row:
+    """Return a row with another id in place of one that was made for it."""
+    new = row.copy()
+    new[ID], new[_OPTS] = job_id, str(row[_OPTS]).replace(str(row[ID]), job_id)
+    return new
+
+
 async def added_row(link: QueueLink, row: Row) -> tuple[int, str] | None:
     """Return the time, which is not known, and the id if the job of a row exists in this queue or partition; else None.
 
@@ -188,7 +191,7 @@ async def added_rows(link: QueueLink, rows: Sequence[Row]) -> tuple[int, list[st
         GlideMQError: If the call failed.
     """
     job_ids = [str(row[ID]) for row in rows]
-    return (0, job_ids) if await link.transport.command("EXISTS", link.keys.job(job_ids[0])) else None
+    return (0, job_ids) if await link.command("EXISTS", link.keys.job(job_ids[0])) else None
 
 
 async def add_durable_row(

@@ -767,7 +767,7 @@ class Gateway:
         link = await queue._connected()
         leases: list[Lease[Any, Any]] = [Lease.from_token(queue, each.token) for each in held]
         # A lease has the id with its partition, the key has the one within it.
-        states = (link.transport.command("HMGET", link.keys.job(each.facts.id), "state", "lease") for each in held)
+        states = (link.command("HMGET", link.keys.job(each.facts.id), "state", "lease") for each in held)
         found = await asyncio.gather(*states)
         # Another gateway may have taken the report, or renewed the lock: then the deadline is not the one of the fetch.
         left = [

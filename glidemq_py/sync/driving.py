@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.bulk import AddCoalescer, AddTransport
+from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer
@@ -14,7 +14,7 @@ from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.loop_thread import Entry, LoopThread
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
 from glidemq_py._client.runtime import Twin
-from glidemq_py._core.calls.adding import AddCall, Added, Adder, Row
+from glidemq_py._core.calls.adding import Added, Adder, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
 from glidemq_py._features.leases.lease import Lease as LeaseCore
@@ -112,8 +112,8 @@ class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
 
     _runtime = BLOCKING_RUNTIME
 
-    def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Adder:
-        return _Adds(super()._make_adder(transport, add_call, is_durable))
+    def _make_adder(self, *args: Any, **options: Any) -> Adder:
+        return _Adds(super()._make_adder(*args, **options))
 
 
 QueueCore._part_type = QueueCore

@@ -353,7 +353,7 @@ class Stepping(BaseWorker):
             times.append(due)
         if part.fetching.engine.throttle.holding:
             times.append(max(1, math.ceil(part.fetching.paused_ms)))
-        first = await part.link.transport.command("ZRANGE", part.link.keys.suspended, "0", "0", "WITHSCORES")
+        first = await part.link.command("ZRANGE", part.link.keys.suspended, "0", "0", "WITHSCORES")
         deadline = next(iter(first.values())) if first else _NEVER
         if deadline < _NEVER:
             times.append(max(1, int(deadline) - self.clock.now()))

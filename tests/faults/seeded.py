@@ -96,7 +96,7 @@ FAULTS = [
         "jobs of a bulk do not get the default options of the queue",
     ),
     Fault(
-        "outcomes-swapped", "glidemq_py/_api/bulk.py",
+        "outcomes-swapped", "glidemq_py/_api/coalescer.py",
         "reply.results[done : done + len(rows)]", "reply.results[: len(rows)]",
         "concurrent adds get the id of another add's job",
     ),

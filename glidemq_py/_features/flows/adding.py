@@ -19,7 +19,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets import Budget
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.flows.plan import CHARS, NextMark, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py._features.flows.plan import NextMark, Planned, Step, chunks, is_small, steps_of, whole_request
 from glidemq_py._features.flows.references import shown_ref
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -166,8 +166,8 @@ async def _stage(transport: Transport, root: str, token: str, steps: Sequence[St
         AmbiguousResultError: The flow may have been committed.
         GlideMQError: A call failed. The flow was not committed, and will not be.
     """
-    pieces, at = list(_pieces(steps)), 0
-    for piece in pieces:
+    at = 0
+    for piece in chunks(steps, _STEPS_PER_STAGE, lambda step: len(step.request)):
         flat = [part for step in piece for part in (step.meta, step.request)]
         is_last = at + len(piece) == len(steps)
         try:
@@ -224,18 +224,6 @@ async def _close(transport: Transport, root: str, token: str, steps: Iterable[St
     await transport.call(flows.flow_done(root, token))
     for meta in dict.fromkeys(step.meta for step in steps if step.meta != root):
         await transport.call(flows.flow_done(meta, token))
-
-
-def _pieces(steps: Sequence[Step]) -> list[list[Step]]:
-    pieces: list[list[Step]] = [[]]
-    size = 0
-    for step in steps:
-        if pieces[-1] and (len(pieces[-1]) >= _STEPS_PER_STAGE or size + len(step.request) > CHARS):
-            pieces.append([])
-            size = 0
-        pieces[-1].append(step)
-        size += len(step.request)
-    return pieces
 
 
 async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:

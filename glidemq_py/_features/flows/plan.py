@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import DATA, Row, encode_row
@@ -21,6 +21,8 @@ from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
+
+T = TypeVar("T")
 
 ROWS: Final = 100
 CHARS: Final = 512 * 1024
@@ -71,11 +73,6 @@ class Planned:
         """Replace data and options, and encode the row again. Raises GlideMQValidationError."""
         if data is not self.data or options is not self.options:
             self.data, self.options, self.row = data, options, _row(self.link, self.name, data, options)
-
-    @property
-    def size(self) -> int:
-        """Length of the encoded data, in characters."""
-        return len(str(self.row[DATA]))
 
     @property
     def ordering(self) -> Any:
@@ -175,11 +172,14 @@ NextMark = Callable[[str], str]
 """Returns the mark of the next call for a queue, given its declared key, if the flow is durable."""
 
 
+def _size(job: Planned) -> int:
+    """Return the length of the encoded data, in characters."""
+    return len(str(job.row[DATA]))
+
+
 def is_small(plan: Sequence[Planned]) -> bool:
     """Return True if one call can add the plan."""
-    return (
-        len(plan) <= ROWS and len({job.link.keys.name for job in plan}) == 1 and sum(job.size for job in plan) <= CHARS
-    )
+    return len(plan) <= ROWS and len({job.link.keys.name for job in plan}) == 1 and sum(map(_size, plan)) <= CHARS
 
 
 def _flow_row(job: Planned, parents: list[object]) -> Row:
@@ -222,15 +222,15 @@ def steps_of(
     inner = _by_queue(plan, True)
     deps = {meta: list(_members(of_queue)) for meta, of_queue in _deps(plan).items()}
     for meta, jobs in inner.items():
-        chunks = list(_chunks(jobs))
-        fits = len(chunks) == len(deps.get(meta, ())) == 1
-        for chunk in chunks:
+        calls = list(chunks(jobs, ROWS, _size))
+        fits = len(calls) == len(deps.get(meta, ())) == 1
+        for chunk in calls:
             yield step(meta, chunk, deps.pop(meta)[0] if fits else ())
     for meta, of_queue in deps.items():
         for members in of_queue:
             yield step(meta, deps=members)
     for meta, jobs in _by_queue(plan, False).items():
-        for chunk in _chunks(jobs):
+        for chunk in chunks(jobs, ROWS, _size):
             yield step(meta, chunk)
     for meta, jobs in inner.items():
         for piece in pieces(jobs, ROWS):
@@ -249,17 +249,16 @@ def _by_queue(plan: Sequence[Planned], inner: bool) -> dict[str, list[Planned]]:
     return found
 
 
-def _chunks(jobs: Sequence[Planned]) -> Iterator[list[Planned]]:
-    chunk: list[Planned] = []
-    chars = 0
-    for job in jobs:
-        if chunk and (len(chunk) >= ROWS or chars >= CHARS):
-            yield chunk
-            chunk, chars = [], 0
-        chunk.append(job)
-        chars += job.size
-    if chunk:
-        yield chunk
+def chunks(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Yield items in chunks for a call each: of at most ``most``, and not longer once they have `CHARS`."""
+    start = size = 0
+    for end, item in enumerate(items):
+        if end > start and (end - start >= most or size >= CHARS):
+            yield items[start:end]
+            start, size = end, 0
+        size += size_of(item)
+    if start < len(items):
+        yield items[start:]
 
 
 def _deps(plan: Sequence[Planned]) -> dict[str, list[tuple[str, str]]]:

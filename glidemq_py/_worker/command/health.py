@@ -24,6 +24,7 @@ from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._features.remote_control import send_command
+from glidemq_py._job.link import server_time
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py.errors import (
@@ -99,8 +100,7 @@ async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
 
 async def _request(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     host, elsewhere = socket.gethostname(), set[str]()
-    seconds, microseconds = await transport.command("TIME")
-    now = int(seconds) * 1000 + int(microseconds) // 1000
+    now = await server_time(transport)
     reports: list[_Report] = []
     for consumer, text in await transport.call(reading.workers(keys.meta)):
         info = _info(text)

@@ -417,7 +417,7 @@ class SandboxProcess:
                 return await self._job._append(lambda number: Call(function, key, (args[0], number), _as_it_is))
             return await self._link.transport.call(call if repeatable else call.once())
         if what == "command":
-            return await self._link.transport.command(*arguments)
+            return await self._link.command(*arguments)
         if what == "reads":
             replies = await self._link.transport.send_reads(*arguments)
             for reply in replies:

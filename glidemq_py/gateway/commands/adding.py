@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._api.bulk import AddCoalescer
+from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py.errors import PayloadTooLargeError
-from glidemq_py.gateway.bulk import add_usual, begin_usual, push_many, usual_rows
+from glidemq_py.gateway.bulk import Bulk, add_usual, begin_usual, usual_rows
 from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, ineffective_policies
 from glidemq_py.gateway.repeating import repeated
@@ -81,10 +81,9 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
-    ids = session.state.ids
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        usual = await usual_rows(ids, queue, jobs)
+        usual = await usual_rows(session.state.ids, queue, jobs)
         if usual is None:
             with await session.push_order.enter(queue.name, Way.ALONE):
                 return {"ids": await _push_all(session, queue, jobs)}
@@ -95,7 +94,7 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
         session.state.maintain(queue)
         session.state.adding(queue.name)
         try:
-            return {"ids": await add_usual(ids, queue, adder, *usual)}
+            return {"ids": await add_usual(adder, *usual)}
         except LayoutChangedError:
             return {"ids": await _push_all(session, queue, jobs)}
 
@@ -139,7 +138,7 @@ async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any
 async def _push_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
     async with repeated(session.state.ids, queue, jobs) as repeats:
         session.state.maintain(queue, now=repeats)
-        return await push_many(session.state.ids, queue, jobs, session.state.added)
+        return await Bulk(session.state.ids, queue, jobs, session.state.added).add()
 
 
 COMMANDS: Final = (

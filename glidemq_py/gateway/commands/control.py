@@ -131,7 +131,7 @@ async def _trim_events(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, removed = await session.state.queue(given["queue"]), 0
     link = await queue._first_connected()
     for part in queue._parts:
-        trimmed = await link.transport.command("XTRIM", part._keys.events, "MAXLEN", "=", str(given["maxLength"]))
+        trimmed = await link.command("XTRIM", part._keys.events, "MAXLEN", "=", str(given["maxLength"]))
         removed += int(trimmed)
     return {"data": {"removed": removed}}
 

@@ -56,7 +56,7 @@ async def _clear(session: Session, given: Mapping[str, Any]) -> Answer:
         link = await part._connected()
         kept = given["keepLogs"]
         first, last = (-kept, -1) if kept else (1, 0)
-        await link.transport.command("LTRIM", link.keys.log(own), str(first), str(last))
+        await link.command("LTRIM", link.keys.log(own), str(first), str(last))
     return {"id": UNDEFINED}
 
 

@@ -223,7 +223,7 @@ class EventReading:
     async def _check_gap(self) -> None:
         """Log if events were deleted from the stream before they were read."""
         link = await self._queue._connected()
-        oldest = await link.transport.command("XRANGE", link.keys.events, "-", "+", "COUNT", "1")
+        oldest = await link.command("XRANGE", link.keys.events, "-", "+", "COUNT", "1")
         for entry in oldest or ():
             if _order(entry.decode()) > _order(self._stored):
                 _log.warning(

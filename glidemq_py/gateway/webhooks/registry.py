@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
+from glidemq_py._job.link import server_time
 from glidemq_py.errors import SerializationError
 from glidemq_py.gateway.ids import IdMaker
 
@@ -80,8 +81,7 @@ class WebhookRegistry:
 
     async def now(self) -> int:
         """Return the time of the server, epoch ms."""
-        seconds, micros = await self._transport.command("TIME")
-        return int(seconds) * 1_000 + int(micros) // 1_000
+        return await server_time(self._transport)
 
     async def add(self, webhook: Webhook) -> str:
         """Store a webhook, and return its id."""

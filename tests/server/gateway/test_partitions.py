@@ -9,11 +9,11 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.errors import AmbiguousResultError
-from glidemq_py.gateway import Gateway, bulk, routed_bulk, taking_back
+from glidemq_py.gateway import Gateway, bulk, taking_back
+from glidemq_py.gateway.bulk import Bulk
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.routed import RoutedJob
-from glidemq_py.gateway.routed_bulk import RoutedBulk
 from glidemq_py.testing import ServerProcess
 from tests.inside import feeds_of, finish_writes, keys_of, parts_of, run_async, staged_writes
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
         finally:
             ended.set()
 
-    monkeypatch.setattr(routed_bulk, "take_back", take_back)
+    monkeypatch.setattr(bulk, "take_back", take_back)
     monkeypatch.setattr(gateways[0], "closed", note_closed)
     async with asyncio.timeout(60):
         async with Wire(gateways[0]) as wire:
@@ -226,11 +226,7 @@ async def test_a_large_bulk_lets_other_tasks_run(gateways: tuple[Gateway, Gatewa
     await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS)  # the numbers of the partitions are known afterwards
     jobs = [{"data": number, "groupId": f"g{number % 100}"} for number in range(2_000)]
     opened = await gateways[0].queue(queue.name)
-    routed = RoutedBulk(gateways[0].ids, opened, jobs, lambda _: None, {})
-    assert await turns_during(routed.check()) >= 2_000 // 250
-    assert opened._partitions is not None
-    dividing = routed._divided(opened._partitions, range(2_000))
-    assert await turns_during(dividing) >= 2_000 // 250
+    assert await turns_during(Bulk(gateways[0].ids, opened, jobs, lambda _: None).check()) >= 2_000 // 250
 
 
 async def turns_during(work: Coroutine[Any, Any, Any]) -> int:
@@ -458,7 +454,7 @@ async def test_jobs_pushed_while_the_queue_is_deleted_are_in_the_next_one(
         return add_later
 
     async with Wire(gateways[0]) as deleter:
-        for kind in (RoutedJob, RoutedBulk):
+        for kind in (RoutedJob, Bulk):
             monkeypatch.setattr(kind, "add", deleting(kind.add))
         ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"name": "n", "data": 1}] * count))["ids"]
         assert deleted

@@ -1,4 +1,4 @@
-"""The coalescer (group commit) of single adds, and the jobs of their results.
+"""The coalescer (group commit) of single adds.
 
 A single add is sent immediately if no other is in flight. Adds that arrive while one is in flight wait for its reply
 and are then sent together, limited in rows and characters. There is no timer, so a single add is never delayed.
@@ -10,52 +10,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from glidemq_py._client.loop_thread import Entry
+from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import DATA, AddCall, Added, AddReply, Row, add
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, cost_error
-from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
-from glidemq_py._features.dependencies.relations import invalid_parent
-from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import (
-    AmbiguousResultError,
-    ClosedError,
-    FairKeyFullError,
-    JobNotFoundError,
-)
+from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py.errors import AmbiguousResultError, ClosedError
 
 MAX_ROWS = 256
 MAX_CHARS = 512 * 1024
 
 
-class Outcome(Protocol):
-    """The part of a future that adders use."""
-
-    def done(self) -> bool:
-        """Return whether it has ended, or was cancelled."""
-        ...
-
-    def set_result(self, result: tuple[int, list[Any]], /) -> None:
-        """Set the server time of the add in epoch ms, and the result of each row."""
-        ...
-
-    def set_exception(self, error: Exception, /) -> None:
-        """Set the error."""
-        ...
-
-
-_Waiting = tuple[Sequence[Row], Outcome]
+_Outcome = asyncio.Future[tuple[int, list[Any]]] | Entry[Any]
+"""Gets the server time of the add in epoch ms, and the result of each row."""
+_Waiting = tuple[Sequence[Row], _Outcome]
 """Rows to add together, and their results."""
-
-
-class AddTransport(Protocol):
-    """The part of a `Transport` that adders use."""
-
-    async def call(self, call: Call[AddReply], /) -> AddReply:
-        """See `Transport.call`."""
-        ...
 
 
 class AddCoalescer:
@@ -85,7 +56,7 @@ class AddCoalescer:
     )
 
     def __init__(
-        self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall = add, gather: bool = False
+        self, transport: Transport | Confirmer, meta: str, quiet: bool, add_call: AddCall = add, gather: bool = False
     ) -> None:
         self._transport = transport
         self._meta = meta
@@ -135,7 +106,7 @@ class AddCoalescer:
         self.put(rows, future)
         return future
 
-    def put(self, rows: Sequence[Row], future: Outcome) -> None:
+    def put(self, rows: Sequence[Row], future: _Outcome) -> None:
         """Add rows in one call, and set the result or error of ``future``; see `start`."""
         if self._in_flight:
             self._waiting.append((rows, future))
@@ -229,46 +200,3 @@ class AddCoalescer:
             if self._idle is None or self._idle.done():
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
-
-
-def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
-    """Return the job of a row's result.
-
-    Raises:
-        GlideMQValidationError: If the job was rejected because of its ``cost``.
-        FairKeyFullError: If the fair key of the job has its maximum backlog.
-        JobNotFoundError: If its parent, or a job that it depends on, does not exist.
-        JobStateError: If its parent has already ended.
-        GlideMQValidationError: If a job with its ordering key waits for it.
-    """
-    if type(result) is str:
-        job: Job[Any, Any] = Job(link, result, name)
-        job.timestamp = now
-    elif isinstance(result, Exception):
-        raise result
-    else:
-        outcome, job_id = result
-        if outcome == "cost":
-            raise cost_error(options.cost, options.ordering)
-        if outcome == "backlog":
-            raise FairKeyFullError(options.fair_key, int(job_id))
-        if outcome == "parent":
-            assert options.parent is not None
-            raise invalid_parent(options.parent, job_id)
-        if outcome == "dependency":
-            is_given = link.partition is None or any(ref.id == job_id for ref in options.depends_on or ())
-            shown = job_id if is_given or link.partition is None else link.partition.id_of(job_id)
-            raise JobNotFoundError(shown, f"in queue {link.queue_name!r} (depends_on)")
-        job = Job(link, job_id, name)
-        job.outcome = JobOutcome(outcome)
-        if job.outcome in ADDED_OUTCOMES:
-            job.timestamp = now
-    job._data = data
-    if options is NO_OPTIONS:
-        return job
-    if job.outcome is JobOutcome.ADDED or job.outcome in ADDED_OUTCOMES:
-        job._given = options
-        job._delay = options.delay or 0
-    if options.priority or options.rank:
-        job.priority, job._rank = options.placed_priority, options.placed_rank
-    return job
