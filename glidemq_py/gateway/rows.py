@@ -5,6 +5,7 @@ The clients of a queue usually add their jobs with the same options, and only id
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +30,8 @@ __all__ = [
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
 _SAMPLE: Final = "00000000-0000-7000-8000-000000000000"
+_PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_.@-]*[A-Za-z_.@-][0-9A-Za-z_.@-]*")
+"""Valid, and the same in JSON. Ids of digits are those that queues count."""
 _VARIED: Final = ("deduplication", "fair_key", "depends_on", "tags", "parent")
 """Options that usually differ from job to job."""
 
@@ -129,9 +132,7 @@ def row_of(
     if name not in queue._known_names:
         queue._check_name(name)
     where = "data" if position is None else f"jobs[{position}].data"
-    if type(job_id) is not str or len(job_id) != len(_SAMPLE) or not job_id.replace("-", "").isalnum():
-        return _new_row(queue, link, push, position, where)
-    if any(option in given for option in _VARIED):
+    if type(job_id) is not str or _PLAIN_ID.fullmatch(job_id) is None or any(option in given for option in _VARIED):
         return _new_row(queue, link, push, position, where)
     shared = {**given, "job_id": _SAMPLE}
     key = repr(shared)
