@@ -362,12 +362,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             partition: Its number.
             layout: Number of the layout.
         """
-        options = self.options
-        queue: Queue[DataT, ResultT] = self._part_type(
-            name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
-            compression=options.compression, serializer=options.serializer, events=options.events,
-            dead_letter_queue=options.dead_letter_queue, durable=options.durable,
-        )  # fmt: skip
+        given = {option: value for option, value in vars(self.options).items() if option != "middleware"}
+        queue: Queue[DataT, ResultT] = self._part_type(name, self._connection, **given)
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
         queue._transport, queue._payload_limit = self._transport, self._payload_limit
         queue._layout_number, queue._add_call = layout, add_to_layout(layout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Never, Protocol, Self, Unpack, cast
+from typing import Any, Generic, Never, Protocol, Self, Unpack
 
 from typing_extensions import TypeVar
 
@@ -170,15 +170,12 @@ def added_id(job: Job[Any, Any]) -> str | None:
 async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any], durable: DurableInput = None) -> list[str | None]:
     """Call `Queue.add_bulk` and return ids instead of jobs, also in the results of a `BulkAddError`."""
     try:
-        added = await queue.add_bulk(jobs, durable=durable)
+        return [*map(added_id, await queue.add_bulk(jobs, durable=durable))]
     except BulkAddError as error:
-        raise BulkAddError(bulk_ids(error.results)) from error.__cause__
-    return [added_id(job) for job in added]
-
-
-def bulk_ids(results: Iterable[object]) -> list[object]:
-    """Return the ids of the results of a bulk add; exceptions are kept."""
-    return [each if isinstance(each, BaseException) else added_id(cast("Job[Any, Any]", each)) for each in results]
+        results: Iterable[Any] = error.results
+        raise BulkAddError(
+            [each if isinstance(each, Exception) else added_id(each) for each in results]
+        ) from error.__cause__
 
 
 _log = get_logger(__name__)
@@ -237,11 +234,7 @@ class ProducerCache(Generic[P]):
             self._sweep()
             found = self._producers.get((id(owner), *key))
             if found is None:
-                producer = self._make(
-                    name, connection, prefix=options.prefix, default_job_options=options.default_job_options,
-                    compression=options.compression, serializer=options.serializer, events=options.events,
-                    durable=options.durable, middleware=options.middleware,
-                )  # fmt: skip
+                producer = self._make(name, connection, **vars(options))  # those that are given
                 found = self._producers[(id(owner), *key)] = producer, owner
             return found[0]
 
