@@ -8,7 +8,7 @@ from typing import Any
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.inside import row as job_row
 from tests.inside import suspended, working
-from tests.lua.hostile_calls import ORDERING, Scene, command_of, own_calls
+from tests.lua.hostile_calls import ORDERING, Scene, command_of, own_arguments
 from tests.lua.own_support import OwnQueue, escaped
 from tests.wire_library import support as wire_support
 
@@ -120,11 +120,13 @@ class HostileQueue:
         self._populate_writes_and_messages()
         q.make_group()
         for call in ("heartbeat", "recover_stalled", "update_job", "report_usage", "write_open", "write_stage"):
-            q.fcall(call, q.meta, *own_calls()[call](self.scene(random.Random(1), ["1", "2"])))
+            q.fcall(call, q.meta, *own_arguments(self.scene(random.Random(1), ["1", "2"]), call))
 
     def _populate_writes_and_messages(self):
         q = self.q
-        q.fcall("broadcast_subscribe", q.meta, *own_calls()["broadcast_subscribe"](self.scene(random.Random(1), ["1"])))
+        q.fcall(
+            "broadcast_subscribe", q.meta, *own_arguments(self.scene(random.Random(1), ["1"]), "broadcast_subscribe")
+        )
         self.client.execute("XGROUP", "CREATE", q.key("stream"), "sub", "0")
         reply = self.client.execute(
             "XREADGROUP", "GROUP", "sub", "py-b", "COUNT", 3, "STREAMS", q.key("stream"), ">"

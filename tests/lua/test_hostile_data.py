@@ -41,7 +41,7 @@ def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[MeasuredServer, H
     server, queue = hostile
     loaded: Library = wire_support.library() if wire else library()
     known = recorded_calls().keys() if wire else own_calls().keys()
-    assert known - loaded.functions == set(), "these functions are gone: remove them from hostile_calls.py"
+    assert known - loaded.functions == set(), "these functions are gone: remove them from hostile_calls.txt"
     faults = []
     for number in range(ROUNDS):
         for name in sorted(loaded.functions):
@@ -56,7 +56,7 @@ def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[MeasuredServer, H
 
 @pytest.mark.parametrize("wire", [False, True], ids=["own", "wire"])
 def test_every_function_works_on_sound_data(hostile: tuple[MeasuredServer, HostileQueue], wire: bool):
-    """The arguments are plausible: without hostile data nothing fails. A function that hostile_calls.py does not
+    """The arguments are plausible: without hostile data nothing fails. A function that hostile_calls.txt does not
     know yet is called all the same, with arguments of any kind, and must not hang.
     """
     server, queue = hostile

@@ -35,23 +35,6 @@ def test_chosen_ids_of_a_bulk_are_looked_up_together(q: OwnQueue):
 
 
 @pytest.mark.parametrize(
-    ("taken", "chosen", "expected"),
-    [
-        ("b", ["a", "b", "c"], ["a", ["duplicate", "b"], "c"]),
-        (None, ["a", "a", "c"], ["a", ["duplicate", "a"], "c"]),
-        (None, ["a", "1", "2"], ["a", "1", "2"]),
-        ("2", ["1", "2", "3"], ["1", ["duplicate", "2"], "3"]),
-    ],
-)
-def test_chosen_id_is_added_once_in_a_bulk(q: OwnQueue, taken: str | None, chosen: list[str], expected: Any):
-    if taken is not None:
-        q.add_job(data="before", job_id=taken)
-    assert q.add(*[row("a", "new", "{}", each) for each in chosen]) == expected
-    data = [q.job(each)["data"] for each in dict.fromkeys(chosen)]
-    assert data == ["before" if each == taken else "new" for each in dict.fromkeys(chosen)]
-
-
-@pytest.mark.parametrize(
     ("job_id", "following"), [("41", "42"), ("007", "1"), ("9" * 19, "1"), ("123456789012345", "1")]
 )
 def test_only_a_usable_number_moves_the_counter(q: OwnQueue, job_id: str, following: str):

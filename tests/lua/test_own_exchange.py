@@ -196,18 +196,3 @@ def test_unfetched_jobs_are_left_for_node_peers(q: OwnQueue):
     assert theirs != first.entry
     assert dict(q.pending()) == {first.entry: "py-1", theirs: NODE_CONSUMER}
     assert q.exchange(5).jobs == []
-
-
-def test_paused_queue_reports_and_promotes_but_does_not_fetch(q: OwnQueue):
-    q.add_job()
-    job = q.take_one()
-    q.add_job()
-    q.add_job(lifo=True)
-    q.add_job(delay=5)
-    assert q.fcall("pause", q.meta) == 1
-    q.advance(5)
-    reply = q.exchange(5, [job.completed()])
-    assert (reply.statuses, reply.jobs, reply.flags) == ([0], [], ExchangeFlags.PAUSED)
-    assert q.counts()["waiting"] == 3
-    assert q.fcall("resume", q.meta) == 1
-    assert len(q.exchange(5).jobs) == 3

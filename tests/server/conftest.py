@@ -35,9 +35,15 @@ def raw(resp: RespClient, queue_name: str) -> Raw:
 
 
 @pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+def partitions() -> int | None:
+    """Return the number of partitions of `queue`; modules of partitioned queues return another one."""
+    return None
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str, partitions: int | None) -> AsyncIterator[Queue]:
     """Return a queue for this test."""
-    async with Queue(queue_name, url) as queue:
+    async with Queue(queue_name, url, partitions=partitions) as queue:
         yield queue
 
 

@@ -7,9 +7,11 @@ everything; the method, and what cannot be separated from it, uses the role.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -45,6 +47,7 @@ from glidemq_py import (
 from glidemq_py.telemetry.prometheus import QueueCollector
 from tests.inside import connected, opened
 from tests.server.command import arguments_of_check, check_health
+from tests.server.gateway.script import Reader, look_up, resolved
 from tests.server.worker_support import with_timeout
 
 __all__ = ["CALLS", "Denied", "Place"]
@@ -162,47 +165,152 @@ async def suspend(job: Job):
 Call = Callable[[Place], Awaitable[object]]
 
 
-def of_queue(method: str, *args: Any, **options: Any) -> Call:
-    """Return the call of a method of the queue that needs no preparation but a waiting job."""
-
-    async def run(place: Place):
-        await place.add()
-        await getattr(place.queue, method)(*args, **options)
-
-    return run
+# -- what the calls of permission_calls.txt use ----------------------------------------------------------------
 
 
-def of_job(method: str, *args: Any, **options: Any) -> Call:
-    """Return the call of a method of a waiting job."""
-
-    async def run(place: Place):
-        await getattr(await place.job(), method)(*args, **options)
-
-    return run
-
-
-def of_job_id(method: str, *args: Any, **options: Any) -> Call:
-    """Return the call of a method of the queue whose first argument is a job, prepared with these options."""
-
-    async def run(place: Place):
-        await getattr(place.queue, method)(await place.add(**options), *args)
-
-    return run
+Use = Callable[..., Awaitable[Any]]
+"""Makes the call with these objects; returns its result."""
+HANDLERS: dict[str, Callable[[Job], Any]] = {
+    "fail": fail, "succeed": succeed, "suspend": suspend, "log": lambda job: job.log("x"),
+    "stream": lambda job: job.stream({"n": 1}),
+}  # fmt: skip
 
 
-def in_handler(attempt: Callable[[Job], Any], **options: Any) -> Call:
-    """Return a call that a handler makes in the user's worker."""
-
-    async def handle(job: Job):
-        found = attempt(job)
-        if asyncio.iscoroutine(found):
-            await found
-
-    return lambda place: place.run(handle, **options)
+async def queue(place: Place, use: Use, **options: Any):
+    """Prepare a job."""
+    await use(id=await place.add(**options))
 
 
-async def consume(found: Any) -> list[Any]:
-    return [each async for each in found]
+async def job(place: Place, use: Use, **options: Any):
+    """Prepare a job that the user has loaded without reading it."""
+    await use(job=await place.job(**options))
+
+
+async def handler(place: Place, use: Use, **options: Any):
+    """Let the handler of the user's worker make the call."""
+    await place.run(lambda job: use(job=job), **options)
+
+
+async def lease(place: Place, use: Use):
+    await place.add(attempts=2)
+    (found,) = await place.queue.fetch(1, wait=1_000)
+    await use(lease=found, restored=Lease.from_token(place.queue, found.token))
+
+
+async def worker(place: Place, use: Use):
+    async with Worker(place.name, succeed, place.admin_url, lock_duration=1_000) as served:
+        await use(worker=served.consumer)
+
+
+async def batch(place: Place, use: Use):
+    """Prepare a batch with a job."""
+    prepared = await place.admin.create_batch(on_complete=("callback",))
+    await prepared.add("job")
+    await use(id=prepared.id, batch=JobBatch(place.queue, prepared.id))
+
+
+async def dead_letter(place: Place, use: Use):
+    await place.prepare(fail)
+    await place.wait(place.admin.get_dead_letter_jobs)
+    (letter,) = await place.admin.get_dead_letter_jobs()
+    opened = await place.enter(Queue(place.name, place.url, dead_letter_queue=place.dead_letters))
+    assert await use(queue=opened, id=letter.id)
+
+
+async def ended(place: Place, use: Use, handler: str):
+    """Prepare a job that a worker has processed."""
+    job_id = await place.prepare(HANDLERS[handler])
+    await use(id=job_id, job=Job(await connected(place.queue), job_id, "prepared"))
+
+
+async def scheduler(place: Place, use: Use, *, paused: bool = False):
+    await place.admin.upsert_job_scheduler("s", every=HOUR_MS, template=("n", 1))
+    if paused:
+        await place.admin.pause_job_scheduler("s")
+    assert await use()
+
+
+async def states(place: Place, use: Use):
+    """Prepare jobs of these states."""
+    await place.prepare(fail)
+    for options in ({}, {"priority": 1}, {"delay": HOUR_MS}, {"ordering": ORDERING}):
+        await place.add(**options)
+    for state in ("waiting", "active", "delayed", "prioritized", "completed", "failed"):
+        await use(state=state)
+
+
+async def broadcast(place: Place, use: Use, **options: Any):
+    found = await place.broadcast(**options)
+    await use(broadcast=found, id=place.message_id)
+
+
+async def message(place: Place, use: Use):
+    """Let the handler of a subscription make the call."""
+    await place.broadcast()
+    await place.receive(lambda message: use(message=message), place.url)
+
+
+async def dead_message(place: Place, use: Use):
+    await place.broadcast()
+    await place.receive(fail, place.admin_url)
+    async with Broadcast(place.name, place.admin_url, dead_letter_queue=place.dead_letters) as admin:
+        await place.wait(lambda: admin.get_dead_letter_jobs("s"))
+        letters = await admin.get_dead_letter_jobs("s")
+    assert await use(broadcast=await place.broadcast(dead_letter_queue=place.dead_letters), id=letters[0].id)
+
+
+async def producer(place: Place, use: Use):
+    await use(producer=await place.enter(Producer(place.name, place.url)))
+
+
+async def task(place: Place, use: Use, *, running: bool = False):
+    def made(url: str) -> tuple[Worker, Any]:
+        worker = Worker(place.name, connection=url)
+
+        async def double(x: int) -> int:
+            return 2 * x
+
+        return worker, worker.task(double)
+
+    if running:
+        await place.enter(made(place.admin_url)[0])
+    worker, found = made(place.url)
+    await use(task=found, spec=found.spec(1))
+    await worker.close()
+
+
+def calls_of_text() -> dict[str, Call]:
+    """Return the calls of permission_calls.txt."""
+    found: dict[str, Call] = {}
+    prepare: Any = None
+    options: dict[str, Any] = {}
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("== "):
+            section, _, rest = line[3:].partition(" ")
+            prepare, options = globals()[section], dict(Reader(rest).pairs()[1])
+        elif line and not line.startswith("#"):
+            name, _, call = line.partition(" | ")
+            if not call:
+                name, _, arguments = line.partition(" ")
+                owner = name.partition(".")[0].lower()
+                call = f"{owner}.{name.partition('.')[2]} {arguments}"
+            found[name] = partial(make_call, prepare, options, call)
+    return found
+
+
+async def make_call(prepare: Any, options: Mapping[str, Any], call: str, place: Place):
+    """Prepare what a call uses, and make it."""
+    method, _, rest = call.partition(" ")
+    values, named = Reader(rest).pairs()
+
+    async def use(**known: Any) -> Any:
+        known = {"queue": place.queue, **known}
+        found = look_up(known, method)(*resolved(values, known), **resolved(dict(named), known))
+        if hasattr(found, "__aiter__"):
+            return [each async for each in found]
+        return await found if inspect.isawaitable(found) else found
+
+    await prepare(place, use, **options)
 
 
 # -- Queue ----------------------------------------------------------------------------------------------------
@@ -245,60 +353,6 @@ async def add_and_wait(place: Place):
     raise AssertionError("no worker runs")
 
 
-async def resume_fair_key(place: Place):
-    await place.admin.pause_fair_key("k")
-    await place.queue.resume_fair_key("k")
-
-
-async def iterate_fair_keys(place: Place):
-    assert await consume(place.queue.iter_fair_keys()) == []
-
-
-async def iterate_streams(place: Place):
-    job_id = await place.prepare(lambda job: job.stream({"n": 1}))
-    assert await consume(place.queue.stream(job_id))
-
-
-async def read_stream(place: Place):
-    job_id = await place.prepare(lambda job: job.stream({"n": 1}))
-    assert await place.queue.read_stream(job_id, block=1_000)
-
-
-def of_lease(use: Callable[[Queue, Any], Awaitable[Any]]) -> Call:
-    """Return a call that uses a lease of the user."""
-
-    async def run(place: Place):
-        await place.add(attempts=2)
-        (lease,) = await place.queue.fetch(1, wait=1_000)
-        await use(place.queue, lease)
-
-    return run
-
-
-def of_worker(use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
-    """Return the call of a command to a worker."""
-
-    async def run(place: Place):
-        async def handle(_: Job):
-            return None
-
-        async with Worker(place.name, handle, place.admin_url, lock_duration=1_000) as worker:
-            await use(place.queue, worker.consumer)
-
-    return run
-
-
-def of_batch(use: Callable[[Queue, JobBatch], Awaitable[Any]]) -> Call:
-    """Return the call of a method of a batch with a job, or of its queue."""
-
-    async def run(place: Place):
-        prepared = await place.admin.create_batch(on_complete=("callback",))
-        await prepared.add("job")
-        await use(place.queue, JobBatch(place.queue, prepared.id))
-
-    return run
-
-
 async def lease_in_block(place: Place):
     await place.add()
     async with place.queue.lease() as lease:
@@ -306,38 +360,9 @@ async def lease_in_block(place: Place):
     assert await place.queue.fetch(1, wait=10) == []  # waits with a connection of its own
 
 
-async def dead_letter(place: Place) -> str:
-    await place.prepare(fail)
-    await place.wait(place.admin.get_dead_letter_jobs)
-    return (await place.admin.get_dead_letter_jobs())[0].id
-
-
-def of_dead_letter(use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
-    async def run(place: Place):
-        letter = await dead_letter(place)
-        queue = await place.enter(Queue(place.name, place.url, dead_letter_queue=place.dead_letters))
-        assert await use(queue, letter)
-
-    return run
-
-
-def of_ended(handler: Any, use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
-    """Return a call that uses a job that a worker has processed."""
-
-    async def run(place: Place):
-        await use(place.queue, await place.prepare(handler))
-
-    return run
-
-
-def with_scheduler(use: Callable[[Queue], Awaitable[Any]], *, paused: bool = False) -> Call:
-    async def run(place: Place):
-        await place.admin.upsert_job_scheduler("s", every=HOUR_MS, template=("n", 1))
-        if paused:
-            await place.admin.pause_job_scheduler("s")
-        assert await use(place.queue)
-
-    return run
+async def resume_fair_key(place: Place):
+    await place.admin.pause_fair_key("k")
+    await place.queue.resume_fair_key("k")
 
 
 async def obliterate(place: Place):
@@ -449,65 +474,16 @@ async def read_events(place: Place):
         await with_timeout(anext(aiter(events)))
 
 
-async def bounded_publish(place: Place):
-    broadcast = await place.broadcast(max_messages=5, max_age=60_000)
-    await broadcast.publish_bulk([("a", n) for n in range(20)])
-
-
 async def publish(place: Place):
     broadcast = await place.broadcast()
     await broadcast.publish("a", 1, attempts=2, backoff=10)
     await broadcast.publish("late", delay=20)
 
 
-async def publish_bulk(place: Place):
-    await (await place.broadcast()).publish_bulk([("a", n) for n in range(3)])
-
-
-def of_broadcast(method: str, *args: Any) -> Call:
-    async def run(place: Place):
-        await getattr(await place.broadcast(), method)(*args)
-
-    return run
-
-
-async def get_delivery(place: Place):
-    assert await (await place.broadcast()).get_delivery(place.message_id, "s")
-
-
 async def redeliver(place: Place):
     broadcast = await place.broadcast()
     await place.receive(succeed, place.admin_url)
     await broadcast.redeliver(place.message_id, "s")
-
-
-def of_dead_message(use: Callable[[Broadcast, str], Awaitable[Any]]) -> Call:
-    async def run(place: Place):
-        await place.broadcast()
-        await place.receive(fail, place.admin_url)
-        async with Broadcast(place.name, place.admin_url, dead_letter_queue=place.dead_letters) as admin:
-            await place.wait(lambda: admin.get_dead_letter_jobs("s"))
-            letters = await admin.get_dead_letter_jobs("s")
-        assert await use(await place.broadcast(dead_letter_queue=place.dead_letters), letters[0].id)
-
-    return run
-
-
-async def close_broadcast(place: Place):
-    await (await place.broadcast()).close()
-
-
-def in_message_handler(attempt: Callable[[Message], Any]) -> Call:
-    async def handle(message: Message):
-        found = attempt(message)
-        if asyncio.iscoroutine(found):
-            await found
-
-    async def run(place: Place):
-        await place.broadcast()
-        await place.receive(handle, place.url)
-
-    return run
 
 
 # -- workers, producers, schedulers, programs -----------------------------------------------------------------
@@ -619,13 +595,6 @@ async def drain_subscription(place: Place):
     await finish(place, BroadcastWorker(place.name, succeed, place.url, subscription="s"))
 
 
-def of_producer(method: str, *args: Any) -> Call:
-    async def run(place: Place):
-        await getattr(await place.enter(Producer(place.name, place.url)), method)(*args)
-
-    return run
-
-
 async def use_pool(place: Place):
     pool = ServerlessPool()
     try:
@@ -646,34 +615,9 @@ async def maintain(place: Place):
         await place.wait(place.admin.count)
 
 
-def task_of(place: Place, url: str) -> tuple[Worker, Any]:
-    worker = Worker(place.name, connection=url)
-
-    async def double(x: int) -> int:
-        return 2 * x
-
-    return worker, worker.task(double)
-
-
-def use_task(use: Callable[[Any], Awaitable[Any]]) -> Call:
-    async def run(place: Place):
-        worker, task = task_of(place, place.url)
-        try:
-            await use(task)
-        finally:
-            await worker.close()
-
-    return run
-
-
 async def iterate_items(job: Job):
     async for _ in job.iterate(lambda _: [(1, "item")], checkpoint_interval=0):
         pass
-
-
-async def wait_for_task(place: Place):
-    async with task_of(place, place.admin_url)[0]:
-        await use_task(lambda task: task.add_and_wait(1))(place)
 
 
 async def collect(place: Place):
@@ -685,36 +629,9 @@ async def collect(place: Place):
     await asyncio.to_thread(scrape)
 
 
-def summarize(place: Place) -> Awaitable[Any]:
-    return get_usage_summary(place.url, queues=[place.name])
-
-
 async def read_queue_list(place: Place):
     await place.add()
     assert place.name in await list_queues(place.url)
-
-
-STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed")
-
-
-def read_states(use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
-    async def run(place: Place):
-        await place.prepare(fail)
-        for options in ({}, {"priority": 1}, {"delay": HOUR_MS}, {"ordering": ORDERING}):
-            await place.add(**options)
-        for state in STATES:
-            await use(place.queue, state)
-
-    return run
-
-
-async def promote(place: Place):
-    await (await place.job(delay=HOUR_MS)).promote()
-
-
-async def promote_jobs(place: Place):
-    await place.add(delay=HOUR_MS)
-    assert await place.queue.promote_jobs() == 1
 
 
 async def discard(place: Place):
@@ -727,21 +644,6 @@ async def clean(place: Place):
     await place.add()
     assert len(await place.queue.clean(0, state="waiting")) == 1
     await place.queue.clean(0)
-
-
-async def requeue(place: Place):
-    job_id = await place.prepare(succeed)
-    await Job(await connected(place.queue), job_id, "prepared").requeue()
-
-
-async def retry(place: Place):
-    job_id = await place.prepare(fail)
-    await Job(await connected(place.queue), job_id, "prepared").retry()
-
-
-async def wait_for_result(place: Place):
-    job_id = await place.prepare(succeed)
-    assert await Job(await connected(place.queue), job_id, "prepared").wait_until_finished() == 1
 
 
 async def wait_for_children(place: Place):
@@ -805,196 +707,28 @@ async def remove_dependency(place: Place):
 
 
 CALLS: dict[str, Call] = {
-    **{
-        f"Queue.{name}": of_queue(name)
-        for name in (
-            "count",
-            "get_event_retention",
-            "get_result_retention",
-            "get_features",
-            "get_global_limits",
-            "get_stalled_policy",
-            "get_attempt_history",
-            "get_failure_policy",
-            "get_fair_key_defaults",
-            "get_partitions",
-            "get_job_counts",
-            "get_rank_counts",
-            "get_usage_summary",
-            "get_workers",
-            "is_paused",
-            "pause",
-            "remove_global_rate_limit",
-            "remove_stalled_policy",
-            "remove_failure_policy",
-            "resume",
-            "set_timeline",
-            "set_metrics_by_name",
-            "get_metrics_by_name",
-            "get_metrics_by_name_setting",
-            "get_timeline_setting",
-        )
-    },
-    "Queue.get_group": of_queue("get_group", "k"),
-    "Queue.get_fair_key": of_queue("get_fair_key", "k"),
-    "Queue.pause_fair_key": of_queue("pause_fair_key", "k"),
-    "Queue.rate_limit_group": of_queue("rate_limit_group", "k", 1_000),
-    "Queue.remove_deduplication": of_queue("remove_deduplication", "d"),
-    "Queue.set_event_retention": of_queue("set_event_retention", 5_000),
-    "Queue.set_result_retention": of_queue("set_result_retention", 5_000),
-    "Queue.set_global_concurrency": of_queue("set_global_concurrency", 5),
-    "Queue.set_global_rate_limit": of_queue("set_global_rate_limit", 5, 1_000),
-    "Queue.get_name_limits": of_queue("get_name_limits", "n"),
-    **{
-        f"Job.{name}": of_job(name)
-        for name in (
-            "get_batch_ref",
-            "get_children_failures",
-            "get_children_values",
-            "get_cursor",
-            "get_timeline",
-            "get_failed_attempts",
-            "get_dependencies",
-            "get_open_children",
-            "get_parents",
-            "get_state",
-            "is_active",
-            "is_completed",
-            "is_delayed",
-            "is_failed",
-            "is_revoked",
-            "is_waiting",
-            "logs",
-            "reload",
-            "remove",
-            "revoke",
-        )
-    },
-    "Job.change_delay": of_job("change_delay", 50),
-    "Job.change_priority": of_job("change_priority", 5),
-    "Job.update_progress": of_job("update_progress", 5),
-    "Job.change_rank": of_job("change_rank", -5),
-    "Job.log": of_job("log", "x"),
-    "Job.store_vector": of_job("store_vector", "embedding", [0.5]),
-    "Job.stream": of_job("stream", {"n": 1}),
-    "Job.stream_chunk": of_job("stream_chunk", "text", "x"),
-    "Job.update_data": of_job("update_data", {"y": 1}),
-    **{
-        f"Broadcast.{name}": of_broadcast(name)
-        for name in ("get_subscriptions", "is_paused", "pause", "remove_global_rate_limit", "resume")
-    },
-    "Broadcast.get_subscription": of_broadcast("get_subscription", "s"),
-    "Broadcast.remove_subscription": of_broadcast("remove_subscription", "s"),
-    "Broadcast.set_global_rate_limit": of_broadcast("set_global_rate_limit", 5, 1_000),
-    "Broadcast.subscribe": of_broadcast("subscribe", "t"),
-    "Queue.fetch": of_lease(lambda _, lease: lease.release()),
+    **calls_of_text(),
     "Queue.lease": lease_in_block,
-    "Queue.complete_leases": of_lease(lambda queue, lease: queue.complete_leases([(lease, 1)], fetch_next=1)),
-    "Queue.fail_leases": of_lease(lambda queue, lease: queue.fail_leases([(lease, "no")])),
-    "Queue.extend_leases": of_lease(lambda queue, lease: queue.extend_leases([lease], 5_000)),
-    "Queue.release_leases": of_lease(lambda queue, lease: queue.release_leases([lease])),
-    "Queue.release_owner": of_lease(lambda queue, _: queue.release_owner()),
-    "Lease.complete": of_lease(lambda _, lease: lease.complete(1)),
-    "Lease.fail": of_lease(lambda queue, lease: Lease.from_token(queue, lease.token).fail("no")),
-    "Lease.extend": of_lease(lambda _, lease: lease.extend(5_000)),
-    "Lease.release": of_lease(lambda _, lease: lease.release()),
-    "Queue.cancel_on_worker": of_worker(lambda queue, worker: queue.cancel_on_worker("1", worker)),
-    "Queue.inspect_workers": of_worker(lambda queue, worker: queue.inspect_workers(worker)),
-    "Queue.ping_workers": of_worker(lambda queue, worker: queue.ping_workers(worker)),
-    "Queue.quiet_workers": of_worker(lambda queue, worker: queue.quiet_workers(worker)),
-    "Queue.resize_workers": of_worker(lambda queue, worker: queue.resize_workers(2, worker)),
-    "Queue.resume_workers": of_worker(lambda queue, worker: queue.resume_workers(worker)),
-    "Queue.create_batch": of_queue("create_batch", on_success=("callback",)),
-    "Queue.get_batch": of_batch(lambda queue, batch: queue.get_batch(batch.id)),
-    "Queue.iter_batches": of_batch(lambda queue, _: consume(queue.iter_batches())),
-    "JobBatch.add": of_batch(lambda _, batch: batch.add("job")),
-    "JobBatch.add_bulk": of_batch(lambda _, batch: batch.add_bulk([("job",), ("job",)])),
-    "JobBatch.cancel": of_batch(lambda _, batch: batch.cancel()),
-    "JobBatch.close": of_batch(lambda _, batch: batch.close()),
-    "JobBatch.get_status": of_batch(lambda _, batch: batch.get_status()),
-    "JobBatch.iter_jobs": of_batch(lambda _, batch: consume(batch.iter_jobs())),
     "BackupSchedule.run_due": run_due_backups,
     "Queue.backup": back_up,
     "Queue.restore": restore,
     "Queue.add": add,
     "Queue.add(deduplication={'replace': True})": replace,
     "Queue.add_and_wait": add_and_wait,
-    "Queue.add_bulk": of_queue("add_bulk", [("b", 1), ("c", 2, {"delay": 50}), ("d", 1, {"ordering": ORDERING})]),
-    "Queue.change_delay": of_job_id("change_delay", 50, delay=HOUR_MS),
-    "Queue.change_priority": of_job_id("change_priority", 5, priority=3),
-    "Queue.change_rank": of_job_id("change_rank", 5_000, rank=3_000),
     "Queue.check": check,
-    "Queue.check(repair=True)": of_queue("check", repair=True, recheck_after=0),
     "Queue.clean": clean,
     "Queue.close": close_queue,
     "Queue.connect": connect_queue,
     "Queue.drain": drain,
-    "Queue.get_dead_letter_job": of_dead_letter(lambda queue, letter: queue.get_dead_letter_job(letter)),
-    "Queue.get_dead_letter_jobs": of_dead_letter(lambda queue, _: queue.get_dead_letter_jobs()),
     "Queue.get_flow_budget": budget,
     "Queue.get_flow_usage": flow_usage,
     "Queue.get_deduplication_job": get_deduplication_job,
-    "Queue.get_failure_stats": of_ended(fail, lambda queue, _: queue.get_failure_stats()),
-    "Queue.get_failures": of_ended(fail, lambda queue, _: queue.get_failures()),
-    "Queue.iter_failures": of_ended(fail, lambda queue, _: consume(queue.iter_failures())),
-    "Queue.get_job_attempts": of_ended(fail, lambda queue, job_id: queue.get_job_attempts(job_id)),
-    "Queue.purge_failures": of_ended(fail, lambda queue, _: queue.purge_failures()),
-    "Queue.retry_failures": of_ended(fail, lambda queue, _: queue.retry_failures()),
-    "Queue.reset_failure_stats": of_ended(fail, lambda queue, _: queue.reset_failure_stats()),
     "Queue.resume_fair_key": resume_fair_key,
-    "Queue.get_job": of_job_id("get_job"),
-    "Queue.get_job_logs": of_ended(lambda job: job.log("x"), lambda queue, job_id: queue.get_job_logs(job_id)),
-    "Queue.get_job_scheduler": with_scheduler(lambda queue: queue.get_job_scheduler("s")),
-    "Queue.get_job_schedulers": with_scheduler(lambda queue: queue.get_job_schedulers()),
-    "Queue.get_metrics": of_ended(succeed, lambda queue, _: queue.get_metrics("completed")),
-    "Queue.get_suspend_info": of_ended(suspend, lambda queue, job_id: queue.get_suspend_info(job_id)),
-    "Queue.get_suspended_jobs": of_ended(suspend, lambda queue, _: queue.get_suspended_jobs()),
-    "Queue.iter_dead_letter_jobs": of_dead_letter(lambda queue, _: consume(queue.iter_dead_letter_jobs())),
-    "Queue.get_jobs": read_states(lambda queue, state: queue.get_jobs(state)),
-    "Queue.iter_fair_keys": iterate_fair_keys,
-    "Queue.iter_jobs": read_states(lambda queue, state: consume(queue.iter_jobs(state))),
-    "Queue.iter_search_jobs": read_states(lambda queue, state: consume(queue.iter_search_jobs(state, name="prepared"))),
     "Queue.obliterate": obliterate,
-    "Queue.promote": of_job_id("promote", delay=HOUR_MS),
-    "Queue.promote_jobs": promote_jobs,
     "Queue.discard": discard,
-    "Queue.read_stream": read_stream,
-    "Queue.remove": of_job_id("remove"),
-    "Queue.remove_dead_letter_job": of_dead_letter(lambda queue, letter: queue.remove_dead_letter_job(letter)),
-    "Queue.pause_job_scheduler": with_scheduler(lambda queue: queue.pause_job_scheduler("s")),
-    "Queue.resume_job_scheduler": with_scheduler(lambda queue: queue.resume_job_scheduler("s"), paused=True),
-    "Queue.remove_job_scheduler": with_scheduler(lambda queue: queue.remove_job_scheduler("s")),
-    "Queue.replay_dead_letter_job": of_dead_letter(lambda queue, letter: queue.replay_dead_letter_job(letter)),
-    "Queue.requeue_completed": of_ended(succeed, lambda queue, _: queue.requeue_completed()),
-    "Queue.retry_jobs": of_ended(fail, lambda queue, _: queue.retry_jobs()),
-    "Queue.revoke": of_job_id("revoke"),
-    "Queue.search_jobs": read_states(lambda queue, state: queue.search_jobs(state, data={"x": 1})),
-    "Queue.set_group_limits": of_queue("set_group_limits", "k", concurrency=2),
-    "Queue.get_job_timeline": of_job_id("get_job_timeline"),
-    "Queue.set_attempt_history": of_queue("set_attempt_history", max_attempts=3),
-    "Queue.set_failure_policy": of_queue("set_failure_policy", max_entries=3),
-    "Queue.set_name_limits": of_queue("set_name_limits", "n", concurrency=2),
-    "Queue.set_fair_key_limits": of_queue("set_fair_key_limits", "k", concurrency=2),
-    "Queue.set_fair_key_defaults": of_queue("set_fair_key_defaults", concurrency=2),
-    "Queue.set_stalled_policy": of_queue("set_stalled_policy", max_stalled_count=3),
-    "Queue.signal": of_ended(suspend, lambda queue, job_id: queue.signal(job_id, "go")),
-    "Queue.stream": iterate_streams,
-    "Queue.upsert_job_scheduler": of_queue("upsert_job_scheduler", "s", pattern="* * * * *", template=("n", 1)),
-    "Job.discard": in_handler(lambda job: job.discard()),
-    "Job.iterate": in_handler(iterate_items),
-    "Job.move_to_delayed": in_handler(lambda job: job.move_to_delayed(HOUR_MS, next_step="second")),
-    "Job.move_to_failed": in_handler(lambda job: job.move_to_failed("x")),
+    "Job.iterate": lambda place: place.run(iterate_items),
     "Job.move_to_waiting_children": wait_for_children,
-    "Job.promote": promote,
-    "Job.rate_limit_group": in_handler(lambda job: job.rate_limit_group(HOUR_MS), ordering=ORDERING),
     "Job.remove_dependency": remove_dependency,
-    "Job.report_tokens": in_handler(lambda job: job.report_tokens(5)),
-    "Job.report_usage": of_job("report_usage", tokens={"input": 5}),
-    "Job.requeue": requeue,
-    "Job.retry": retry,
-    "Job.suspend": in_handler(lambda job: job.suspend(timeout=HOUR_MS)),
-    "Job.wait_for_signal": in_handler(lambda job: job.wait_for_signal("go", timeout=HOUR_MS)),
-    "Job.wait_until_finished": wait_for_result,
     "FlowProducer.add": add_flow,
     "FlowProducer.add_bulk": add_flows,
     "FlowProducer.add_dag": add_dag,
@@ -1003,58 +737,25 @@ CALLS: dict[str, Call] = {
     "FlowProducer.get_flow": get_flow,
     "QueueEvents.close": read_events,
     "QueueEvents.wait_until_ready": read_events,
-    "Broadcast.close": close_broadcast,
-    "Broadcast.get_dead_letter_jobs": of_dead_message(lambda each, _: each.get_dead_letter_jobs("s")),
-    "Broadcast.get_delivery": get_delivery,
     "Broadcast.publish": publish,
-    "Broadcast.publish(max_messages=...)": bounded_publish,
-    "Broadcast.publish_bulk": publish_bulk,
     "Broadcast.redeliver": redeliver,
-    "Broadcast.remove_dead_letter_job": of_dead_message(lambda each, letter: each.remove_dead_letter_job(letter, "s")),
-    "Broadcast.replay_dead_letter_job": of_dead_message(lambda each, letter: each.replay_dead_letter_job(letter, "s")),
-    "Worker.close": run_worker,
     "Worker.drain": drain_worker,
-    "Worker.run": run_worker,
     "Worker.start": work,
-    "Worker.wait_until_closed": run_worker,
-    "Worker.wait_until_ready": run_worker,
-    "BroadcastWorker.close": run_subscription,
     "BroadcastWorker.drain": drain_subscription,
-    "BroadcastWorker.run": run_subscription,
-    "BroadcastWorker.start": run_subscription,
-    "BroadcastWorker.wait_until_closed": run_subscription,
-    "BroadcastWorker.wait_until_ready": run_subscription,
-    "Message.discard": in_message_handler(lambda message: message.discard()),
-    "Message.log": in_message_handler(lambda message: message.log("x")),
-    "Message.logs": in_message_handler(lambda message: message.logs()),
-    "Message.move_to_delayed": in_message_handler(lambda message: message.move_to_delayed(HOUR_MS)),
-    "Message.move_to_failed": in_message_handler(lambda message: message.move_to_failed("x")),
-    "Message.reload": in_message_handler(lambda message: message.reload()),
-    "Message.report_tokens": in_message_handler(lambda message: message.report_tokens(5)),
-    "Message.report_usage": in_message_handler(lambda message: message.report_usage(tokens={"input": 5})),
-    "Message.store_vector": in_message_handler(lambda message: message.store_vector("embedding", [0.5])),
-    "Message.stream": in_message_handler(lambda message: message.stream({"n": 1})),
-    "Message.stream_chunk": in_message_handler(lambda message: message.stream_chunk("text", "x")),
-    "Message.update_progress": in_message_handler(lambda message: message.update_progress(5)),
-    "Producer.add": of_producer("add", "n", 1),
-    "Producer.add_bulk": of_producer("add_bulk", [("n", 1), ("m", 2)]),
-    "Producer.close": of_producer("add", "n", 1),
+    **{f"Worker.{method}": run_worker for method in ("close", "run", "wait_until_closed", "wait_until_ready")},
+    **{
+        f"BroadcastWorker.{method}": run_subscription
+        for method in ("close", "run", "start", "wait_until_closed", "wait_until_ready")
+    },
     "ServerlessPool.close_all": use_pool,
     "ServerlessPool.get_producer": use_pool,
-    "Maintenance.close": maintain,
-    "Maintenance.run": maintain,
-    "Maintenance.start": maintain,
-    "Scheduler.close": schedule,
-    "Scheduler.run": schedule,
-    "Scheduler.start": schedule,
-    "Task.add": use_task(lambda task: task.add(1)),
-    "Task.add_and_wait": wait_for_task,
-    "Task.add_bulk": use_task(lambda task: task.add_bulk([task.spec(1)])),
+    **{f"Maintenance.{method}": maintain for method in ("close", "run", "start")},
+    **{f"Scheduler.{method}": schedule for method in ("close", "run", "start")},
     "chain": lambda place: chain(place.name, [("a", 1), ("b", 2)], place.url),
     "chord": lambda place: chord(place.name, [("a", 1), ("b", 2)], ("c", 3), place.url),
     "dag": lambda place: dag([{"name": "a", "queue": place.name}], place.url),
     "group": lambda place: group(place.name, [("a", 1), ("b", 2)], place.url),
-    "get_usage_summary": summarize,
+    "get_usage_summary": lambda place: get_usage_summary(place.url, queues=[place.name]),
     "list_queues": read_queue_list,
     "telemetry.prometheus.QueueCollector": collect,
     "Spark: write": write_with_spark,

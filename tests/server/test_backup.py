@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -981,14 +980,6 @@ async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path):
         with pytest.raises(BackupError, match="is a broadcast; only queues can be backed up"):
             await queue.backup(tmp_path)
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
-
-
-def test_a_manifest_is_readable_without_this_library():
-    info = BackupInfo(
-        id="20200101T000000.000Z-00000000", queue="q", prefix="glide", started=1, ended=2, jobs=0, keys=0, size=0,
-        last_id=0, features="", parts=(),
-    )  # fmt: skip
-    assert json.loads(info.to_json())["queue"] == "q"
 
 
 def test_backups_in_a_shared_directory_are_private(url: str, queue_name: str, tmp_path: Path):

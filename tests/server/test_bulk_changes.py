@@ -68,9 +68,9 @@ async def interrupted(operator: Operator, change: ManyAction) -> tuple[int, int]
 @pytest.mark.usefixtures("small_steps", "key_leaks")
 @pytest.mark.parametrize("kind", [RemoveJobs, CancelJobs])
 async def test_jobs_in_every_structure_are_changed_in_steps_that_can_be_interrupted(
-    url: str, queue_name: str, kind: type[RemoveJobs | CancelJobs]
+    queue: Queue, url: str, queue_name: str, kind: type[RemoveJobs | CancelJobs]
 ) -> None:
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+    async with Operator(url) as operator:
         await fill(queue, "wanted")
         await fill(queue, "other")
         change = kind(queue=queue_name, wanted=JobFilter(name="wanted"))
@@ -116,9 +116,9 @@ async def failed(queue: Queue[Any, Any], url: str, jobs: int) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, ManyAction) else "",
 )
 async def test_failed_jobs_are_changed_in_steps(
-    url: str, queue_name: str, change: ManyAction, number: int, left: int
+    queue: Queue, url: str, queue_name: str, change: ManyAction, number: int, left: int
 ) -> None:
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+    async with Operator(url) as operator:
         await failed(queue, url, 240)
         mine = replace(change, queue=queue_name)
         assert await mine.count(operator) == number
@@ -131,9 +131,9 @@ async def test_failed_jobs_are_changed_in_steps(
     ("criteria", "number"), [({}, 0), ({"tags": ("t",)}, 0), ({"tags": ("t",), "error": "rev"}, 2)]
 )
 async def test_a_filter_requeues_cancelled_jobs_only_if_it_names_them(
-    url: str, queue_name: str, criteria: dict[str, Any], number: int
+    queue: Queue, url: str, queue_name: str, criteria: dict[str, Any], number: int
 ) -> None:
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+    async with Operator(url) as operator:
         for job in await queue.add_bulk([("a", n, {"tags": ["t"]}) for n in range(2)]):
             await job.revoke()
         change = RetryJobs(queue=queue_name, wanted=JobFilter(state="failed", **criteria))
@@ -142,8 +142,8 @@ async def test_a_filter_requeues_cancelled_jobs_only_if_it_names_them(
 
 
 @pytest.mark.usefixtures("key_leaks")
-async def test_ready_and_delayed_jobs_are_changed_in_steps(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_ready_and_delayed_jobs_are_changed_in_steps(queue: Queue, url: str, queue_name: str) -> None:
+    async with Operator(url) as operator:
         await fill(queue, "a")
         await queue.add_bulk([("later", n, {"delay": LATER + n}) for n in range(230)])  # those of one time are one step
         promoted = PromoteJobs(queue=queue_name, wanted=JobFilter(name="later"))
@@ -159,8 +159,8 @@ async def test_ready_and_delayed_jobs_are_changed_in_steps(url: str, queue_name:
 
 
 @pytest.mark.usefixtures("small_steps")
-async def test_jobs_added_meanwhile_are_not_changed(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_jobs_added_meanwhile_are_not_changed(queue: Queue, url: str, queue_name: str) -> None:
+    async with Operator(url) as operator:
         await queue.add_bulk([("a", n) for n in range(50)])
         change = RemoveJobs(queue=queue_name, wanted=JobFilter(state="waiting"))
         done = 0
@@ -174,8 +174,8 @@ async def test_jobs_added_meanwhile_are_not_changed(url: str, queue_name: str) -
 
 
 @pytest.mark.usefixtures("small_steps", "key_leaks")
-async def test_bulk_change_is_stored_cancelled_and_continued(url: str, queue_name: str) -> None:
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_bulk_change_is_stored_cancelled_and_continued(queue: Queue, url: str, queue_name: str) -> None:
+    async with Operator(url) as operator:
         await queue.add_bulk([("a", n) for n in range(100)])
         wanted = JobFilter(state="waiting", data={"n": 1}, tags=("x",), name="b")
         nothing = await create_bulk(operator, RemoveJobs(queue=queue_name, wanted=wanted), "bo", "remove", 0)

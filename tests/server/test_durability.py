@@ -75,15 +75,6 @@ async def test_durable_add_is_on_disk_when_it_returns(server: ServerProcess, que
         assert await job.get_state() == "waiting"
 
 
-async def test_one_wait_serves_the_adds_in_flight(server: ServerProcess, queue_name: str):
-    async with Queue(queue_name, server.url, durable=True) as queue:
-        jobs = await asyncio.gather(*(queue.add("resize", n) for n in range(300)))
-        assert [job.outcome for job in jobs] == ["added"] * 300
-        with server.client() as resp:
-            assert waits_of(resp) <= 10
-        assert (await queue.get_job_counts()).waiting == 300
-
-
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Regard every wait as short; return a function after which a separate confirmation is an error."""

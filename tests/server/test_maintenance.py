@@ -54,13 +54,6 @@ async def test_the_outbox_is_delivered(queue: Queue, url: str):
 
 
 @pytest.mark.slow
-async def test_schedulers_fire(queue: Queue):
-    await queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
-    async with Maintenance([queue]):
-        await reach(lambda: counted(queue, 2))
-
-
-@pytest.mark.slow
 async def test_a_new_scheduler_does_not_wait_for_another(queue: Queue):
     await queue.upsert_job_scheduler("other", every=4_900)
     async with Maintenance([queue]) as maintenance:

@@ -5,7 +5,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from glidemq_py.testing import RespClient
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import QueueKeys, connected, idle_queues, keys_of, lanes, opened, partition_names, wake_channel
 from tests.server.test_partitions import keyed
-from tests.server.worker_support import EventRecorder, StartServer, WorkerFor, until, with_timeout
+from tests.server.worker_support import StartServer, WorkerFor, until, with_timeout
 from tests.wire_library.support import WireQueue, load
 
 NEVER_S = 3_600.0
@@ -59,27 +59,6 @@ async def test_jobs_of_all_queues_run(core_url: str, core_resp: RespClient, name
             async with Queue(name, core_url) as queue:
                 assert await queue.add_and_wait("n", at) == at
     assert ran == [(name, at) for at, name in enumerate(names)]
-
-
-@pytest.mark.usefixtures("without_polling")
-@pytest.mark.parametrize("options", [{"priority": 3}, {"lifo": True}, {"delay": 30}], ids=["priority", "lifo", "delay"])
-async def test_every_kind_of_add_wakes_the_worker(url: str, resp: RespClient, names: list[str], options: Any):
-    async with Worker(names, echo, url), Queue(names[1], url) as queue:
-        await registered(resp, names[1])
-        assert await queue.add_and_wait("n", 1, **options) == 1
-
-
-@pytest.mark.usefixtures("without_polling")
-async def test_resume_wakes_the_worker(url: str, resp: RespClient, names: list[str]):
-    async with Queue(names[0], url) as queue:
-        await queue.pause()
-        async with Worker(names, echo, url):
-            await registered(resp, names[0])
-            job = await queue.add("n", 1)
-            assert await queue.get_job_counts() is not None
-            assert await job.get_state() == "waiting"
-            await queue.resume()
-            assert await job.wait_until_finished(timeout=10_000) == 1
 
 
 async def test_list_is_a_strict_order(url: str, names: list[str]):
@@ -169,35 +148,6 @@ async def test_cancel_job_names_the_queue_of_equal_ids(url: str, names: list[str
             await one.wait_until_finished(timeout=10_000)
 
 
-async def test_cancel_job_of_a_single_queue_accepts_its_name(worker_for: WorkerFor, queue: Queue, queue_name: str):
-    running = asyncio.Event()
-
-    async def handle(_: Job):
-        running.set()
-        await asyncio.Event().wait()
-
-    async with worker_for(handle) as worker:
-        job = await queue.add("n")
-        await with_timeout(running.wait())
-        with pytest.raises(GlideMQValidationError, match="'queue' = 'other'"):
-            worker.cancel_job(job.id, queue="other")
-        assert worker.cancel_job(job.id, queue=queue_name)
-
-
-async def test_listener_gets_the_queue_that_is_drained(url: str, names: list[str]):
-    plain: list[str] = []
-    drained: asyncio.Queue[str] = asyncio.Queue()
-    worker = Worker(names, echo, url)
-    worker.on("drained", lambda: plain.append("drained"))
-    worker.on("drained", drained.put_nowait)
-    async with worker:
-        for name in (names[1], names[0]):
-            async with Queue(name, url) as queue:
-                await queue.add("n")
-                assert await with_timeout(drained.get()) == name
-    assert plain == ["drained"] * 2
-
-
 @pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
 @pytest.mark.parametrize("partitions", [None, 3])
 @pytest.mark.parametrize("count", [1, 2])
@@ -262,68 +212,6 @@ async def test_a_queue_is_not_drained_before_the_wake_up_for_its_last_job(
             assert events == [1, 2, "drained"]
 
 
-async def test_concurrency_is_that_of_all_queues(url: str, names: list[str]):
-    running = most = 0
-
-    async def handle(_: Job):
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.005)
-        running -= 1
-
-    for name in names:
-        async with Queue(name, url) as queue:
-            await queue.add_bulk([("n", None)] * 20)
-    for selection in (names, dict.fromkeys(names, 1)):
-        worker = Worker(selection, handle, url, concurrency=4)
-        await worker.start()
-        await worker.drain()
-    assert most == 4
-
-
-async def test_limits_and_pause_of_one_queue_do_not_hold_others(url: str, names: list[str]):
-    a, b, c = names
-    async with Queue(a, url) as paused, Queue(b, url) as limited, Queue(c, url) as free:
-        await paused.pause()
-        await limited.set_global_concurrency(1)
-        go = asyncio.Event()
-
-        async def handle(job: Job):
-            if job.queue_name == b:
-                await go.wait()
-            return job.data
-
-        async with Worker(names, handle, url, concurrency=3):
-            await paused.add("n")
-            blocked = [await limited.add("n", at) for at in range(2)]
-            assert await free.add_and_wait("n", 5) == 5
-            assert (await limited.get_job_counts()).waiting == 1
-            go.set()
-            assert [await job.wait_until_finished(timeout=10_000) for job in blocked] == [0, 1]
-            assert (await paused.get_job_counts()).waiting + (await paused.get_job_counts()).paused >= 1
-
-
-async def test_lifespan_is_entered_once_and_events_name_the_queue(url: str, names: list[str]):
-    entered: list[str] = []
-
-    @asynccontextmanager
-    async def lifespan(worker: Worker):
-        entered.append(repr(worker))
-        yield 42
-
-    async def handle(job: Job):
-        return job.context
-
-    completed: list[tuple[str, Any]] = []
-    worker = Worker(names, handle, url, lifespan=lifespan)
-    worker.on("completed", lambda job, result: completed.append((job.queue_name, result)))
-    async with worker, Queue(names[2], url) as queue:
-        assert await queue.add_and_wait("n") == 42
-    assert entered == [f"<Worker of queues {', '.join(map(repr, names))}>"]
-    assert completed == [(names[2], 42)]
-
-
 async def test_tasks_of_the_worker_run(url: str, names: list[str]):
     worker = Worker(names, None, url)
 
@@ -348,13 +236,6 @@ async def test_processes_of_a_sandboxed_handler_run_the_jobs_of_all_queues(url: 
         for queue in queues:
             (job,) = await queue.get_jobs("completed")
             assert (await queue.get_job_logs(job.id)).logs == ["ran"]
-
-
-async def test_scheduler_of_an_idle_queue_fires(url: str, names: list[str]):
-    async with Worker(names, echo, url) as worker, Queue(names[2], url) as queue:
-        recorded = EventRecorder(worker)
-        await queue.upsert_job_scheduler("s", every=50, limit=2, template={"name": "n", "data": 1})
-        await recorded.wait("completed", 2)
 
 
 @pytest.mark.parametrize("end", ["generators", "bare"])
@@ -387,46 +268,12 @@ def test_subscription_is_closed_with_its_event_loop(private_server: StartServer,
     asyncio.run(use())
 
 
-async def test_worker_is_listed_by_all_queues(url: str, names: list[str]):
-    async with Worker(names, echo, url) as worker:
-        for name in names:
-            async with Queue(name, url) as queue:
-                assert await asyncio.wait_for(_eventually(partial(_lists, queue, worker)), 100)
-
-
 async def _eventually(check: Callable[[], Awaitable[bool]]) -> bool:
     for _ in range(1_000_000):  # the caller has a time limit
         if await check():
             return True
         await asyncio.sleep(0.01)
     return False
-
-
-@pytest.mark.slow
-async def test_stalled_job_of_an_idle_queue_is_recovered(url: str, names: list[str], monkeypatch: pytest.MonkeyPatch):
-    """A job of a worker that died, in a queue that looks idle to this worker."""
-    monkeypatch.setattr(wake_channel, "ROUND_S", 0.2)
-    started = asyncio.Event()
-
-    async def hang(_: Job):
-        started.set()
-        await asyncio.Event().wait()
-
-    dead = Worker(names[1], hang, url, lock_duration=1_000)
-    await dead.start()
-    async with Queue(names[1], url) as queue:
-        job = await queue.add("n", 5)
-        await started.wait()
-        parts = opened(dead)
-        assert parts is not None
-        await parts.heartbeat.close()  # other workers consider it dead
-        worker = Worker(names, echo, url, lock_duration=1_000, stalled_interval=1_000)
-        stalled: list[tuple[str, str]] = []
-        worker.on("stalled", lambda job_id, queue: stalled.append((job_id, queue)))
-        async with worker:
-            assert await job.wait_until_finished(timeout=30_000) == 5
-        assert stalled == [(job.id, names[1])]
-        await dead.close(force=True)
 
 
 async def test_list_job_that_a_dead_peer_popped_is_recovered_in_an_idle_queue(
@@ -655,23 +502,6 @@ async def test_busy_worker_passes_the_wake_up_on(url: str, resp: RespClient, nam
         assert await long.wait_until_finished(timeout=10_000) == "long"
 
 
-async def test_jobs_without_a_message_are_found(url: str, resp: RespClient, names: list[str]):
-    """A registration that was lost, as that of a message during a reconnect."""
-    async with Worker(names, echo, url), Queue(names[1], url) as queue:
-        await registered(resp, names[1])
-        resp.execute("DEL", f"glide:{{{names[1]}}}:wake-channels")
-        assert await queue.add_and_wait("n", 3) == 3
-
-
-async def test_registration_of_a_dead_process_is_skipped(url: str, resp: RespClient, names: list[str]):
-    key = f"glide:{{{names[0]}}}:wake-channels"
-    async with Worker(names, echo, url), Queue(names[0], url) as queue:
-        await registered(resp, names[0])
-        resp.execute("ZADD", key, 9_999_999_999_999, "glidemq_py:wake:dead:1")
-        assert await queue.add_and_wait("n", 3) == 3
-        assert b"dead" not in str(resp.execute("ZRANGE", key, 0, -1)).encode()
-
-
 async def test_hundred_idle_queues_need_few_clients_and_commands(
     private_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -709,11 +539,6 @@ async def _lists(queue: Queue, worker: Worker) -> bool:
 
 async def _is_listed_as_paused(queue: Queue) -> bool:
     return [each.paused for each in await queue.get_workers()] == [True]
-
-
-async def test_queues_share_a_worker_in_memory(glidemq_memory: Any):
-    async with Worker({"a": 2, "b": 1}, echo, glidemq_memory), Queue("b", glidemq_memory) as queue:
-        assert await queue.add_and_wait("n", 1) == 1
 
 
 async def test_failing_polls_are_logged_once_per_streak(

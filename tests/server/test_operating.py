@@ -19,8 +19,8 @@ from tests.operating import (
 )
 
 
-async def test_pages_neither_skip_nor_repeat_jobs(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_pages_neither_skip_nor_repeat_jobs(queue: Queue, url: str, queue_name: str):
+    async with Operator(url) as operator:
         await queue.add_bulk([("kept", {"n": n}) for n in range(50)])
         await queue.add_bulk([("late", {}, {"delay": 3_600_000}) for _ in range(20)])
         seen: list[str] = []
@@ -38,15 +38,15 @@ async def test_pages_neither_skip_nor_repeat_jobs(url: str, queue_name: str):
         assert {str(number) for number in range(1, 71)} <= set(seen)
 
 
-async def test_a_queue_of_jobs_with_chosen_ids_exists(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_a_queue_of_jobs_with_chosen_ids_exists(queue: Queue, url: str, queue_name: str):
+    async with Operator(url) as operator:
         assert not await operator.queue_exists(queue_name)
         await queue.add("order", {}, job_id="order-1")
         assert await operator.queue_exists(queue_name)
 
 
-async def test_a_filter_finds_rare_jobs_in_bounded_pages(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_a_filter_finds_rare_jobs_in_bounded_pages(queue: Queue, url: str, queue_name: str):
+    async with Operator(url) as operator:
         await queue.add_bulk([("common", {}) for _ in range(5_500)])
         rare = await queue.add("rare", {"tenant": "acme"})
         wanted = JobFilter(state="waiting", name="rare", data={"tenant": "acme"})

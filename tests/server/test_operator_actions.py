@@ -18,7 +18,6 @@ from glidemq_py import (
     SuspendError,
     Worker,
 )
-from glidemq_py import sync as blocking
 from tests.server.worker_support import EventRecorder, Gate, Raw
 
 HOUR = timedelta(hours=1)
@@ -135,17 +134,6 @@ async def test_invalid_states_are_rejected(queue: Queue, states: Any):
         with pytest.raises(GlideMQValidationError, match="states"):
             await action(states=states)
     assert await job.is_waiting()
-
-
-async def test_blocking_twins_take_states(url: str, queue_name: str):
-    with blocking.Queue(queue_name, url) as queue:
-        job = queue.add("a", delay=HOUR)
-        with pytest.raises(JobStateError, match="delayed"):
-            queue.remove(job.id, states="waiting")
-        with pytest.raises(JobStateError, match="delayed"):
-            queue.discard(job.id)
-        assert queue.promote_jobs(name="a") == 1
-        assert job.remove(states="waiting") is True
 
 
 # -- discard -----------------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ LOCK_MS = 1_000
 """Lock duration of the workers: they send three heartbeats in this time, which report the layout."""
 
 
+@pytest.fixture
+def partitions() -> int:
+    return PARTITIONS
+
+
 def key_of(partition: int, count: int = PARTITIONS) -> str:
     """Return a key whose jobs are in this partition."""
     return next(key for n in range(1_000) if partition_of_key(key := f"k{n}", count) == partition)
@@ -305,19 +310,18 @@ ADDS = [_add, _add_bulk, _add_without_order, _add_to_batch]
 @pytest.mark.parametrize("add", ADDS)
 @pytest.mark.parametrize("part", range(PARTITIONS))
 async def test_a_layout_that_a_failover_has_lost_is_written_again(
-    url: str, resp: RespClient, queue_name: str, add: Any, part: int, caplog: pytest.LogCaptureFixture
+    queue: Queue, url: str, resp: RespClient, queue_name: str, add: Any, part: int, caplog: pytest.LogCaptureFixture
 ):
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        await queue.connect()
-        name = parts_of(queue)[part].name
-        resp.execute("DEL", meta(name))
-        keys = [key_of(at) for at in range(PARTITIONS)]
-        ids = [await add(queue, url, key) for key in keys]
-        assert [split_partition_id(job_id)[0] for job_id in ids] == list(range(PARTITIONS))
-        assert "had lost" in caplog.text
-        async with Queue(queue_name, url) as other:
-            assert await other.count() == PARTITIONS
-            assert (await other.get_partitions()).count == PARTITIONS
+    await queue.connect()
+    name = parts_of(queue)[part].name
+    resp.execute("DEL", meta(name))
+    keys = [key_of(at) for at in range(PARTITIONS)]
+    ids = [await add(queue, url, key) for key in keys]
+    assert [split_partition_id(job_id)[0] for job_id in ids] == list(range(PARTITIONS))
+    assert "had lost" in caplog.text
+    async with Queue(queue_name, url) as other:
+        assert await other.count() == PARTITIONS
+        assert (await other.get_partitions()).count == PARTITIONS
 
 
 async def test_a_client_that_opens_it_with_its_number_loses_no_job(
@@ -335,21 +339,22 @@ async def test_a_client_that_opens_it_with_its_number_loses_no_job(
         assert (await again.get_job_counts()).completed == PARTITIONS - 1
 
 
-async def test_a_layout_comes_back_while_another_client_creates_it_again(url: str, resp: RespClient, queue_name: str):
+async def test_a_layout_comes_back_while_another_client_creates_it_again(
+    queue: Queue, url: str, resp: RespClient, queue_name: str
+):
     """A partition has the number of the creation, which did not end, and the others that of the layout."""
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        await queue.connect()
-        resp.execute("HINCRBY", meta(parts_of(queue)[1].name), "layoutNumber", 7)
-        for _ in range(2):
-            ids = [await _add(queue, url, key_of(at)) for at in range(PARTITIONS)]
-            assert [split_partition_id(job_id)[0] for job_id in ids] == list(range(PARTITIONS))
-        async with Queue(queue_name, url) as other:
-            assert await other.count() == 2 * PARTITIONS
+    await queue.connect()
+    resp.execute("HINCRBY", meta(parts_of(queue)[1].name), "layoutNumber", 7)
+    for _ in range(2):
+        ids = [await _add(queue, url, key_of(at)) for at in range(PARTITIONS)]
+        assert [split_partition_id(job_id)[0] for job_id in ids] == list(range(PARTITIONS))
+    async with Queue(queue_name, url) as other:
+        assert await other.count() == 2 * PARTITIONS
 
 
 @pytest.mark.parametrize("part", range(PARTITIONS))
-async def test_a_flow_writes_a_lost_layout_again(url: str, resp: RespClient, queue_name: str, part: int):
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue, FlowProducer(url) as producer:
+async def test_a_flow_writes_a_lost_layout_again(queue: Queue, url: str, resp: RespClient, queue_name: str, part: int):
+    async with FlowProducer(url) as producer:
         children = [FlowJob("n", queue_name, options={"ordering": {"key": key_of(at)}}) for at in range(PARTITIONS)]
         await producer.add(FlowJob("parent", queue_name, children=children))
         resp.execute("DEL", meta(parts_of(queue)[part].name))
@@ -392,8 +397,8 @@ async def test_a_producer_that_slept_through_an_obliterate_and_a_creation(
     assert [key for key in resp.keys(f"glide:{{{queue_name}*") if not key.endswith(":deleted-layout")] == []
 
 
-async def test_late_calls_with_a_deleted_layout(url: str, queue_name: str, resp: RespClient):
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue, Queue(queue_name, url) as other:
+async def test_late_calls_with_a_deleted_layout(queue: Queue, url: str, queue_name: str, resp: RespClient):
+    async with Queue(queue_name, url) as other:
         assert await other.count() == 0
         known, layout = parts_of(other), layout_of(other)
         await queue.obliterate()
@@ -414,24 +419,23 @@ async def test_late_calls_with_a_deleted_layout(url: str, queue_name: str, resp:
         assert all(0 < int(resp.execute("PTTL", key)) <= 86_400_000 for key in left)
 
 
-async def test_late_calls_of_a_creation_do_not_replace_a_later_one(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        await queue.connect()
-        before, first = Layout(1, partition_names(queue_name, 4)), parts_of(queue)[0]
-        assert (await call(first, create_partitions(keys_of(queue).meta, before, []))).startswith(b"{")
-        assert await call(first, restore_layout(keys_of(queue).meta, before)) == 0
-        for part in parts_of(queue)[1:]:
-            with pytest.raises(LayoutChangedError):
-                await call(part, store_layout(keys_of(part).meta, before, []))
-        for at in range(PARTITIONS):
-            await queue.add("n", ordering={"key": key_of(at)})
+async def test_late_calls_of_a_creation_do_not_replace_a_later_one(queue: Queue, queue_name: str):
+    await queue.connect()
+    before, first = Layout(1, partition_names(queue_name, 4)), parts_of(queue)[0]
+    assert (await call(first, create_partitions(keys_of(queue).meta, before, []))).startswith(b"{")
+    assert await call(first, restore_layout(keys_of(queue).meta, before)) == 0
+    for part in parts_of(queue)[1:]:
+        with pytest.raises(LayoutChangedError):
+            await call(part, store_layout(keys_of(part).meta, before, []))
+    for at in range(PARTITIONS):
+        await queue.add("n", ordering={"key": key_of(at)})
 
 
 async def test_an_obliterate_that_was_interrupted(
-    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, resp: RespClient
+    queue: Queue, url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, resp: RespClient
 ):
     """Partitions that are deleted take no jobs until it is called again; the others do."""
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue, Queue(queue_name, url) as other:
+    async with Queue(queue_name, url) as other:
         for at in range(PARTITIONS):
             await other.add("n", ordering={"key": key_of(at)})
         await queue.connect()
@@ -457,9 +461,11 @@ async def test_an_obliterate_that_was_interrupted(
         assert await queue.count() == 1
 
 
-async def test_producers_continue_while_a_queue_is_obliterated(url: str, queue_name: str, resp: RespClient):
+async def test_producers_continue_while_a_queue_is_obliterated(
+    queue: Queue, url: str, queue_name: str, resp: RespClient
+):
     """Whatever they add afterwards is in a queue without partitions."""
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue, Queue(queue_name, url) as producer:
+    async with Queue(queue_name, url) as producer:
         await queue.add_bulk([("n", at) for at in range(2_000)])
         ended = asyncio.Event()
 
@@ -559,14 +565,13 @@ def test_a_blocking_client(url: str, queue_name: str):
                 assert part.get_global_limits().concurrency == 2
 
 
-async def test_a_limit_below_the_number_of_partitions_is_rejected(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        with pytest.raises(GlideMQError, match=r"concurrency.* = 2: must be at least the number of partitions, 3"):
-            await queue.set_global_concurrency(2)
-        await queue.set_global_concurrency(3, ttl=60_000)
-        assert (await queue.get_global_limits()).concurrency == 3
-        await queue.set_global_concurrency(0)
-        assert (await queue.get_global_limits()).concurrency is None
+async def test_a_limit_below_the_number_of_partitions_is_rejected(queue: Queue):
+    with pytest.raises(GlideMQError, match=r"concurrency.* = 2: must be at least the number of partitions, 3"):
+        await queue.set_global_concurrency(2)
+    await queue.set_global_concurrency(3, ttl=60_000)
+    assert (await queue.get_global_limits()).concurrency == 3
+    await queue.set_global_concurrency(0)
+    assert (await queue.get_global_limits()).concurrency is None
 
 
 # -- workers and readers that started before ---------------------------------------------------------------------------

@@ -12,8 +12,6 @@ import pytest
 
 from glidemq_py import (
     BackupError,
-    BackupInfo,
-    BackupSchedule,
     FlowJob,
     FlowProducer,
     GlideMQConnectionError,
@@ -24,8 +22,6 @@ from glidemq_py import (
     QueuePartitionsError,
     Worker,
 )
-from glidemq_py import backup as command
-from glidemq_py.testing import RespClient
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.contract.test_backup import KEYS, check_that_all_run, contents, fill, work
 from tests.inside import Call
@@ -135,35 +131,6 @@ async def test_damaged_parts_and_formats_are_rejected(core_url: str, queue_name:
         (folder / info.parts[1].name).write_bytes(b"x")
         with pytest.raises(BackupError, match="partition-001-part-00001"):
             await queue.verify_backup(tmp_path)
-
-
-async def test_schedules_and_retention(core_url: str, queue_name: str, tmp_path: Path, core_resp: RespClient):
-    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
-        await queue.add("n")
-        kept: list[BackupInfo] = [await queue.backup(tmp_path, keep=2) for _ in range(3)]
-        assert [each.id for each in await queue.get_backups(tmp_path)] == [each.id for each in kept[1:]]
-        other = tmp_path / "scheduled"
-        async with BackupSchedule([queue], other, every=60_000):
-            for _ in range(200):
-                if await queue.get_backups(other):
-                    break
-                await asyncio.sleep(0.05)
-        assert [each.jobs for each in await queue.get_backups(other)] == [1]
-
-
-async def test_the_command(core_url: str, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    async def run(*arguments: str) -> str:
-        code = await asyncio.to_thread(command.main, [*arguments, "--url", core_url])
-        found = capsys.readouterr()
-        assert code == 0, found
-        return found.out
-
-    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
-        await queue.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
-        assert f" UTC: {PARTITIONS} jobs, " in await run("create", str(tmp_path), queue_name)
-        assert "intact" in await run("verify", str(tmp_path), queue_name)
-        copy = f"{queue_name}-copy"
-        assert f"restored {PARTITIONS} jobs" in await run("restore", str(tmp_path), copy, "--source", queue_name)
 
 
 async def test_a_client_that_knows_no_partitions(core_url: str, queue_name: str, tmp_path: Path):

@@ -1,8 +1,5 @@
 """Features of a partitioned queue: schedulers, limits, leases, dead letters, metrics, checks and remote control."""
 
-import threading
-from collections.abc import Iterator
-
 import pytest
 
 from glidemq_py import (
@@ -10,22 +7,23 @@ from glidemq_py import (
     Queue,
     QueueEvent,
     QueueEvents,
-    sync,
 )
-from glidemq_py.testing import ServerProcess
 from tests.operating import Operator
-from tests.server.lossy_proxy import LossyProxy
 from tests.server.test_partitions import id_in
 from tests.server.worker_support import with_timeout
 
 # -- schedulers -----------------------------------------------------------------------------------------------
 
 
-async def test_templates_of_schedulers_choose_no_partition(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue:
-        with pytest.raises(GlideMQValidationError) as raised:
-            await queue.upsert_job_scheduler("s", every=1_000, template={"options": {"fair_key": "a"}})
-        assert raised.value.option == "template.fair_key"
+@pytest.fixture
+def partitions() -> int:
+    return 3
+
+
+async def test_templates_of_schedulers_choose_no_partition(queue: Queue):
+    with pytest.raises(GlideMQValidationError) as raised:
+        await queue.upsert_job_scheduler("s", every=1_000, template={"options": {"fair_key": "a"}})
+    assert raised.value.option == "template.fair_key"
 
 
 # -- limits ---------------------------------------------------------------------------------------------------
@@ -63,71 +61,19 @@ async def _first(events: QueueEvents, count: int) -> list[QueueEvent]:
     return found
 
 
-async def test_events_continue_after_those_that_were_returned(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue:
-        events = QueueEvents(queue_name, url)
-        assert events.last_event_id is None
-        await events.wait_until_ready()
-        start = events.last_event_id
-        assert start is not None
-        jobs = await queue.add_bulk([("n", at, {"job_id": id_in(at % 3, 3) + str(at)}) for at in range(12)])
-        found = await with_timeout(_first(events, 5))
-        assert events.last_event_id not in (None, start)
-        rest = await with_timeout(_first(QueueEvents(queue_name, url, last_event_id=events.last_event_id), 7))
-        assert sorted(event.job_id for event in (*found, *rest)) == sorted(job.id for job in jobs)
-        for after in (start, "0"):
-            again = await with_timeout(_first(QueueEvents(queue_name, url, last_event_id=after), 12))
-            assert {event.id for event in again} == {event.id for event in (*found, *rest)}
-        with pytest.raises(GlideMQValidationError, match=r"'2\|\|.*use `QueueEvents.last_event_id` instead"):
-            QueueEvents(queue_name, url, last_event_id=next(each.id for each in again if each.id.startswith("2||")))
-
-
-def test_blocking_code_ends_an_iteration_in_another_thread(url: str, queue_name: str):
-    with sync.Queue(queue_name, url, partitions=2) as queue:
-        events = sync.QueueEvents(queue_name, url)
-        seen: list[str] = []
-        first, ended = threading.Event(), threading.Event()
-
-        def listen(event: QueueEvent):
-            seen.append(event.event)
-            first.set()
-
-        with sync.QueueEvents(queue_name, url) as listening:
-            listening.on("paused", listen)
-            queue.pause()
-            assert first.wait(100)
-        events.wait_until_ready()
-
-        def iterate():
-            assert not list(events)
-            ended.set()
-
-        thread = threading.Thread(target=iterate)
-        thread.start()
-        assert not ended.wait(0.1)
-        events.close()
-        assert ended.wait(100)
-        thread.join(100)
-        assert set(seen) == {"paused"}
-
-
-def test_blocking_code_continues_after_a_lost_connection(queue_name: str, server: ServerProcess):
-    with LossyProxy(server.url) as proxy, sync.Queue(queue_name, server.url, partitions=2) as queue:
-        events = sync.QueueEvents(queue_name, proxy.url)
-        found: list[str] = []
-        for number, event in enumerate(_with_first(events, queue)):
-            found.append(event.job_id)
-            if number == 1:
-                proxy.cut()
-                for at in (0, 1):
-                    queue.add("n", job_id=id_in(at, 2) + "again")
-            if number == 3:
-                break
-        assert sorted(found) == sorted(job.id for job in queue.iter_jobs("waiting"))
-
-
-def _with_first(events: sync.QueueEvents, queue: sync.Queue) -> Iterator[QueueEvent]:
-    events.wait_until_ready()
-    for at in (0, 1):
-        queue.add("n", job_id=id_in(at, 2))
-    yield from events
+async def test_events_continue_after_those_that_were_returned(queue: Queue, url: str, queue_name: str):
+    events = QueueEvents(queue_name, url)
+    assert events.last_event_id is None
+    await events.wait_until_ready()
+    start = events.last_event_id
+    assert start is not None
+    jobs = await queue.add_bulk([("n", at, {"job_id": id_in(at % 3, 3) + str(at)}) for at in range(12)])
+    found = await with_timeout(_first(events, 5))
+    assert events.last_event_id not in (None, start)
+    rest = await with_timeout(_first(QueueEvents(queue_name, url, last_event_id=events.last_event_id), 7))
+    assert sorted(event.job_id for event in (*found, *rest)) == sorted(job.id for job in jobs)
+    for after in (start, "0"):
+        again = await with_timeout(_first(QueueEvents(queue_name, url, last_event_id=after), 12))
+        assert {event.id for event in again} == {event.id for event in (*found, *rest)}
+    with pytest.raises(GlideMQValidationError, match=r"'2\|\|.*use `QueueEvents.last_event_id` instead"):
+        QueueEvents(queue_name, url, last_event_id=next(each.id for each in again if each.id.startswith("2||")))

@@ -25,6 +25,16 @@ pytestmark = pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect
 PARTITIONS = 3
 
 
+@pytest.fixture
+def url(core_url: str) -> str:
+    return core_url
+
+
+@pytest.fixture
+def partitions() -> int:
+    return PARTITIONS
+
+
 async def collect(job: Job):
     """Return the data of a leaf, and of other jobs the results of their children."""
     if job.data == "fail":
@@ -42,8 +52,8 @@ def tree(queue: str, *options: Any) -> FlowJob:
     return FlowJob("root", queue, children=children)
 
 
-async def test_a_small_flow_is_added_by_one_call(core_url: str, queue_name: str):
-    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue, FlowProducer(core_url) as flows:
+async def test_a_small_flow_is_added_by_one_call(queue: Queue, url: str, queue_name: str):
+    async with FlowProducer(url) as flows:
         nodes = [await flows.add(tree(queue_name, {}, {}, {})) for _ in range(PARTITIONS)]
         assert [len(partitions_of(node)) for node in nodes] == [1] * PARTITIONS
         assert len(sum((partitions_of(node) for node in nodes), Counter())) == PARTITIONS
@@ -53,11 +63,10 @@ async def test_a_small_flow_is_added_by_one_call(core_url: str, queue_name: str)
         assert (await queue.get_job_counts()).waiting_children == PARTITIONS + 1
 
 
-async def test_a_large_flow_is_spread(core_url: str, queue_name: str):
+async def test_a_large_flow_is_spread(queue: Queue, url: str, queue_name: str):
     async with (
-        Queue(queue_name, core_url, partitions=PARTITIONS) as queue,
-        FlowProducer(core_url) as flows,
-        Worker(queue_name, collect, core_url, concurrency=20),
+        FlowProducer(url) as flows,
+        Worker(queue_name, collect, url, concurrency=20),
     ):
         node = await flows.add(tree(queue_name, *[{}] * 700))
         assert len(partitions_of(node)) == PARTITIONS
@@ -66,8 +75,8 @@ async def test_a_large_flow_is_spread(core_url: str, queue_name: str):
         assert (await queue.get_job_counts()).completed == 701
 
 
-async def test_invalid_jobs_of_a_flow_are_rejected(core_url: str, queue_name: str):
-    async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue, FlowProducer(core_url) as flows:
+async def test_invalid_jobs_of_a_flow_are_rejected(queue: Queue, url: str, queue_name: str):
+    async with FlowProducer(url) as flows:
         taken = await queue.add("n", job_id=id_in(1, PARTITIONS))
         for others in ([], [{"job_id": id_in(2, PARTITIONS)}]):
             with pytest.raises(DuplicateJobError) as raised:

@@ -15,12 +15,16 @@ from glidemq_py import (
     NewJob,
     Queue,
     QueuePartitionsError,
-    RateLimitError,
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import opened, partition_names, partition_of, partition_of_key, parts_of
-from tests.server.worker_support import EventRecorder, StartServer, WorkerFor, until, with_timeout
+from tests.inside import partition_names, partition_of, partition_of_key, parts_of
+from tests.server.worker_support import StartServer, WorkerFor, until, with_timeout
+
+
+@pytest.fixture
+def partitions() -> int:
+    return 3
 
 
 def keyed(partition: int, partitions: int, prefix: str = "k") -> str:
@@ -40,15 +44,6 @@ def id_in(partition: int, partitions: int) -> str:
 
 
 # -- the layout -----------------------------------------------------------------------------------------------
-
-
-async def test_the_layout_is_stored_once_and_found_by_others(url: str, resp: RespClient, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue, Queue(queue_name, url) as other:
-        await queue.add_bulk([("n", None, {"ordering": {"key": keyed(at, 3)}}) for at in range(3)])
-        assert await other.count() == 3
-        assert list(await other.get_features()) == ["partitions"]
-    for name in partition_names(queue_name, 3):
-        assert resp.execute("XLEN", f"glide:{{{name}}}:stream") == 1
 
 
 async def test_an_empty_queue_keeps_its_settings(url: str, resp: RespClient, queue_name: str):
@@ -115,86 +110,81 @@ async def test_a_damaged_layout_is_reported(url: str, resp: RespClient, queue_na
 # -- routing and ids ------------------------------------------------------------------------------------------
 
 
-async def test_each_kind_of_key_chooses_the_partition(url: str, queue_name: str):
+async def test_each_kind_of_key_chooses_the_partition(queue: Queue, queue_name: str):
     key = keyed(2, 3)
-    async with Queue(queue_name, url, partitions=3) as queue:
-        jobs = [
-            await queue.add("n", ordering={"key": key}),
-            await queue.add("n", fair_key=key),
-            await queue.add("n", deduplication={"id": key}),
-            await queue.add("n", job_id=id_in(2, 3)),
-            await queue.add("n", ordering={"key": key}, deduplication={"id": key}),
-        ]
-        assert {job.id.partition("||")[0] for job in jobs} == {"2"}
-        assert {job.queue_name for job in jobs} == {queue_name}
-        spread = {partition_of((await queue.add("n")).id) for _ in range(3)}
-        assert len(spread) == 3
+    jobs = [
+        await queue.add("n", ordering={"key": key}),
+        await queue.add("n", fair_key=key),
+        await queue.add("n", deduplication={"id": key}),
+        await queue.add("n", job_id=id_in(2, 3)),
+        await queue.add("n", ordering={"key": key}, deduplication={"id": key}),
+    ]
+    assert {job.id.partition("||")[0] for job in jobs} == {"2"}
+    assert {job.queue_name for job in jobs} == {queue_name}
+    spread = {partition_of((await queue.add("n")).id) for _ in range(3)}
+    assert len(spread) == 3
 
 
-async def test_options_that_choose_different_partitions_are_rejected(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue:
-        with pytest.raises(GlideMQValidationError) as raised:
-            await queue.add("n", ordering={"key": "a"}, job_id="b")
-        assert raised.value.option == "job_id"
-        with pytest.raises(GlideMQValidationError) as numeric:
-            await queue.add_bulk([("n", 1), ("n", 1, {"job_id": "17"})])
-        assert numeric.value.option == "jobs[1].job_id"
-        with pytest.raises(GlideMQValidationError) as invalid:
-            await queue.add_bulk([("n", 1), ("n", object())])
-        assert invalid.value.option == "jobs[1].data"
-        assert await queue.count() == 0
+async def test_options_that_choose_different_partitions_are_rejected(queue: Queue):
+    with pytest.raises(GlideMQValidationError) as raised:
+        await queue.add("n", ordering={"key": "a"}, job_id="b")
+    assert raised.value.option == "job_id"
+    with pytest.raises(GlideMQValidationError) as numeric:
+        await queue.add_bulk([("n", 1), ("n", 1, {"job_id": "17"})])
+    assert numeric.value.option == "jobs[1].job_id"
+    with pytest.raises(GlideMQValidationError) as invalid:
+        await queue.add_bulk([("n", 1), ("n", object())])
+    assert invalid.value.option == "jobs[1].data"
+    assert await queue.count() == 0
 
 
-async def test_a_custom_id_is_found_with_and_without_its_partition(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue:
-        wanted = id_in(2, 3)
-        job = await queue.add("n", 1, job_id=wanted)
-        again = await queue.add("n", 2, job_id=wanted)
-        assert (job.id, again.id, str(again.outcome)) == (f"2||{wanted}", f"2||{wanted}", "duplicate")
-        for given in (wanted, job.id):
-            found = await queue.get_job(given)
-            assert found is not None
-            assert (found.id, found.data) == (job.id, 1)
-        async with Queue(f"{queue_name}-plain", url) as plain:
-            assert await plain.get_job(job.id) is None
-        for missing in ("1||17", "17", "order-0", "9||17", "x||y||z"):
-            assert await queue.get_job(missing) is None
-            with pytest.raises(JobNotFoundError) as raised:
-                await queue.promote(missing)
-            assert raised.value.job_id == missing
+async def test_a_custom_id_is_found_with_and_without_its_partition(queue: Queue, url: str, queue_name: str):
+    wanted = id_in(2, 3)
+    job = await queue.add("n", 1, job_id=wanted)
+    again = await queue.add("n", 2, job_id=wanted)
+    assert (job.id, again.id, str(again.outcome)) == (f"2||{wanted}", f"2||{wanted}", "duplicate")
+    for given in (wanted, job.id):
+        found = await queue.get_job(given)
+        assert found is not None
+        assert (found.id, found.data) == (job.id, 1)
+    async with Queue(f"{queue_name}-plain", url) as plain:
+        assert await plain.get_job(job.id) is None
+    for missing in ("1||17", "17", "order-0", "9||17", "x||y||z"):
+        assert await queue.get_job(missing) is None
+        with pytest.raises(JobNotFoundError) as raised:
+            await queue.promote(missing)
+        assert raised.value.job_id == missing
 
 
 async def test_jobs_that_other_clients_added_to_partition_0_are_found_and_run(
-    worker_for: WorkerFor, url: str, resp: RespClient, queue_name: str
+    queue: Queue, worker_for: WorkerFor, resp: RespClient
 ):
     own = id_in(2, 3)
-    async with Queue(queue_name, url, partitions=3) as queue:
-        # What a client without partitions does: it adds to the plain queue.
-        await parts_of(queue)[0].add("n", "peer", job_id=own)
-        found = await queue.get_job(own)
-        assert found is not None
-        assert (found.id, found.data) == (own, "peer")
-        seen: list[str] = []
-        async with worker_for(lambda job: seen.append(job.id)):
-            await found.wait_until_finished()
-        assert seen == [own]
-        assert await queue.remove(own)
+    # What a client without partitions does: it adds to the plain queue.
+    await parts_of(queue)[0].add("n", "peer", job_id=own)
+    found = await queue.get_job(own)
+    assert found is not None
+    assert (found.id, found.data) == (own, "peer")
+    seen: list[str] = []
+    async with worker_for(lambda job: seen.append(job.id)):
+        await found.wait_until_finished()
+    assert seen == [own]
+    assert await queue.remove(own)
 
 
 # -- reading and changing -------------------------------------------------------------------------------------
 
 
-async def test_first_arguments_may_have_names(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue:
-        job = await queue.add("n", job_id=id_in(2, 3))
-        assert await queue.get_job(exclude_data=True, job_id=job.id) is not None
-        key = keyed(2, 3)
-        await queue.set_group_limits(concurrency=2, key=key)
-        await queue.add("n", ordering={"key": key})
-        group = await queue.get_group(key=key)
-        assert group is not None
-        assert group.limits.concurrency == 2
-        assert await queue.remove_deduplication(deduplication_id="x") is False
+async def test_first_arguments_may_have_names(queue: Queue):
+    job = await queue.add("n", job_id=id_in(2, 3))
+    assert await queue.get_job(exclude_data=True, job_id=job.id) is not None
+    key = keyed(2, 3)
+    await queue.set_group_limits(concurrency=2, key=key)
+    await queue.add("n", ordering={"key": key})
+    group = await queue.get_group(key=key)
+    assert group is not None
+    assert group.limits.concurrency == 2
+    assert await queue.remove_deduplication(deduplication_id="x") is False
 
 
 async def test_concurrent_adds_are_spread_in_batches(url: str, queue_name: str):
@@ -215,17 +205,16 @@ async def test_obliterate_by_a_client_that_does_not_know_the_partitions(url: str
     assert_deleted(resp, queue_name)
 
 
-async def test_objects_of_an_obliterated_queue_stay_usable(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=3) as queue:
-        job = await queue.add("n")
-        part = parts_of(queue)[0]
-        await queue.obliterate()
-        assert await job.get_state() is None
-        assert await part.get_job(job.id) is None
-        again = await queue.add("n")
-        assert await again.get_state() == "waiting"
-        assert (await queue.get_job_counts()).waiting == 1
-        assert parts_of(queue)[0] is not part
+async def test_objects_of_an_obliterated_queue_stay_usable(queue: Queue):
+    job = await queue.add("n")
+    part = parts_of(queue)[0]
+    await queue.obliterate()
+    assert await job.get_state() is None
+    assert await part.get_job(job.id) is None
+    again = await queue.add("n")
+    assert await again.get_state() == "waiting"
+    assert (await queue.get_job_counts()).waiting == 1
+    assert parts_of(queue)[0] is not part
 
 
 async def test_usage_is_summed_over_partitions(core_url: str, queue_name: str):
@@ -341,68 +330,6 @@ async def test_a_worker_of_several_queues_divides_the_weight(url: str, queue_nam
         assert sorted(seen) == sorted([names[0]] * 3 + [names[1]] * 3)
         with pytest.raises(GlideMQValidationError, match="strict order"):
             await Worker(names, handle, url).start()
-
-
-async def test_tokens_of_a_worker_are_counted_over_all_partitions(worker_for: WorkerFor, url: str, queue_name: str):
-    begun: list[Job] = []
-
-    async def handle(job: Job):
-        begun.append(job)
-        await job.report_tokens(10)
-
-    limiter: Any = {"max_tokens": 50, "duration": 3_600_000, "scope": "worker"}
-    async with Queue(queue_name, url, partitions=4) as queue:
-        await queue.add_bulk([("n", None, {"fair_key": keyed(at % 4, 4, f"{at}-")}) for at in range(40)])
-        async with worker_for(handle, token_limiter=limiter) as worker:
-            await with_timeout(until(lambda: len(begun) == 5))
-            await with_timeout(until(lambda: not worker.active_count))
-            assert all(lane.fetching.engine.throttle.holding for lane in opened(worker).lanes)
-            await queue.add_bulk([("n", None, {"fair_key": keyed(at, 4)}) for at in range(4)])
-            assert (await queue.get_job_counts()).completed == 5
-        assert len(begun) == 5
-
-
-@pytest.mark.slow
-async def test_a_rate_limit_error_pauses_all_partitions(worker_for: WorkerFor, url: str, queue_name: str):
-    begun: list[str] = []
-    limited = asyncio.Event()
-
-    async def handle(job: Job):
-        begun.append(job.name)
-        if job.name == "limited" and not limited.is_set():
-            limited.set()
-            raise RateLimitError(1_500)
-
-    async with (
-        Queue(queue_name, url, partitions=3) as queue,
-        worker_for(handle, concurrency=10) as worker,
-    ):
-        recorded = EventRecorder(worker)
-        await queue.add("limited", job_id=id_in(1, 3))
-        await with_timeout(limited.wait())
-        await recorded.wait("delayed")
-        jobs = await queue.add_bulk([("n", None, {"fair_key": keyed(at, 3)}) for at in range(3)])
-        assert [lane.fetching.engine.throttle.holding for lane in opened(worker).lanes] == [True] * 3
-        assert begun == ["limited"]
-        for job in jobs:
-            await job.wait_until_finished()
-        assert opened(worker).lanes[0].fetching.paused_ms == 0
-
-
-async def test_a_sandbox_runs_jobs_of_all_partitions(worker_for: WorkerFor, url: str, queue_name: str):
-    handler = "tests.server.sandboxed_handlers:plain"
-    async with (
-        worker_for(handler, lock_duration=1_000) as worker,
-        Queue(queue_name, url, partitions=3) as queue,
-    ):
-        await with_timeout(until(lambda: len(getattr(opened(worker), "lanes", ())) == 3))
-        jobs = [await queue.add("log", 1) for _ in range(6)]
-        assert {partition_of(job.id) for job in jobs} == {0, 1, 2}
-        for job in jobs:
-            assert (await job.wait_until_finished())[1] == "active"
-            assert await job.logs() == ["one"]
-        echoed = [await (await queue.add("echo", 2)).wait_until_finished() for _ in range(3)]
-        assert {partition_of(each["id"]) for each in echoed} == {0, 1, 2}
 
 
 async def test_options_of_one_queue_are_rejected(worker_for: WorkerFor, url: str, queue_name: str):

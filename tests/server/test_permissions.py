@@ -23,8 +23,7 @@ from glidemq_py import (
     library,
 )
 from glidemq_py.testing import RespClient, RespError, ServerProcess
-from tests.inside import assemble, connected, wake_channel
-from tests.inside import libraries as library_sweep
+from tests.inside import assemble, wake_channel
 from tests.server.command import arguments_of_check, check_health
 from tests.server.worker_support import StartServer
 
@@ -60,17 +59,6 @@ def refused(client: RespClient) -> set[str]:
 
 
 async def nothing(_: Job): ...
-
-
-async def test_an_application_that_may_load_the_library_does(place: ServerProcess):
-    """And deletes those that no process uses any more."""
-    with place.client() as client:
-        allow(client, "app", RULES["app"] + LOADING)
-        async with Queue("q", as_user(place.url, "app")) as queue:
-            assert (await queue.add("a")).id == "1"
-            transport: Any = await (await connected(queue)).transport.connected()  # type: ignore[attr-defined]
-            await library_sweep.UnusedLibrariesTask(transport.transport).sweep()
-        assert refused(client) == set()
 
 
 @pytest.mark.parametrize(

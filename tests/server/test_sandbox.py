@@ -472,13 +472,12 @@ async def test_stopped_fork_server_is_replaced(
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-async def test_process_that_does_not_read_is_killed(
-    worker_for: WorkerFor, url: str, queue_name: str, tmp_path: Path, method: Any
-):
+async def test_process_that_does_not_read_is_killed(queue: Queue, worker_for: WorkerFor, tmp_path: Path, method: Any):
     options = SandboxOptions(start_method=method, kill_after=100)
     async with (
-        asyncio.timeout(300), Queue(queue_name, url) as queue, worker_for(PLAIN, sandbox=options),
-    ):  # fmt: skip
+        asyncio.timeout(300),
+        worker_for(PLAIN, sandbox=options),
+    ):
         job = await queue.add("hang", str(tmp_path / "pids"), timeout=3_000)
         await until(lambda: pids_in(tmp_path / "pids"))
         os.kill(pids_in(tmp_path / "pids")[0], signal.SIGSTOP)
@@ -489,9 +488,12 @@ async def test_process_that_does_not_read_is_killed(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
 async def test_crash_is_noticed_while_another_process_holds_the_socket(
-    worker_for: WorkerFor, url: str, queue_name: str, tmp_path: Path
+    queue: Queue, worker_for: WorkerFor, tmp_path: Path
 ):
-    async with asyncio.timeout(300), Queue(queue_name, url) as queue, worker_for(PLAIN):
+    async with (
+        asyncio.timeout(300),
+        worker_for(PLAIN),
+    ):
         dead = await queue.add("die_behind_a_daemon", str(tmp_path / "pids"))
         try:
             assert await failure(dead) == ("SandboxCrashError", "the sandbox process ended with exit code 9")
@@ -500,13 +502,13 @@ async def test_crash_is_noticed_while_another_process_holds_the_socket(
                 os.kill(pid, signal.SIGKILL)
 
 
-async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(worker_for: WorkerFor, url: str, queue_name: str):
+async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(queue: Queue, worker_for: WorkerFor):
     """A fork server's replies must go to the requests that they answer."""
     options = SandboxOptions(start_method="forkserver", max_workers=4)
     async with (
-        asyncio.timeout(300), Queue(queue_name, url) as queue,
+        asyncio.timeout(300),
         worker_for(PLAIN, sandbox=options) as worker,
-    ):  # fmt: skip
+    ):
         starter = sandbox_of(worker)._starter
         forked = starter._fork
         entered, release = threading.Event(), threading.Event()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Scheduler, Worker
-from glidemq_py.testing import RespClient
 from tests.inside import fetching_of
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import EventRecorder, Raw, WorkerFor, until, with_timeout
@@ -28,19 +27,6 @@ async def nothing(job: Job):
 def lateness(raw: Raw, ids: list[str]) -> list[int]:
     jobs = [raw.job(each) for each in ids]
     return [int(job["timestamp"]) - int(job["scheduledFor"]) for job in jobs]
-
-
-@pytest.mark.slow
-async def test_idle_worker_fires_on_time(
-    worker_for: WorkerFor, resp: RespClient, queue: Queue, queue_name: str, without_polling: None
-):
-    worker = worker_for(nothing)
-    recorded = EventRecorder(worker)
-    async with worker:
-        await queue.upsert_job_scheduler("tick", every=50)
-        await recorded.wait("completed", 40)
-        await queue.remove_job_scheduler("tick")
-    assert min(lateness(Raw(resp, queue_name), recorded.job_ids("completed")[:40])) >= 0
 
 
 async def test_job_has_scheduled_for(queue: Queue, worker_for: WorkerFor):
@@ -87,36 +73,6 @@ async def test_repeat_after_completion_follows_at_once(raw: Raw, queue: Queue, w
     jobs = [raw.job(each) for each in recorded.job_ids("completed")[:20]]
     for earlier, later in itertools.pairwise(jobs):
         assert int(later["timestamp"]) >= int(earlier["finishedOn"]) + 30
-
-
-async def test_failing_job_is_retried_before_the_next_run(queue: Queue, worker_for: WorkerFor):
-    attempts: Counter[str] = Counter()
-
-    async def fails_twice(job: Job):
-        attempts[job.id] += 1
-        if attempts[job.id] < 3:
-            raise ValueError("not yet")
-
-    worker = worker_for(fails_twice, concurrency=4)
-    recorded = EventRecorder(worker)
-    async with worker:
-        await queue.upsert_job_scheduler(
-            "crawl", repeat_after_complete=10, template=("crawl", None, {"attempts": 3, "backoff": 10})
-        )
-        await recorded.wait("completed", 3)
-        await queue.remove_job_scheduler("crawl")
-    order = [each[0].id for event, each in recorded.calls if event in ("retrying", "completed")]
-    assert order[:9] == [job for job in dict.fromkeys(order) for _ in range(3)][:9]
-
-
-async def test_process_without_workers_fires(
-    raw: Raw,
-    queue: Queue,
-):
-    async with Scheduler(queue):
-        await queue.upsert_job_scheduler("tick", every=20, limit=5)
-        await with_timeout(until(lambda: raw.run("XLEN", "stream") == 5))
-    assert len({raw.job(str(i))["scheduledFor"] for i in range(1, 6)}) == 5
 
 
 @pytest.mark.parametrize("function", ["schedulers_due", "schedulers_fire"])

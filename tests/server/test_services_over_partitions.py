@@ -88,14 +88,6 @@ async def all_waiting(queue: Queue):
 
 
 @pytest.mark.slow
-async def test_maintenance_recovers_the_leases_of_all_partitions(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        await expiring(queue)
-        async with Maintenance([queue], lock_duration=1_000, stalled_interval=1_000):
-            await with_timeout(all_waiting(queue))
-
-
-@pytest.mark.slow
 async def test_maintenance_finds_partitions_that_another_client_adds(url: str, queue_name: str):
     queue, operator = Queue(queue_name, url), Queue(queue_name, url, partitions=PARTITIONS)
     service = Maintenance([queue], lock_duration=1_000, stalled_interval=1_000)
@@ -105,22 +97,21 @@ async def test_maintenance_finds_partitions_that_another_client_adds(url: str, q
         await with_timeout(all_waiting(operator))
 
 
-async def test_the_call_for_partition_0_returns_the_layout(url: str, queue_name: str, resp: RespClient):
+async def test_the_call_for_partition_0_returns_the_layout(queue: Queue, url: str, queue_name: str, resp: RespClient):
     """An idle queue needs no other call to find new partitions."""
-    async with Queue(queue_name, url) as queue:
-        async with Maintenance([queue]) as service:
-            raw = Raw(resp, queue_name)
-            await with_timeout(until(lambda: raw.run("GET", "lock:maintenance")))
-            operator = Queue(queue_name, url, partitions=PARTITIONS)
-            await operator.connect()
-            (task,) = tasks_of(service).tasks
-            task.wake()  # type: ignore[attr-defined]
-            await with_timeout(until(lambda: len(tasks_of(service).tasks) == PARTITIONS))
-            names = (await operator.get_partitions()).names
-            locks = [Raw(resp, name) for name in names]
-            await with_timeout(until(lambda: all(lock.run("GET", "lock:maintenance") for lock in locks)))
-            await operator.close()
-        assert not any(lock.run("GET", "lock:maintenance") for lock in locks)
+    async with Maintenance([queue]) as service:
+        raw = Raw(resp, queue_name)
+        await with_timeout(until(lambda: raw.run("GET", "lock:maintenance")))
+        operator = Queue(queue_name, url, partitions=PARTITIONS)
+        await operator.connect()
+        (task,) = tasks_of(service).tasks
+        task.wake()  # type: ignore[attr-defined]
+        await with_timeout(until(lambda: len(tasks_of(service).tasks) == PARTITIONS))
+        names = (await operator.get_partitions()).names
+        locks = [Raw(resp, name) for name in names]
+        await with_timeout(until(lambda: all(lock.run("GET", "lock:maintenance") for lock in locks)))
+        await operator.close()
+    assert not any(lock.run("GET", "lock:maintenance") for lock in locks)
 
 
 def reach(reached: Callable[[], object], seconds: float = 60):

@@ -80,9 +80,9 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
 
 
 async def test_peers_are_assumed_until_libraries_were_listed(
-    worker_for: WorkerFor, url: str, queue_name: str, resp: Any, detections: list[PeerDetection]
+    worker_for: WorkerFor, queue: Queue, queue_name: str, resp: Any, detections: list[PeerDetection]
 ):
-    async with Queue(queue_name, url) as queue, worker_for(handle) as worker:
+    async with worker_for(handle) as worker:
         recorded = EventRecorder(worker)
         resp.execute("RPUSH", f"glide:{{{queue_name}}}:log:x", "of a peer")
         await queue.add("plain", job_id="x", **REMOVED)

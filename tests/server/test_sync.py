@@ -14,15 +14,13 @@ import glidemq_py
 from glidemq_py import (
     ClosedError,
     ConnectionOptions,
-    GlideMQConnectionError,
     GlideMQValidationError,
-    ServerOutOfMemoryError,
     WaitTimeoutError,
     Worker,
     sync,
 )
 from tests.inside import connected, drive, tasks_of_portal
-from tests.server.worker_support import StartServer, WorkerFor
+from tests.server.worker_support import StartServer
 
 
 async def handle(job: glidemq_py.Job):
@@ -131,39 +129,10 @@ async def test_blocking_queue_in_a_running_event_loop(url: str, queue_name: str)
             queue.add("n").wait_until_finished(20)
 
 
-def test_reconnects_after_a_server_restart(restartable_server: StartServer):
-    server = restartable_server()
-    with sync.Queue("q", f"{server.url}?request_timeout=500") as queue:
-        queue.add("n")
-        server.kill()
-        with pytest.raises(GlideMQConnectionError):
-            queue.add("n", job_id="mine")
-        server.restart()
-        while True:
-            try:
-                job = queue.add("n", job_id="mine")
-                break
-            except GlideMQConnectionError:
-                continue
-        assert job.id == "mine"
-        assert queue.count() == 2
-
-
 def test_the_first_call_writes_nothing_to_stderr(private_server: StartServer, capfd: pytest.CaptureFixture[str]):
     with sync.Queue("q", private_server().url) as queue:
         queue.add("n")
     assert capfd.readouterr().err == ""
-
-
-def test_a_full_server(private_server: StartServer):
-    server = private_server(maxmemory="64mb")
-    with sync.Queue("q", server.url) as queue:
-        queue.add("n")
-        with server.client() as resp:
-            resp.execute("CONFIG", "SET", "maxmemory", "1mb")
-        with pytest.raises(ServerOutOfMemoryError):
-            queue.add("n")
-        assert queue.drain() == 1
 
 
 def test_the_embedded_server(monkeypatch: pytest.MonkeyPatch):
@@ -230,23 +199,3 @@ def test_the_pool(url: str, queue_name: str):
 
 
 # -- jobs of handlers ------------------------------------------------------------------------------------------
-
-
-async def test_blocking_job_of_a_thread_handler(worker_for: WorkerFor, url: str, queue_name: str):
-    seen: Any = []
-
-    def plain(job: glidemq_py.Job) -> str:
-        blocking = job.blocking
-        blocking.log("one")
-        blocking.update_progress(50)
-        blocking.update_data({"a": 2})
-        seen.append((blocking.id, blocking.name, blocking.data, blocking.get_state(), blocking.logs()))
-        seen.append((blocking.is_active(), blocking.is_revoked(), blocking.progress, blocking.queue_name))
-        return "done"
-
-    async with glidemq_py.Queue(queue_name, url) as queue, worker_for(plain):
-        job = await queue.add("n", {"a": 1})
-        assert await job.wait_until_finished() == "done"
-        with pytest.raises(RuntimeError):
-            job.blocking.get_state()
-    assert seen == [("1", "n", {"a": 2}, "active", ["one"]), (True, False, 50, queue_name)]

@@ -13,7 +13,7 @@ import pytest
 
 from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobState
 from glidemq_py.sync import BackupSchedule, Lease, Maintenance, Queue, Scheduler
-from glidemq_py.testing import MemoryServer, RespClient
+from glidemq_py.testing import RespClient
 from tests.inside import tasks_of_portal
 from tests.server.worker_support import Raw, StartServer
 
@@ -77,13 +77,6 @@ def test_schedulers_created_later_fire_after_wake(queue: Queue):
         queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
         maintenance.wake()
         reach(lambda: queue.count() >= 2, seconds=30)  # without a wake-up, up to a minute later
-
-
-def test_queues_in_memory(queue_name: str) -> None:
-    with Queue(queue_name, MemoryServer()) as queue:
-        lease = expiring(queue)
-        with quick(queue):
-            reach(lambda: state_of(queue, lease.id) == "waiting")
 
 
 def test_run_ends_when_another_thread_closes(queue: Queue):
@@ -197,15 +190,6 @@ def run(program: str) -> str:
 
 
 # -- Scheduler ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_schedulers_fire(queue: Queue):
-    queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
-    with Scheduler(queue):
-        reach(lambda: queue.count() >= 2)
-    (job, *_) = queue.get_jobs("waiting")
-    assert job.name == "tick"
 
 
 def test_a_scheduler_uses_the_options_of_the_queue(url: str, queue_name: str):

@@ -3,20 +3,16 @@
 import asyncio
 import signal
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
 from glidemq_py import (
-    Broadcast,
-    BroadcastWorker,
     ConnectionRejectedError,
     FlowJob,
     FlowProducer,
     Job,
-    Message,
     Producer,
     Queue,
     QueueEvents,
@@ -51,17 +47,6 @@ async def test_queue_worker_events_and_flows(tls_url: str):
             assert await root.job.wait_until_finished() == 2
             assert await producer.add("n", 1)
         assert (await queue.check(recheck_after=50)).ok
-
-
-async def test_broadcast(tls_url: str):
-    received: asyncio.Queue[Any] = asyncio.Queue()
-
-    async def handle(message: Message):
-        received.put_nowait(message.data)
-
-    async with Broadcast("b", tls_url) as broadcast, BroadcastWorker("b", handle, tls_url, subscription="s"):
-        await broadcast.publish("x", 5)
-        assert await with_timeout(received.get()) == 5
 
 
 async def test_blocking_queue_and_metrics(tls_url: str):

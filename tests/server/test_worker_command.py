@@ -163,18 +163,17 @@ async def test_json_lines_of_failing_jobs(
     assert ("glidemq_py.worker.supervisor" in {line["logger"] for line in lines}) is bool(options)
 
 
-async def test_max_jobs_replaces_the_process(start: Start, url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue:
-        jobs = await queue.add_bulk([("a", None)] * 12)
-        with start("glidemq_py.worker", "application:eager", "--max-jobs", "3") as command:
-            pids = [await job.wait_until_finished() for job in jobs]
-            command.signal(signal.SIGTERM)
-            assert await command.ends() == 0
-            assert "recycled: 3 jobs have ended" in command.text
-            assert "handed back" not in command.text
-        # One more was fetched by the call that reported the third.
-        assert {pids.count(pid) for pid in pids} <= {3, 4}
-        assert (await queue.get_job_counts()).completed == 12
+async def test_max_jobs_replaces_the_process(queue: Queue, start: Start):
+    jobs = await queue.add_bulk([("a", None)] * 12)
+    with start("glidemq_py.worker", "application:eager", "--max-jobs", "3") as command:
+        pids = [await job.wait_until_finished() for job in jobs]
+        command.signal(signal.SIGTERM)
+        assert await command.ends() == 0
+        assert "recycled: 3 jobs have ended" in command.text
+        assert "handed back" not in command.text
+    # One more was fetched by the call that reported the third.
+    assert {pids.count(pid) for pid in pids} <= {3, 4}
+    assert (await queue.get_job_counts()).completed == 12
 
 
 async def test_without_a_url_all_children_share_one_private_server(start: Start, queue_name: str):

@@ -73,8 +73,8 @@ async def filled(queue: Queue):
     await queue.add_bulk([(name, n) for n in range(170) for name in ("old", "new")])
 
 
-async def test_progress_is_shown_and_the_change_is_stopped(url: str, queue_name: str, gate: Gate):
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+async def test_progress_is_shown_and_the_change_is_stopped(queue: Queue, url: str, queue_name: str, gate: Gate):
+    async with browsing(url, allow_changes=True) as client:
         await filled(queue)
         address = await begun(client, queue_name)
         text = (await client.get(address)).text
@@ -97,30 +97,29 @@ async def test_progress_is_shown_and_the_change_is_stopped(url: str, queue_name:
 
 
 @pytest.mark.slow
-async def test_another_process_continues_a_change(url: str, queue_name: str, gate: Gate):
-    async with Queue(queue_name, url) as queue:
-        await filled(queue)
-        async with browsing(url, allow_changes=True) as client:
-            address = await begun(client, queue_name)
-            await gate.pass_one()
-            await gate.reached.acquire()  # the second step has begun
-        async with browsing(url, allow_changes=True) as client:
-            await until_shown(client, address, "49 of 170 jobs")
-            text = await until_shown(client, address, ">interrupted<")  # after a second
-            assert "Another one continues where it stopped" in text
-            assert "Not finished" in (await client.get("/audit")).text
-            for _ in range(10):
-                gate.opened.release()
-            assert (await steered(client, address, "continue")).status_code == 303
-            await until_shown(client, address, "170 jobs deleted")
-        assert [job.name async for job in queue.iter_jobs("waiting")] == ["new"] * 170
+async def test_another_process_continues_a_change(queue: Queue, url: str, queue_name: str, gate: Gate):
+    await filled(queue)
+    async with browsing(url, allow_changes=True) as client:
+        address = await begun(client, queue_name)
+        await gate.pass_one()
+        await gate.reached.acquire()  # the second step has begun
+    async with browsing(url, allow_changes=True) as client:
+        await until_shown(client, address, "49 of 170 jobs")
+        text = await until_shown(client, address, ">interrupted<")  # after a second
+        assert "Another one continues where it stopped" in text
+        assert "Not finished" in (await client.get("/audit")).text
+        for _ in range(10):
+            gate.opened.release()
+        assert (await steered(client, address, "continue")).status_code == 303
+        await until_shown(client, address, "170 jobs deleted")
+    assert [job.name async for job in queue.iter_jobs("waiting")] == ["new"] * 170
 
 
-async def test_only_those_who_may_change_stop_a_change(url: str, queue_name: str, gate: Gate):
+async def test_only_those_who_may_change_stop_a_change(queue: Queue, url: str, queue_name: str, gate: Gate):
     def authorize(request: Any) -> Access:
         return Access(queues=[request.headers.get("sees", "*")], actions=(), user="eve")
 
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+    async with browsing(url, allow_changes=True) as client:
         await filled(queue)
         address = await begun(client, queue_name)
         async with browsing(url, authorize=authorize, allow_changes=True) as other:

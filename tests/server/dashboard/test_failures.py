@@ -59,8 +59,8 @@ def test_groups_have_a_trend_by_hour():
     assert all(sum(each.trend) == 1 for each in found[1:])
 
 
-async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+async def test_a_group_of_errors_of_many_lines_is_changed(queue: Queue, url: str, queue_name: str):
+    async with browsing(url, allow_changes=True) as client:
         errors = [f"{n} faults:\n  no route\n\ttimeout" for n in range(2)]
         await queue.add_bulk([("mail", {"error": error}) for error in errors])
         await run_failing(url, queue_name, 2)
@@ -80,8 +80,8 @@ async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: 
         assert len(await queue.get_jobs("waiting")) == 2
 
 
-async def test_newest_failures_are_examined(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, Operator(url) as operator:
+async def test_newest_failures_are_examined(queue: Queue, url: str, queue_name: str):
+    async with Operator(url) as operator:
         await queue.add_bulk([("mail", {"error": f"error {n}"}) for n in range(9)])
         await run_failing(url, queue_name, 9)
         every, is_cut = await operator.get_newest_failures(queue_name, 100)
@@ -212,10 +212,10 @@ async def test_broken_data_is_not_edited(url: str, queue_name: str):
 
 
 @pytest.mark.slow
-async def test_workers_show_memory_slots_and_what_fetches_no_jobs(url: str, queue_name: str):
+async def test_workers_show_memory_slots_and_what_fetches_no_jobs(queue: Queue, url: str, queue_name: str):
     async def handler(_: Job): ...
 
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+    async with browsing(url, allow_changes=True) as client:
         await queue.add("a")
         async with Worker(queue_name, handler, url, concurrency=7, lock_duration=1_000) as worker:
             (found,) = await queue.get_workers()

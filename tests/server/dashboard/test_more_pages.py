@@ -20,14 +20,14 @@ from tests.server.dashboard.test_pages import EVIL, page, posted, run_all
 _MINUTE = 60_000
 
 
-async def test_worker_page_shows_what_it_runs_and_lets_it_fetch_no_more(url: str, queue_name: str):
+async def test_worker_page_shows_what_it_runs_and_lets_it_fetch_no_more(queue: Queue, url: str, queue_name: str):
     started, release = asyncio.Event(), asyncio.Event()
 
     async def handler(_: Job):
         started.set()
         await release.wait()
 
-    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+    async with browsing(url, allow_changes=True) as client:
         job = await queue.add(EVIL)
         worker = Worker(queue_name, handler, url, concurrency=3, lock_duration=1_000)
         async with worker:
@@ -64,7 +64,7 @@ async def test_worker_that_does_not_answer_is_reported(url: str, queue_name: str
     assert 'role="alert"' in shown
 
 
-async def test_job_page_shows_children_and_progress(url: str, queue_name: str):
+async def test_job_page_shows_children_and_progress(queue: Queue, url: str, queue_name: str):
     reported, released = asyncio.Event(), asyncio.Event()
 
     async def handle(job: Job):
@@ -72,7 +72,10 @@ async def test_job_page_shows_children_and_progress(url: str, queue_name: str):
         reported.set()
         await released.wait()
 
-    async with Queue(queue_name, url) as queue, FlowProducer(url) as flows, browsing(url) as client:
+    async with (
+        FlowProducer(url) as flows,
+        browsing(url) as client,
+    ):
         children = [FlowJob(queue=queue_name, name=f"part{n}", data=n) for n in range(25)]
         root = await flows.add(FlowJob(queue=queue_name, name="whole", data={}, children=children))
         text = await page(client, "job", q=queue_name, id=root.job.id)
@@ -96,13 +99,13 @@ def test_progress_of_a_job_in_percent(progress: object, percent: float | None):
     assert pages._percent(progress) == percent
 
 
-async def test_last_runs_of_a_schedule_are_shown_with_their_state(url: str, queue_name: str):
+async def test_last_runs_of_a_schedule_are_shown_with_their_state(queue: Queue, url: str, queue_name: str):
     ended = asyncio.Event()
 
     async def handler(job: Job):
         return None
 
-    async with Queue(queue_name, url) as queue, browsing(url) as client:
+    async with browsing(url) as client:
         await queue.upsert_job_scheduler("often", every=3_600_000, immediately=True)
         worker = Worker(queue_name, handler, url)
         worker.on("completed", lambda *_: ended.set())

@@ -63,8 +63,8 @@ async def page(client: httpx.AsyncClient, path: str, **arguments: str) -> str:
     return response.text
 
 
-async def test_pages_escape_everything_that_a_job_contains(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
+async def test_pages_escape_everything_that_a_job_contains(queue: Queue, url: str, queue_name: str):
+    async with FlowProducer(url) as flows:
         await queue.set_timeline()
         await queue.set_metrics_by_name()
         name = EVIL + "'\""
@@ -95,8 +95,11 @@ async def test_pages_escape_everything_that_a_job_contains(url: str, queue_name:
             assert "&lt;img src=x onerror=alert(1)&gt;" in shown
 
 
-async def test_jobs_that_wait_in_their_group_have_a_filter(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue, browsing(url) as before, browsing(url) as client:
+async def test_jobs_that_wait_in_their_group_have_a_filter(queue: Queue, url: str, queue_name: str):
+    async with (
+        browsing(url) as before,
+        browsing(url) as client,
+    ):
         await queue.add_bulk([("first", 1, {"ordering": "customer"}), ("second", 2, {"ordering": "customer"})])
         assert "state=group-waiting" not in await page(before, "jobs", q=queue_name)
         started, released = asyncio.Event(), asyncio.Event()
@@ -149,20 +152,19 @@ async def test_queues_are_shown_in_pages(url: str, queue_name: str, monkeypatch:
     assert seen == names[::-1]
 
 
-async def test_jobs_page_neither_skips_nor_repeats_jobs(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue:
-        ids = [job.id for job in await queue.add_bulk([("n", n) for n in range(120)])]
-        async with browsing(url, allow_changes=True) as client:
-            found: list[str] = []
-            path = f"jobs?{urlencode({'q': queue_name, 'state': 'waiting'})}"
-            while path:
-                response = await client.get(f"/{path}")
-                elements = Elements(response.text)
-                found += elements.ids()
-                await queue.add("new")
-                path = next((each for each in elements.links() if each.startswith("jobs?") and "cursor=" in each), "")
-            assert sorted(set(found) & set(ids)) == sorted(ids)
-            assert len(found) == len(set(found))
+async def test_jobs_page_neither_skips_nor_repeats_jobs(queue: Queue, url: str, queue_name: str):
+    ids = [job.id for job in await queue.add_bulk([("n", n) for n in range(120)])]
+    async with browsing(url, allow_changes=True) as client:
+        found: list[str] = []
+        path = f"jobs?{urlencode({'q': queue_name, 'state': 'waiting'})}"
+        while path:
+            response = await client.get(f"/{path}")
+            elements = Elements(response.text)
+            found += elements.ids()
+            await queue.add("new")
+            path = next((each for each in elements.links() if each.startswith("jobs?") and "cursor=" in each), "")
+        assert sorted(set(found) & set(ids)) == sorted(ids)
+        assert len(found) == len(set(found))
 
 
 def test_filter_of_a_text_with_a_key_in_an_id():
@@ -244,18 +246,17 @@ async def test_server_that_is_gone_is_an_error_page(url: str):
         assert (await client.get("/health")).status_code == 503
 
 
-async def test_each_change_is_recorded(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue:
-        await queue.add("later", delay=3_600_000)
-        async with browsing(url, allow_changes=True, tokens={"alice": "long enough"}) as client:
-            client.headers["authorization"] = "Bearer long enough"
-            assert (await posted(client, change="pause", q=queue_name)).status_code == 303
-            rejected = await posted(client, change="add", q=queue_name, name="new", data="1", options='{"dely": 5}')
-            assert rejected.status_code == 400
-            text = await page(client, "audit")
-            rows = re.findall(rf"<td>alice</td><td>(\w+)</td>.*?{queue_name}</a></td><td[^>]*>([^<:]+)", text)
-            assert rows[:2] == [("add_job", "rejected"), ("add_job", "begun")]
-            assert ("pause_queue", "done 1") in rows
+async def test_each_change_is_recorded(queue: Queue, url: str, queue_name: str):
+    await queue.add("later", delay=3_600_000)
+    async with browsing(url, allow_changes=True, tokens={"alice": "long enough"}) as client:
+        client.headers["authorization"] = "Bearer long enough"
+        assert (await posted(client, change="pause", q=queue_name)).status_code == 303
+        rejected = await posted(client, change="add", q=queue_name, name="new", data="1", options='{"dely": 5}')
+        assert rejected.status_code == 400
+        text = await page(client, "audit")
+        rows = re.findall(rf"<td>alice</td><td>(\w+)</td>.*?{queue_name}</a></td><td[^>]*>([^<:]+)", text)
+        assert rows[:2] == [("add_job", "rejected"), ("add_job", "begun")]
+        assert ("pause_queue", "done 1") in rows
 
 
 async def test_changes_are_listed_in_pages(url: str, queue_name: str):
@@ -273,24 +274,23 @@ async def test_changes_are_listed_in_pages(url: str, queue_name: str):
     assert found == ["resume_queue", "pause_queue"] * 15
 
 
-async def test_requests_of_other_sites_are_rejected(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue:
-        await queue.add("a")
-        async with browsing(url, allow_changes=True) as client:
-            fields = {"change": "pause", "q": queue_name}
-            for headers in (
-                {}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"},
-                {"origin": HERE, "host": "evil.example"}, {"origin": HERE, "content-type": "text/plain"},
-            ):  # fmt: skip
-                response = await client.post("/change", data=fields, headers=headers)
-                assert response.status_code in (400, 403), headers
-            assert (await client.get("/", headers={"host": "evil.example"})).status_code == 403
-            assert not await queue.is_paused()
-            response = await client.get("/")
-            policy = response.headers["content-security-policy"]
-            assert "default-src 'none'" in policy
-            assert "unsafe" not in policy
-            assert response.headers["x-frame-options"] == "DENY"
+async def test_requests_of_other_sites_are_rejected(queue: Queue, url: str, queue_name: str):
+    await queue.add("a")
+    async with browsing(url, allow_changes=True) as client:
+        fields = {"change": "pause", "q": queue_name}
+        for headers in (
+            {}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"},
+            {"origin": HERE, "host": "evil.example"}, {"origin": HERE, "content-type": "text/plain"},
+        ):  # fmt: skip
+            response = await client.post("/change", data=fields, headers=headers)
+            assert response.status_code in (400, 403), headers
+        assert (await client.get("/", headers={"host": "evil.example"})).status_code == 403
+        assert not await queue.is_paused()
+        response = await client.get("/")
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["x-frame-options"] == "DENY"
 
 
 async def test_tokens_open_the_pages(url: str):
@@ -333,14 +333,14 @@ async def test_tokens_cannot_be_tried_fast(url: str):
             each.cancel()
 
 
-async def test_application_decides_who_sees_and_changes_what(url: str, queue_name: str):
+async def test_application_decides_who_sees_and_changes_what(queue: Queue, url: str, queue_name: str):
     hidden = f"{queue_name}-hidden"
 
     def authorize(request: HTTPConnection) -> Access | None:
         user = request.headers.get("x-user")
         return Access(queues=[queue_name], actions=["pause_queue"], user=user) if user else None
 
-    async with Queue(queue_name, url) as queue, Queue(hidden, url) as other:
+    async with Queue(hidden, url) as other:
         await queue.add("a")
         await other.add("a")
         async with Dashboard(url, authorize=authorize, allow_changes=True) as dashboard:

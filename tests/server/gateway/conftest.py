@@ -45,10 +45,17 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
         yield queue
 
 
+class Exchanges(list[tuple[int, int]]):
+    """(reports, wanted jobs) of each exchange."""
+
+    def tally(self) -> tuple[int, ...]:
+        """Return how many, and the sums."""
+        return len(self), *map(sum, zip(*self, strict=True))
+
+
 @pytest.fixture
-def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return (reports, wanted jobs) of each exchange."""
-    sent: list[tuple[int, int]] = []
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
+    sent = Exchanges()
     exchange: Any = exchanging.exchange_call
 
     def counted(queue: Any, link: Any, reports: Any, fetch: Any, channel: Any) -> Any:

@@ -68,6 +68,11 @@ async def test_jobs_are_kept_in_the_folder(tmp_path: Path):
     assert "option 'SQLITE_PATH' = '/dev/null/x': cannot be used" in await failed(SQLITE_PATH="/dev/null/x")
 
 
+async def test_tokens_of_the_environment(url: str):
+    async with Command("--url", url, AUTH_TOKENS="a-token, other") as port, Wire(port) as wire:
+        await good(wire, "Auth", token="other")
+
+
 async def test_log_lines_are_json(url: str):
     command = Command("--url", url, "--max-connections", "1", LOG_FORMAT="json")
     await command.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Queue
 from glidemq_py.errors import AmbiguousResultError, GlideMQError, ServerOutOfMemoryError
 from glidemq_py.gateway import Gateway
 from tests.inside import Call, Marks, UnfinishedFlowsTask, connected, set_transport
@@ -37,18 +37,6 @@ async def push(wire: Wire, *jobs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-async def test_python_worker_runs_the_flow_of_a_client(wire: Wire, queue: Queue, url: str):
-    parent, child = made("p", "c")
-    await push(wire, flow_job(child, queue.name, parent=parent), flow_job(parent, queue.name, [child]))
-
-    async def handle(job: Job) -> Any:
-        return [job.name, *(await job.get_children_values()).values()]
-
-    async with Worker(queue.name, handle, connection=url):
-        answer = await good(wire, "WaitJob", id=parent, timeout=60_000)
-    assert answer["result"] == ["step", ["step"]]
-
-
 class FullAt:
     """A transport to a server that is full from the n-th call of a function, or loses its reply."""
 
@@ -75,20 +63,6 @@ async def full_at(gateway: Gateway, function: str, number: int, error: type[Glid
     transport = await connected(gateway.flows)
     set_transport(gateway.flows, FullAt(transport, function, number, error))
     return transport
-
-
-@pytest.mark.parametrize(("function", "number"), [("flow_reserve", 1), ("flow_stage", 1), ("flow_add", 1)])
-async def test_flow_rejected_by_a_full_server_leaves_nothing(
-    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, function: str, number: int
-):
-    flow = wide_flow(queue.name)
-    transport = await full_at(gateways[0], function, number, ServerOutOfMemoryError)
-    assert "on purpose" in await failure(wire, "PUSHF", jobs=flow)
-    link = await connected(queue)
-    assert await UnfinishedFlowsTask(link=link, age=0).run_once() == 0
-    assert (await queue.get_job_counts()).total == 0
-    set_transport(gateways[0].flows, transport)
-    assert len(await push(wire, *flow)) == 151
 
 
 @pytest.mark.parametrize("error", [ServerOutOfMemoryError, AmbiguousResultError])

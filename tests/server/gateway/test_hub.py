@@ -19,79 +19,10 @@ def patient(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hub, "STALE_S", 1_000.0)
 
 
-async def listening(gateway: Gateway, wire: Wire, queue: str):
-    """Poll until the gateway hears messages, and the queue is known to be empty."""
-    async with asyncio.timeout(60):
-        while not gateway._channels.hears:
-            await good(wire, "PULL", queue=queue)
-        known, loop = hubs_of(gateway)[queue], asyncio.get_running_loop()
-        while known._empty_until < loop.time() + 10 or known._empty_looks < hub.FIRST_LOOKS:
-            await good(wire, "PULL", queue=queue)
-
-
 async def until_failed(queue: Queue, count: int):
     async with asyncio.timeout(60):
         while (await queue.get_job_counts()).failed < count:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.02)
-
-
-async def all_of(wire: Wire, *commands: dict[str, Any]) -> list[dict[str, Any]]:
-    """Send commands in one piece; return their answers in this order."""
-    wire.send(b"".join(packed({**command, "reqId": number}) for number, command in enumerate(commands)))
-    answers = [await wire.receive() for _ in commands]
-    assert all(answer["ok"] for answer in answers), answers
-    return sorted(answers, key=lambda answer: int(answer["reqId"]))
-
-
-async def test_commands_in_flight_leave_together(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await good(wire, "PULL", queue=queue.name, owner="w")
-    for number in range(20):
-        await queue.add("x", number)
-    exchanges.clear()
-    pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
-    answers = await all_of(wire, *[pull] * 20)
-    assert sorted(answer["job"]["data"] for answer in answers) == list(range(20))
-    assert sum(wanted for _, wanted in exchanges) == 20
-    assert len(exchanges) <= hub.MOST_CALLS + 1
-    exchanges.clear()
-    acks = [{"cmd": "ACK", "id": each["job"]["id"], "token": each["token"], "result": 1} for each in answers]
-    await all_of(wire, *acks)
-    assert sum(reports for reports, _ in exchanges) == 20
-    assert len(exchanges) <= hub.MOST_CALLS + 1
-    assert (await queue.get_job_counts()).completed == 20
-
-
-async def test_fetch_leaves_before_reports_while_jobs_are_ready(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await queue.add_bulk([("x", number) for number in range(4)])
-    pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
-    (first,) = await all_of(wire, pull)
-    exchanges.clear()
-    ack = {"cmd": "ACK", "id": first["job"]["id"], "token": first["token"]}
-    answers = await all_of(wire, ack, pull)
-    assert answers[1]["job"]["data"] == 1
-    assert exchanges == [(0, 1), (1, 0)]
-
-
-async def test_fetch_is_repeated_if_a_report_sent_behind_it_makes_a_job_ready(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await queue.add_bulk([("x", number) for number in range(2)])
-    pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
-    (first,) = await all_of(wire, pull)
-    await queue.set_global_concurrency(1)
-    exchanges.clear()
-    ack = {"cmd": "ACK", "id": first["job"]["id"], "token": first["token"]}
-    answers = await all_of(wire, ack, pull)
-    assert answers[1]["job"]["data"] == 1
-    assert exchanges == [(0, 1), (1, 0), (0, 1)]
-    exchanges.clear()
-    ack = {"cmd": "ACK", "id": answers[1]["job"]["id"], "token": answers[1]["token"]}
-    assert (await all_of(wire, ack, pull))[1]["job"] is None
-    assert len(exchanges) <= 3
 
 
 async def test_report_that_cannot_be_sent_fails_alone(
@@ -109,73 +40,6 @@ async def test_report_that_cannot_be_sent_fails_alone(
     assert isinstance(bad, UnicodeEncodeError)
     assert fine == [LeaseOutcome.COMPLETED]
     assert exchanges == [(1, 0)]
-
-
-async def test_polls_on_an_empty_queue_are_answered_from_memory(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await listening(gateway, wire, queue.name)
-    exchanges.clear()
-    for _ in range(100):
-        assert (await good(wire, "PULL", queue=queue.name))["job"] is None
-    assert exchanges == []
-    await good(wire, "PUSH", queue=queue.name, data=1)
-    assert (await good(wire, "PULL", queue=queue.name))["job"]["data"] == 1  # a client sees its own push at once
-
-
-async def test_job_of_another_process_is_found(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await listening(gateway, wire, queue.name)
-    await queue.add("x", 1)
-    async with asyncio.timeout(60):
-        while (await good(wire, "PULL", queue=queue.name))["job"] is None:
-            pass
-
-
-async def test_long_poll_ends_with_a_job_of_another_process(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await listening(gateway, wire, queue.name)
-    polling = asyncio.create_task(good(wire, "PULL", queue=queue.name, timeout=60_000))
-    await asyncio.sleep(0)
-    await queue.add("x", 1)
-    assert (await polling)["job"]["data"] == 1
-
-
-async def test_long_poll_ends_when_a_delayed_job_is_due(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await listening(gateway, wire, queue.name)
-    await queue.add("x", 1, delay=300)
-    assert (await good(wire, "PULL", queue=queue.name, timeout=60_000))["job"]["data"] == 1
-
-
-async def test_long_poll_without_a_job_ends_after_its_timeout(gateway: Gateway, wire: Wire, queue_name: str):
-    assert (await good(wire, "PULL", queue=queue_name, timeout=50))["job"] is None
-    assert (await good(wire, "PULLB", queue=queue_name, count=3, timeout=50, owner="w"))["jobs"] == []
-
-
-async def test_client_that_left_takes_no_job_along(
-    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await listening(gateway, wire, queue.name)
-    async with Wire(gateway) as leaving:
-        leaving.send(packed({"cmd": "PULL", "queue": queue.name, "timeout": 60_000}))
-        await good(leaving, "Ping")  # the PULL has begun
-    await good(wire, "PUSH", queue=queue.name, data=1)
-    assert (await good(wire, "PULL", queue=queue.name, timeout=60_000))["job"]["data"] == 1
-
-
-async def test_message_that_no_client_waits_for_wakes_another_gateway(
-    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]]
-):
-    await listening(gateways[1], other, queue.name)
-    polling = asyncio.create_task(good(other, "PULL", queue=queue.name, timeout=60_000))
-    await asyncio.sleep(0)
-    await listening(gateways[0], wire, queue.name)  # registered last, so it gets the message
-    await queue.add("x", 1)
-    assert (await polling)["job"]["data"] == 1
 
 
 @pytest.fixture

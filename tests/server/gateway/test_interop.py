@@ -158,7 +158,7 @@ async def test_jobs(parties: dict[str, Party]):
 
 
 async def test_flow_of_a_client(parties: dict[str, Party], wire: Wire, queue_name: str):
-    """A peer runs the parent after its children. (test_flows.py has a Python worker that runs all.)"""
+    """A peer runs the parent after its children."""
     ids = [f"{queue_name}-{name}" for name in ("p", "a", "b")]
     parent = {"data": {"n": 10}, "childrenIds": ids[1:], "dependsOn": ids[1:]}
     inputs = [parent, *({"data": {"n": n}, "parentId": ids[0]} for n in (1, 2))]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.testing import ServerProcess
@@ -36,20 +36,6 @@ async def test_ids_of_all_gateways_contain_the_same_number(wire: Wire, other: Wi
     assert (await good(other, "GetJob", id=elsewhere))["job"]["queue"] == f"{queue_name}:b"
 
 
-async def test_python_worker_runs_what_a_client_pushed(wire: Wire, url: str, queue_name: str):
-    async def handler(job: Job) -> Any:
-        return {"doubled": job.data["n"] * 2}
-
-    async with Worker(queue_name, handler, url):
-        job_id = (await good(wire, "PUSH", queue=queue_name, name="n", data={"n": 21}))["id"]
-
-        async def is_completed() -> bool:
-            return await state_of(wire, job_id) == "completed"
-
-        await until(is_completed)
-    assert (await good(wire, "GetResult", id=job_id))["result"] == {"doubled": 42}
-
-
 async def test_token_with_an_entry_that_is_none_is_invalid(wire: Wire, queue: Queue):
     job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
     token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
@@ -61,22 +47,6 @@ async def test_token_with_an_entry_that_is_none_is_invalid(wire: Wire, queue: Qu
     of_list = facts._replace(entry="")
     assert decode_token("p", "q", encode_token("p", "q", of_list)) == of_list
     await good(wire, "ACK", id=job_id, token=token)
-
-
-async def test_closing_gateway_answers_long_polls_and_releases_jobs(url: str, queue: Queue):
-    gateway = Gateway(url, port=0)
-    await gateway.start()
-    async with Wire(gateway) as wire:
-        job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
-        await good(wire, "PULL", queue=queue.name, owner="w")
-        wire.send(packed({"cmd": "PULL", "reqId": 1, "queue": queue.name, "timeout": 60_000, "owner": "w"}))
-        assert (await good(wire, "Ping"))["ok"] is True
-        await gateway.close()
-        answer = await wire.receive()
-        assert (answer["ok"], answer["job"]) == (True, None)
-    job = await queue.get_job(job_id)
-    assert job is not None
-    assert job.state == "waiting"
 
 
 async def test_jobs_that_another_gateway_completed_are_not_released(

@@ -105,26 +105,6 @@ async def test_http_events_are_resumed_by_another_gateway(url: str, queue: Queue
             seen.add((await events.next("job:pushed"))[1]["jobId"])
 
 
-async def test_webhooks_of_all_partitions(url: str, queue_name: str):
-    prefix = f"{queue_name}-hooks"
-    options: dict[str, Any] = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_backoff": 1}
-    async with (
-        Queue(queue_name, url, prefix=prefix, partitions=PARTITIONS) as queue, Receiver() as receiver,
-        Gateway(url, port=0, **options) as first, Gateway(url, port=0, **options) as second,
-        Wire(first) as wire, Wire(second) as other,
-    ):  # fmt: skip
-        await add(wire, receiver, events=["job.pushed", "job.completed"], queue=queue_name)
-        ids = await push(other, queue, 2 * PARTITIONS)
-        for _ in ids:
-            await run_one(wire, queue_name)
-        received = await receiver.wait_for_count(4 * PARTITIONS)
-        found = [(each.content["event"], each.content["jobId"]) for each in received]
-        assert sorted(found) == sorted((event, each) for event in ("job.pushed", "job.completed") for each in ids)
-        assert {each.content["queue"] for each in received} == {queue_name}
-        for each in ids:
-            assert found.index(("job.pushed", each)) < found.index(("job.completed", each))
-
-
 def of_failed(received: list[Received]) -> list[Received]:
     return [each for each in received if each.content["event"] == "job.failed"]
 

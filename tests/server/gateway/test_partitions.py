@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Queue
 from glidemq_py.errors import AmbiguousResultError
 from glidemq_py.gateway import Gateway, bulk, taking_back
 from glidemq_py.gateway.bulk import Bulk
@@ -64,31 +64,6 @@ async def drain(wire: Wire, queue: Queue, *, most: int = 1_000) -> list[dict[str
 
 
 # -- adding ----------------------------------------------------------------------------------------------------
-
-
-async def test_pushed_jobs_are_spread_and_found_by_id(
-    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
-):
-    ids = [await push(wire, queue, data={"n": number}) for number in range(12)]
-    assert Counter([await place_of(gateways[0], each) for each in ids]) == {0: 3, 1: 3, 2: 3, 3: 3}
-    for number, job_id in enumerate(ids):
-        job = (await good(other, "GetJob", id=job_id))["job"]
-        assert (job["id"], job["queue"], job["data"], job["state"]) == (job_id, queue.name, {"n": number}, "waiting")
-    assert sorted(job["id"] for job in await drain(other, queue)) == sorted(ids)
-    assert (await queue.get_job_counts()).completed == 12
-
-
-async def test_a_group_stays_in_one_partition_beside_chosen_ids(
-    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
-):
-    ids = [await push(wire, queue, groupId="g", data=1) for _ in range(3)]
-    ids += [await push(wire, queue, groupId="g", jobId=f"{queue.name}-{number}", data=1) for number in range(5)]
-    assert len({await place_of(gateways[0], each) for each in ids}) == 1
-    assert (await good(other, "GetGroupJobsCount", queue=queue.name, groupId="g"))["data"]["count"] == 8
-    for each in ids:
-        assert await state_of(other, each) == "waiting"
-    assert await push(other, queue, groupId="another", jobId=ids[4], data=2) == ids[4]
-    assert (await queue.get_job_counts()).waiting == 8
 
 
 async def test_durable_jobs_are_confirmed(private_server: Callable[..., ServerProcess], queue_name: str):
@@ -260,49 +235,7 @@ async def test_large_bulks_are_staged_in_all_partitions(
 # -- fetching --------------------------------------------------------------------------------------------------
 
 
-async def _add(queue: Queue, data: Any) -> str:
-    return f"{queue.name}:{(await queue.add('py', data)).id}"
-
-
 # -- beside Python programs ------------------------------------------------------------------------------------
-
-
-async def test_clients_and_python_programs_share_the_jobs(wire: Wire, other: Wire, queue: Queue, url: str):
-    """Each adds, completes and fails jobs of the other."""
-    failed: set[Any] = set()
-
-    async def handle(job: Job) -> Any:
-        if job.data["n"] % 5 == 0:
-            failed.add(job.data["n"])
-            raise ValueError("python")
-        return job.data["n"] * 2
-
-    ids: dict[str, int] = {}
-    for number in range(0, 40, 2):
-        ids[await push(wire, queue, data={"n": number}, maxAttempts=1)] = number
-        ids[await _add(queue, {"n": number + 1})] = number + 1
-    taken = 0
-    while taken < 20:
-        answer = await good(other, "PULL", queue=queue.name, owner="w")
-        job, token, taken = answer["job"], answer["token"], taken + 1
-        if job["data"]["n"] % 5 == 0:
-            await good(wire, "FAIL", id=job["id"], token=token, error="client", unrecoverable=True)
-        else:
-            await good(wire, "ACK", id=job["id"], token=token, result=job["data"]["n"] * 2)
-    assert failed == set()
-    async with Worker(queue.name, handle, url, concurrency=5):
-        for job_id, number in ids.items():
-            found = await good(other, "WaitJob", id=job_id, timeout=30_000)
-            assert found["completed"] is (number % 5 != 0)
-            if number % 5:
-                assert found["result"] == number * 2
-    assert failed
-    counts = await queue.get_job_counts()
-    assert (counts.completed, counts.failed) == (32, 8)
-    for job_id, number in ids.items():
-        if number % 5 == 0:
-            job = (await good(wire, "GetJob", id=job_id))["job"]
-            assert (job["state"], job["failedReason"] in ("python", "client")) == ("failed", True)
 
 
 # -- partitions that are created while gateways know of none -------------------------------------------------------

@@ -1,9 +1,6 @@
 """Connections to a gateway, with raw frames."""
 
 import asyncio
-import os
-import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
@@ -57,14 +54,6 @@ async def test_large_frame_does_not_hold_up_the_end_of_a_gateway(url: str, queue
         await gateway.close()
         assert time.monotonic() - start < 20
         assert (await queue.get_job_counts()).total in (0, 1)
-
-
-async def test_frames_arrive_in_pieces_and_together(wire: Wire):
-    frames = b"".join(packed({"cmd": "Ping", "reqId": number}) for number in range(20))
-    for start in range(0, len(frames), 7):
-        wire.send(frames[start : start + 7])
-        await wire.writer.drain()
-    assert sorted([(await wire.receive())["reqId"] for _ in range(20)]) == list(range(20))
 
 
 @pytest.mark.parametrize("size", [1_000, 70_000, 3_000_000])
@@ -205,32 +194,6 @@ async def test_closing_answers_running_commands(url: str, queue_name: str):
 def test_invalid_options(options: dict[str, Any]):
     with pytest.raises((GlideMQValidationError, TypeError)):
         Gateway("valkey://127.0.0.1:1", **options)
-
-
-async def test_command_runs_until_sigterm(url: str):
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "glidemq_py.gateway", "--url", url, "--port", "0",
-        stderr=asyncio.subprocess.PIPE, env={**os.environ, "AUTH_TOKENS": "a-token, other"},
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        line = ""
-        while "listening on" not in line:  # after warnings about the server
-            line = (await process.stderr.readline()).decode()
-            assert line
-        port = int(line.rsplit(":", 1)[1])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(packed({"cmd": "Auth", "token": "other"}))
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        assert msgpack.unpackb(await reader.readexactly(size))["ok"] is True
-        process.send_signal(signal.SIGTERM)
-        assert await reader.read() == b""
-        writer.close()
-        assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 class Written(asyncio.Transport):

@@ -4,6 +4,7 @@ they are read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import Any, Final
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import Gateway
+from glidemq_py.gateway import Gateway, hub
 from glidemq_py.testing import RespClient
+from tests.inside import hubs_of
+from tests.server.gateway.conftest import Exchanges
 from tests.server.gateway.script import Case, MismatchError, Reader, frame_of, resolved
+from tests.server.gateway.test_webhooks import Receiver
 from tests.server.gateway.wire import SocketWire, Wire, good
 from tests.server.player import Player, Request, cases_of, play
 
@@ -38,7 +42,8 @@ class GatewayPlayer(Player):
         self._verbs |= {
             "begin": self._begin, "close": self._close, "ended": self._ended, "fail": self._run, "next": self._next,
             "raw": self._raw, "run": self._run, "start": self._start, "state": self._state, "stop": self._stop,
-            "fetch": self._fetch, "complete": self._complete, "warm": self._warm,
+            "fetch": self._fetch, "complete": self._complete, "warm": self._warm, "listening": self._listening,
+            "listen": self._listen, "received": self._received,
         }  # fmt: skip
 
     def port_of(self, connection: str) -> int | None:
@@ -130,6 +135,28 @@ class GatewayPlayer(Player):
             await self._complete(request)
         self._compare(request, done)
 
+    async def _listening(self, request: Request):
+        """Poll until the gateway hears messages, and the queue is known to be empty."""
+        gateway, queue, loop = self._gateways[request.connection], self._known["q"], asyncio.get_running_loop()
+        async with asyncio.timeout(60):
+            while True:
+                await good(await self._wire(request), "PULL", queue=queue)
+                known = hubs_of(gateway)[queue]
+                is_empty = known._empty_until > loop.time() + 10 and known._empty_looks >= hub.FIRST_LOOKS
+                if gateway._channels.hears and is_empty:
+                    return
+
+    async def _listen(self, request: Request):
+        """Start a receiver of webhooks that answers with this status."""
+        receiver = self._known["hook"] = await self._stack.enter_async_context(Receiver())
+        if request.rest:
+            status = str(Reader(request.rest).value())
+            receiver.answer = lambda _: status
+
+    async def _received(self, request: Request):
+        """Wait until so many webhooks were delivered; they are the answer."""
+        self._compare(request, await self._known["hook"].wait_for_count(int(request.rest)))
+
     async def _state(self, request: Request):
         given = resolved(Reader(request.rest).value(), self._known)
         wire = await self._wire(request)
@@ -143,7 +170,7 @@ class GatewayPlayer(Player):
 @pytest.mark.parametrize(("path", "case", "count"), cases_of(FOLDER))
 async def test_transcript(
     url: str, queue_name: str, caplog: pytest.LogCaptureFixture, resp: RespClient, monkeypatch: pytest.MonkeyPatch,
-    exchanges: list[tuple[int, int]], path: Path, case: Case, count: int,
+    exchanges: Exchanges, path: Path, case: Case, count: int,
 ):  # fmt: skip
     async with AsyncExitStack() as stack:
         first, other = [await stack.enter_async_context(Gateway(url, port=0, http_port=0)) for _ in range(2)]

@@ -9,9 +9,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.errors import PayloadTooLargeError
-from glidemq_py.gateway import Gateway
 from tests.inside import connected
-from tests.server.gateway.test_webhooks import Receiver, add
 from tests.server.gateway.wire import Wire, failure, good
 
 DATE = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -98,20 +96,3 @@ async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue):
     for offset in (0, 5):
         jobs = (await good(wire, "GetJobs", queue=queue.name, state="waiting", limit=2, offset=offset))["jobs"]
         assert len(jobs) == 2
-
-
-async def test_webhook_about_a_value_without_json(url: str, queue: Queue):
-    async with (
-        Receiver() as receiver,
-        Gateway(url, port=0, webhook_networks=["127.0.0.0/8"]) as gateway,
-        Wire(gateway) as wire,
-    ):
-        webhook_id = await add(wire, receiver, queue=queue.name, events=["job.completed"])
-        for result in (b"x", "x" * 2 * MIB, "y"):
-            await good(wire, "PUSH", queue=queue.name, data=1)
-            _, report = await pulled(wire, queue.name)
-            await good(wire, "ACK", **report, result=result)
-        received = {each.content["jobId"]: each.content for each in await receiver.wait_for_count(3)}
-        await good(wire, "RemoveWebhook", webhookId=webhook_id)
-    contents = sorted(received.values(), key=lambda each: each["timestamp"])
-    assert [each.get("dataOmitted", each.get("data")) for each in contents] == [True, True, "y"]

@@ -169,35 +169,6 @@ async def test_events_of_a_job_are_delivered_in_order_and_signed(
     assert found["lastTriggered"] >= found["createdAt"]
 
 
-async def test_every_start_is_reported_once(wire: Wire, receiver: Receiver, queue_name: str):
-    await add(wire, receiver, queue=queue_name, events=["job.started"])
-    kinds: list[dict[str, Any]] = [{}, {"priority": 3}, {"priority": -3}, {"lifo": True}, {"groupId": "g"}]
-    ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": 1, **kind} for kind in kinds]))["ids"]
-    child = (await good(wire, "PUSH", queue=f"{queue_name}2", data=1))["id"]
-    await good(wire, "UpdateParent", childId=child, parentId=ids[0])
-    pulled = {job["id"] for job in (await good(wire, "PULLB", queue=queue_name, count=9, owner="w"))["jobs"]}
-    assert pulled == {*ids[1:]}
-    await run_one(wire, f"{queue_name}2")
-    await run_one(wire, queue_name)
-    last = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
-    await run_one(wire, queue_name)
-    received = await receiver.wait_for_count(len(ids) + 1)
-    assert sorted(each.content["jobId"] for each in received) == sorted([*ids, last])
-
-
-async def test_webhook_of_all_queues_gets_only_its_events(wire: Wire, receiver: Receiver, queue_name: str):
-    await good(wire, "PUSH", queue=f"{queue_name}:a", data=1)
-    await add(wire, receiver, events=["job.completed"])
-    await good(wire, "PUSH", queue=f"{queue_name}:b", data=2)
-    done = {await run_one(wire, f"{queue_name}:{each}") for each in "ab"}
-    received = await receiver.wait_for_count(2)
-    assert {(each.content["event"], each.content["jobId"]) for each in received} == {
-        ("job.completed", job_id) for job_id in done
-    }
-    assert {each.content["queue"] for each in received} == {f"{queue_name}:a", f"{queue_name}:b"}
-    assert "x-webhook-signature" not in received[0].headers
-
-
 async def test_events_of_the_deliveries_are_not_sent(
     gateways: tuple[Gateway, Gateway], wire: Wire, receiver: Receiver, queue_name: str
 ):
@@ -263,56 +234,6 @@ async def test_failed_deliveries_are_repeated_in_order_and_given_up(
         assert "answered 302: redirects are not followed" in str(failed.failed_reason)
         assert (await deliveries.check()).ok
     assert (found["successCount"], found["failureCount"]) == (1, 1)
-
-
-async def test_lost_messages_are_counted_in_the_log(
-    url: str, prefix: str, receiver: Receiver, queue_name: str, caplog: pytest.LogCaptureFixture
-):
-    receiver.answer = lambda _: "500 Oops"
-    options = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_attempts": 2, "webhook_backoff": 1}
-    async with Gateway(url, port=0, **options) as gateway, Wire(gateway) as wire:
-        webhook_id = await add(wire, receiver, queue=queue_name, events=["job.pushed"])
-        for number in range(5):
-            await good(wire, "PUSH", queue=queue_name, data=number)
-        await until(lambda: listed(wire, webhook_id), lambda found: found["failureCount"] == 5)
-    lines = [line for line in caplog.messages if f"webhook {webhook_id}: message " in line]
-    assert [line.partition("(")[2] for line in lines] == ["", "the last of 4 in the last minute)"], lines
-
-
-async def test_webhook_gets_the_events_after_its_answer(wire: Wire, other: Wire, receiver: Receiver, queue_name: str):
-    """One gateway reads the events of the queue already, another one adds the webhook."""
-    await add(wire, receiver, queue=queue_name, events=["job.pushed"])
-    await good(wire, "PUSH", queue=queue_name, data=0)
-    await receiver.wait_for_count(1)
-    for number in range(3):
-        connection = (wire, other)[number % 2]
-        await add(connection, receiver, queue=queue_name, events=["job.pushed"], url=receiver.url(f"/{number}"))
-        await good(connection, "PUSH", queue=queue_name, data=number)
-    received = await receiver.wait_for_count(1 + 2 + 3 + 4)
-    assert sorted(each.path for each in received) == ["/0"] * 3 + ["/1"] * 2 + ["/2"] + ["/hook"] * 4
-
-
-async def test_disabled_and_removed_webhooks_get_nothing(wire: Wire, other: Wire, receiver: Receiver, queue_name: str):
-    webhook_id = await add(wire, receiver, queue=queue_name, events=["job.pushed"])
-    first = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
-    await receiver.wait_for_count(1)
-    await good(other, "SetWebhookEnabled", id=webhook_id, enabled=False)
-    assert (await good(wire, "ListWebhooks"))["data"]["stats"] == {"total": 1, "enabled": 0}
-    await good(wire, "PUSH", queue=queue_name, data=2)
-    await asyncio.sleep(0.01)  # its event has an earlier time than the enabling
-    await good(other, "SetWebhookEnabled", id=webhook_id, enabled=True)
-    third = (await good(wire, "PUSH", queue=queue_name, data=3))["id"]
-    received = await receiver.wait_for_count(2)
-    assert [each.content["jobId"] for each in received] == [first, third]
-    assert (await good(other, "RemoveWebhook", webhookId=webhook_id))["data"] == {"removed": True}
-    await good(wire, "PUSH", queue=queue_name, data=4)
-    await add(wire, receiver, queue=queue_name, events=["job.completed"], url=receiver.url("/second"))
-    await run_one(wire, queue_name)
-    received = await receiver.wait_for_count(3)
-    assert [each.path for each in received] == ["/hook", "/hook", "/second"]
-    assert await failure(wire, "RemoveWebhook", webhookId=webhook_id) == "Webhook not found"
-    assert await failure(wire, "SetWebhookEnabled", id=webhook_id, enabled=True) == "Webhook not found"
-    assert await failure(wire, "RemoveWebhook") == "Webhook not found"
 
 
 async def test_name_that_leads_into_the_own_network_is_not_connected_to(

@@ -112,18 +112,17 @@ async def test_results_of_others_do_not_exist(functions: Any, queue_name: str):
         await add.aget_result(result.id)
 
 
-async def test_jobs_call_tasks_only(functions: Any, queue_name: str, url: str):
+async def test_jobs_call_tasks_only(functions: Any, queue: Queue, queue_name: str):
     data: dict[str, Any] = {"args": [], "kwargs": {}}
-    async with Queue(queue_name, url) as queue:
-        paths = [f"{functions.__name__}.not_a_task", "os.getcwd", "nowhere.at_all", "nothing"]
-        jobs = await queue.add_bulk([(path, data, {"attempts": 3}) for path in paths])
-        async with make_worker(queues=queue_name, log_failures=False) as worker:
-            await worker.drain()
-        for job in jobs:
-            await job.reload()
-            assert (job.state, job.attempts_made) == ("failed", 1)
-            assert job.failed_reason is not None
-            assert job.name in job.failed_reason
+    paths = [f"{functions.__name__}.not_a_task", "os.getcwd", "nowhere.at_all", "nothing"]
+    jobs = await queue.add_bulk([(path, data, {"attempts": 3}) for path in paths])
+    async with make_worker(queues=queue_name, log_failures=False) as worker:
+        await worker.drain()
+    for job in jobs:
+        await job.reload()
+        assert (job.state, job.attempts_made) == ("failed", 1)
+        assert job.failed_reason is not None
+        assert job.name in job.failed_reason
 
 
 def test_mistakes_are_reported(functions: Any, url: str):
