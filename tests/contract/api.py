@@ -118,7 +118,7 @@ def _given(value: Any):
     """Return an argument as the blocking API takes it."""
     if isinstance(value, Threaded):
         return value._wrapped
-    return [_given(each) for each in value] if isinstance(value, list) else value
+    return type(value)(map(_given, value)) if type(value) in (list, tuple) else value
 
 
 if TYPE_CHECKING:

@@ -1,17 +1,12 @@
 """Not adding the same thing twice, on a real server."""
 
 import asyncio
-import pickle
 from typing import Any
 
 import pytest
 
-import glidemq_py
-from glidemq_py import BulkAddError, Deduplication, Job, JobOutcome, JobStateError
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py import Deduplication, Job, JobOutcome, JobStateError
 from tests.contract.api import Queue
-from tests.contract.observe import Raw, SetClock
-from tests.inside import run_failure_policies
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor
 
 
@@ -34,20 +29,6 @@ async def test_simple_skips_while_the_job_has_not_ended(queue: Queue, worker_for
     assert (third.outcome, third.id != first.id) == (JobOutcome.ADDED, True)
     await third.remove()
     assert (await queue.add("a", 5, **options)).outcome is JobOutcome.ADDED
-
-
-async def test_simple_with_ttl_expires_before_the_job_ends(queue: Queue):
-    short: Any = {"deduplication": {"id": "d", "ttl": 1}}
-    long: Any = {"deduplication": {"id": "d", "ttl": 600_000}}
-    first = await queue.add("a", 1, **long)
-    again = await queue.add("a", 2, **long)
-    assert (again.outcome, again.id) == (JobOutcome.SKIPPED, first.id)
-    async with asyncio.timeout(60):
-        while (later := await queue.add("a", 3, **short)).outcome is not JobOutcome.ADDED:
-            assert later.id == first.id  # added within the millisecond
-    assert (await queue.get_job_counts()).waiting == 2
-    newest = await queue.add("a", 4, **long)
-    assert (newest.outcome, newest.id) == (JobOutcome.SKIPPED, later.id)
 
 
 async def test_simple_with_ttl_ends_with_the_job(queue: Queue, worker_for: WorkerFor):
@@ -120,28 +101,11 @@ async def test_a_replaced_job_does_not_stop_its_group(queue: Queue, worker_for: 
     assert (found.active, found.parked, found.next_seq) == (0, 0, 4)
 
 
-async def test_bulk_rows_are_deduplicated_in_order(queue: Queue):
-    row: Any = ("a", None, {"deduplication": {"id": "d"}})
-    other: Any = ("a", None, {"deduplication": {"id": "e"}})
-    jobs = await queue.add_bulk([row, row, ("b",), other, row])
-    assert [job.outcome for job in jobs] == ["added", "skipped", "added", "added", "skipped"]
-    assert jobs[1].id == jobs[4].id == jobs[0].id
-    assert (await queue.get_job_counts()).waiting == 3
-
-
 async def test_concurrent_adds_add_one_job(queue: Queue):
     jobs = await asyncio.gather(*(queue.add("a", i, deduplication={"id": "d"}) for i in range(200)))
     assert sum(job.outcome is JobOutcome.ADDED for job in jobs) == 1
     assert len({job.id for job in jobs}) == 1
     assert (await queue.get_job_counts()).waiting == 1
-
-
-@pytest.mark.exclude("partitioned", reason="other keys choose other partitions")
-async def test_deduplication_with_job_id(queue: Queue):
-    first = await queue.add("a", job_id="mine", deduplication={"id": "d"})
-    assert first.id == "mine"
-    assert (await queue.add("a", job_id="mine", deduplication={"id": "e"})).outcome is JobOutcome.DUPLICATE
-    assert (await queue.add("a", job_id="yours", deduplication={"id": "d"})).outcome is JobOutcome.SKIPPED
 
 
 async def test_add_and_wait_rejects_a_skipped_job(queue: Queue, worker_for: WorkerFor):
@@ -151,18 +115,6 @@ async def test_add_and_wait_rejects_a_skipped_job(queue: Queue, worker_for: Work
     async with worker_for(handle):
         mode: Any = {"id": "d", "mode": "debounce"}
         assert await queue.add_and_wait("a", deduplication=mode) == "done"
-
-
-@pytest.mark.parametrize("option", [
-    {}, {"id": ""}, {"id": "d", "mode": "never"}, {"id": "d", "mode": "throttle"}, {"id": "d", "ttl": 0},
-    {"id": "d", "ttl": -1}, {"id": "d", "ttl": 0, "mode": "simple"},
-    {"id": "d", "x": 1}, "d", {"id": "x" * 257},
-])  # fmt: skip
-async def test_invalid_options_are_rejected(option: Any, queue: Queue):
-    with pytest.raises(GlideMQValidationError, match="deduplication"):
-        await queue.add("a", deduplication=option)
-    with pytest.raises((GlideMQValidationError, BulkAddError), match="deduplication"):
-        await queue.add_bulk([("a", None, {"deduplication": option})])
 
 
 # -- until, extend, replace -----------------------------------------------------------------------------------
@@ -195,31 +147,6 @@ async def test_until_started_ignores_a_job_that_waits_for_its_retry(queue: Queue
         await events.wait("retrying")
     assert await first.get_state() == "delayed"
     assert (await queue.add("a", **options)).outcome is JobOutcome.ADDED
-
-
-async def test_extend_starts_the_ttl_again(queue: Queue, raw: Raw):
-    options: Any = {"deduplication": {"id": "d", "mode": "throttle", "ttl": 600_000, "extend": True}}
-    first = await queue.add("a", **options)
-    raw.run("HSET", "dedup", "d", f"{first.id}:5000")
-    old = await queue.add("a", **options)
-    assert old.outcome is JobOutcome.ADDED  # its time was over
-    raw.run("HSET", "dedup", "d", f"{old.id}:{old.timestamp - 599_000}")
-    again = await queue.add("a", **options)
-    assert (again.outcome, again.id) == (JobOutcome.SKIPPED, old.id)
-    job_id, _, at = str(raw.run("HGET", "dedup", "d")).partition(":")
-    assert (job_id, int(at) >= old.timestamp) == (old.id, True)
-
-
-@pytest.mark.parametrize("given", [{}, {"lifo": True}, {"priority": 3}, {"delay": 600_000}, {"ordering": {"key": "d"}}])
-async def test_replace_deletes_a_job_that_has_not_started(queue: Queue, worker_for: WorkerFor, given: Any):
-    options: Any = {"deduplication": Deduplication("d", replace=True), **given}
-    first = await queue.add("a", 1, **options)
-    second = await queue.add("a", 2, deduplication=Deduplication("d", replace=True))
-    assert (second.outcome, await queue.get_job(first.id)) == (JobOutcome.REPLACED, None)
-    assert await queue.count() == 1
-    async with worker_for(handle):
-        await second.wait_until_finished()
-    assert (await queue.check()).ok
 
 
 async def test_replace_stages_one_job_behind_an_active_one(queue: Queue, worker_for: WorkerFor):
@@ -271,63 +198,6 @@ async def test_staged_job_runs_however_the_active_one_ends(queue: Queue, worker_
         assert await second.wait_until_finished() == "ran"
 
 
-@pytest.mark.parametrize("end", ["remove", "revoke", "revoke and remove", "clean"])
-async def test_active_job_counts_again_after_the_job_staged_behind_it_is_gone(queue: Queue, end: str):
-    replacing: Any = {"deduplication": Deduplication("d", replace=True)}
-    first = await queue.add("a", 1, **replacing)
-    (lease,) = await queue.fetch()
-    staged = await queue.add("a", 2, **replacing)
-    assert staged.outcome is JobOutcome.STAGED
-    if end == "clean":
-        assert await queue.clean(0, state="waiting-children") == [staged.id]
-    if "revoke" in end:
-        assert await queue.revoke(staged.id) == "revoked"
-    if "remove" in end:
-        assert await queue.remove(staged.id)
-    skipped = await queue.add("a", 3, deduplication={"id": "d"})
-    assert (skipped.outcome, skipped.id) == (JobOutcome.SKIPPED, first.id)
-    last = await queue.add("a", 4, **replacing)
-    assert (last.outcome, await last.get_state()) == (JobOutcome.STAGED, "waiting-children")
-    await lease.complete()
-    assert await last.get_state() == "waiting"
-    assert (await queue.check()).ok
-
-
-async def test_deduplication_id_is_looked_up_and_removed(queue: Queue):
-    options: Any = {"deduplication": {"id": "d"}}
-    assert await queue.get_deduplication_job("d") is None
-    assert await queue.remove_deduplication("d") is False
-    first = await queue.add("a", {"x": 1}, **options)
-    found = await queue.get_deduplication_job("d")
-    assert found is not None
-    assert (found.id, found.data) == (first.id, {"x": 1})
-    assert await queue.remove_deduplication("d") is True
-    assert await queue.get_deduplication_job("d") is None
-    second = await queue.add("a", **options)
-    assert (second.outcome, await queue.count()) == (JobOutcome.ADDED, 2)
-    await second.remove()
-    assert await queue.get_deduplication_job("d") is None
-    with pytest.raises(GlideMQValidationError, match="deduplication_id"):
-        await queue.get_deduplication_job("")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"extend": True}, "option 'deduplication.extend' = True: requires 'ttl'"),
-        ({"replace": True, "mode": "debounce"}, "requires the mode 'simple'"),
-        ({"until": "started", "mode": "throttle", "ttl": 5}, "cannot be used with mode 'throttle'"),
-        ({"until": "later"}, "deduplication.until"),
-        ({"replace": 1}, "deduplication.replace"),
-    ],
-)
-async def test_invalid_combinations_are_rejected(queue: Queue, given: Any, message: str):
-    invalid: Any = {"id": "d", **given}
-    with pytest.raises(GlideMQValidationError, match=message):
-        await queue.add("a", deduplication=invalid)
-    assert await queue.count() == 0
-
-
 # -- requeued jobs -----------------------------------------------------------------------------------------------
 
 
@@ -335,34 +205,6 @@ async def fail_one(queue: Queue) -> str:
     (lease,) = await queue.fetch()
     await lease.fail("broken", retry=False)
     return lease.id
-
-
-async def test_job_is_not_requeued_beside_a_later_one_with_its_id(queue: Queue):
-    options: Any = {"deduplication": {"id": "d"}}
-    first = await queue.add("a", 1, **options)
-    await fail_one(queue)
-    later = await queue.add("a", 2, **options)
-    assert later.outcome is JobOutcome.ADDED
-    for action in (first.retry, first.requeue):
-        with pytest.raises(JobStateError, match=f"job '{later.id}' has its deduplication id") as caught:
-            await action()
-        error = pickle.loads(pickle.dumps(caught.value))
-        assert (error.job_id, error.state) == (first.id, "failed")
-        assert str(error) == str(caught.value)
-    assert await queue.retry_jobs() == await queue.retry_failures() == 0
-    assert (await queue.get_job_counts()).failed == 1
-    (lease,) = await queue.fetch()
-    assert lease.id == later.id
-    with pytest.raises(JobStateError, match="has its deduplication id"):
-        await first.retry()
-    await lease.complete()
-    await first.retry()
-    # It has the id again.
-    assert (await queue.add("a", 3, **options)).id == first.id
-    with pytest.raises(JobStateError, match=r"cannot requeue job .* has its deduplication id"):
-        await later.requeue()
-    assert await queue.requeue_completed() == 0
-    assert (await queue.check()).ok
 
 
 async def test_many_jobs_are_requeued_without_those_whose_id_is_taken(queue: Queue):
@@ -394,25 +236,4 @@ async def test_job_is_requeued_if_its_option_allows_it(queue: Queue, option: Any
                 break
             except JobStateError:
                 assert "ttl" in option  # within the millisecond
-    assert await first.get_state() == "waiting"
-
-
-async def test_failure_policy_waits_until_the_id_is_free(clock: SetClock, queue: Queue, url: Any):
-    async def replies() -> list[Any]:
-        async with glidemq_py.Queue(queue.name, url) as served:
-            return await run_failure_policies(served)
-
-    await queue.set_failure_policy(retry_interval=1_000)
-    options: Any = {"deduplication": {"id": "d"}}
-    first = await queue.add("a", 1, **options)
-    await fail_one(queue)
-    later = await queue.add("a", 2, **options)
-    (lease,) = await queue.fetch()
-    for _ in range(3):
-        clock.advance(1_500)
-        assert [each.wait for each in await replies() if each.retried or each.wait in (0, -1)] in ([], [-1, -1])
-    assert (await first.get_state(), lease.id) == ("failed", later.id)
-    await lease.complete()
-    clock.advance(1_500)
-    assert sum(each.retried for each in await replies()) == 1
     assert await first.get_state() == "waiting"

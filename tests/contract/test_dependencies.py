@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import (
-    BulkAddError,
     Dependency,
-    GlideMQValidationError,
     Job,
     JobNotFoundError,
     JobRef,
@@ -71,29 +69,6 @@ async def test_job_runs_after_its_dependencies(worker_for: WorkerFor, url: Any, 
     assert set((await last.get_children_values()).values()) == {"first!", "second!"}
 
 
-async def test_completed_dependency_does_not_delay_the_job(url: Any, queue: Queue, earlier: Queue):
-    done = await earlier.add("done")
-    async with Worker(earlier.name, Handler(), url):
-        await with_timeout(done.wait_until_finished())
-    last = await queue.add("last", depends_on=[done])
-    assert await state_of(queue, last) == JobState.WAITING
-    assert (await last.get_children_values()).popitem()[1] == "done!"
-
-
-async def test_delay_begins_when_the_job_is_released(worker_for: WorkerFor, queue: Queue):
-    first = await queue.add("first")
-    last = await queue.add("last", depends_on=[first.id], delay=3_600_000)
-    async with worker_for(Handler()):
-        await with_timeout(first.wait_until_finished())
-    assert await state_of(queue, last) == JobState.DELAYED
-
-
-async def test_unknown_dependency_is_rejected(queue: Queue, earlier: Queue):
-    with pytest.raises(JobNotFoundError):
-        await queue.add("last", depends_on=[(earlier.name, "no-such-job")])
-    assert (await queue.get_job_counts()).waiting_children == 0
-
-
 async def test_failed_dependency_keeps_the_job_waiting_until_a_retry(
     worker_for: WorkerFor, url: Any, queue: Queue, earlier: Queue
 ):
@@ -146,17 +121,6 @@ async def test_policy_for_a_failed_dependency(url: Any, queue: Queue, policy: An
             assert (await queue.get_failures(reason="child_failed", name=job.name))[0].job_id == job.id
 
 
-@pytest.mark.exclude("partitioned", reason="a worker tells other partitions of it")
-async def test_removed_dependency_counts_as_failed(queue: Queue):
-    first = await queue.add("first")
-    last = await queue.add("last", depends_on=[first.id])
-    free = await queue.add("free", depends_on=[first.id], on_dependency_failure="ignore")
-    await first.remove()
-    assert await state_of(queue, last) == JobState.WAITING_CHILDREN
-    assert await last.get_dependencies() == [Dependency(queue.name, first.id, "failed", True, "removed")]
-    assert await state_of(queue, free) == JobState.WAITING
-
-
 async def test_remove_dependency_releases_the_job_once(worker_for: WorkerFor, url: Any, queue: Queue, earlier: Queue):
     first, second = await earlier.add("first"), await earlier.add("second")
     last = await queue.add("last", depends_on=[first, second])
@@ -194,52 +158,6 @@ async def test_bulk_in_any_order(worker_for: WorkerFor, queue: Queue):
     assert [name for name in run.ran if name != "free"] == ["first", "middle", "last"]
 
 
-async def test_large_bulk_with_dependencies_across_chunks(queue: Queue):
-    jobs = [(f"n{i}", None, {"job_id": f"j{i}", "depends_on": [f"j{i + 1}"]}) for i in range(600)]
-    added = await queue.add_bulk([*jobs, ("root", None, {"job_id": "j600"})])
-    assert [own_id(job) for job in added] == [f"j{i}" for i in range(601)]
-    counts = await queue.get_job_counts()
-    assert (counts.waiting, counts.waiting_children) == (1, 600)
-
-
-@pytest.mark.parametrize("needs", [{"a": ["a"]}, {"a": ["b"], "b": ["a"]}])
-async def test_cycle_within_a_bulk_is_rejected(queue: Queue, needs: dict[str, list[str]]):
-    with pytest.raises(GlideMQValidationError, match=r"jobs\[0\]\.depends_on.*cycle"):
-        await queue.add_bulk([(name, None, {"job_id": name, "depends_on": deps}) for name, deps in needs.items()])
-    assert await queue.count() == 0
-
-
-async def test_unknown_dependency_in_a_bulk(queue: Queue):
-    with pytest.raises(BulkAddError) as failed:
-        await queue.add_bulk([("a", None, {"depends_on": ["nobody"]}), ("b", None)])
-    bad, good = failed.value.results
-    assert isinstance(bad, JobNotFoundError)
-    assert isinstance(good, Job)
-
-
-@pytest.mark.exclude("partitioned", reason="each partition is gated")
-async def test_dependencies_of_a_queue_of_an_older_build_are_gated(queue: Queue):
-    first = await queue.add("first")
-    before = await queue.get_features()
-    assert "dependencies" not in before
-    await queue.add("last", depends_on=[first.id])
-    assert await queue.get_features() == before | {"dependencies": "0.2.0"}
-
-
-async def test_options_that_do_not_combine(url: Any, queue: Queue):
-    with pytest.raises(GlideMQValidationError, match="requires 'depends_on'"):
-        await queue.add("x", on_dependency_failure="fail")
-    for value in ("1", [], [1], [("q",)], JobRef("q", "1"), {"queue": "q", "id": "1"}, ["x"] * 1_001):
-        with pytest.raises(GlideMQValidationError, match="depends_on"):
-            await queue.add("x", depends_on=value)  # type: ignore[arg-type]
-    with pytest.raises(GlideMQValidationError, match="depends_on"):
-        Queue("q", url, default_job_options={"depends_on": ["1"]})
-    with pytest.raises(GlideMQValidationError, match="depends_on"):
-        await queue.upsert_job_scheduler("s", every=1_000, template={"options": {"depends_on": ["1"]}})
-    with pytest.raises(GlideMQValidationError, match="state"):
-        await (await queue.add("x")).get_dependencies("done")  # type: ignore[arg-type]
-
-
 async def test_many_jobs_wait_for_one(
     queue: Queue,
     worker_for: WorkerFor,
@@ -266,16 +184,3 @@ async def test_replacing_job_waits_for_its_dependencies_and_for_the_started_job(
         gate.open()
         assert await with_timeout(later.wait_until_finished()) == 2
     assert [job.name for job in gate.begun] == ["report", "first", "report"]
-
-
-async def test_rank_applies_when_the_job_is_released(worker_for: WorkerFor, queue: Queue):
-    first = await queue.add("first")
-    await queue.add("low")
-    high = await queue.add("high", depends_on=[first.id], rank=500_000)
-    assert await high.remove_dependency(first.id)
-    run = Handler()
-    worker = worker_for(run, concurrency=1)
-    events = EventRecorder(worker)
-    async with worker:
-        await with_timeout(events.wait("drained"))
-    assert run.ran == ["high", "first", "low"]

@@ -1,7 +1,7 @@
 """Test failed attempts, failed jobs and the failure policy with workers."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,8 @@ import pytest
 
 import glidemq_py
 from glidemq_py import (
-    AttemptHistory,
     FailurePolicy,
     FailureReason,
-    GlideMQValidationError,
     Job,
     JobFailedError,
     Maintenance,
@@ -46,21 +44,6 @@ async def all_failed(queue: Queue, url: str, *names: str, **options: Any) -> lis
     return jobs
 
 
-async def test_attempts_of_a_job(url: str, queue: Queue):
-    (job,) = await all_failed(queue, url, "a", attempts=3)
-    found = await job.get_failed_attempts()
-    assert found == await queue.get_job_attempts(job.id)
-    assert [(each.number, each.reason, each.error) for each in found] == [
-        (1, R.EXPLICIT_FAIL, "attempt 1"), (2, R.EXPLICIT_FAIL, "attempt 2"),
-        (3, R.MAX_ATTEMPTS_EXCEEDED, "attempt 3"),
-    ]  # fmt: skip
-    assert all("ValueError: attempt" in each.traceback and "in fail" in each.traceback for each in found)
-    assert len({each.worker for each in found}) == 1
-    assert all((each.duration or 0) >= 0 and each.error_type == "ValueError" for each in found)
-    await job.retry()
-    assert await job.get_failed_attempts() == found
-
-
 async def test_reasons(url: str, queue: Queue):
     await all_failed(queue, url, "final", attempts=3)
     await all_failed(queue, url, "slow", timeout=20)
@@ -68,17 +51,6 @@ async def test_reasons(url: str, queue: Queue):
     assert {each.name: each.reason for each in await queue.get_failures()} == {
         "final": R.EXPLICIT_FAIL, "slow": R.TIMEOUT, "a": R.MAX_ATTEMPTS_EXCEEDED,
     }  # fmt: skip
-
-
-async def test_leases_are_recorded(queue: Queue):
-    job = await queue.add("a", attempts=2)
-    (lease,) = await queue.fetch()
-    await lease.fail(OSError("disk"))
-    (lease,) = await queue.fetch()
-    await lease.fail("again")
-    assert [(each.error, each.error_type) for each in await job.get_failed_attempts()] == [
-        ("disk", "OSError"), ("again", "Error"),
-    ]  # fmt: skip
 
 
 async def test_a_cancelled_job_has_not_failed(worker_for: WorkerFor, url: str, queue_name: str, raw: Raw):
@@ -115,77 +87,6 @@ async def test_a_cancelled_job_has_not_failed(worker_for: WorkerFor, url: str, q
         assert await queue.retry_jobs() == 0
         assert {each.job_id for each in await queue.get_failures()} == cancelled
         assert await queue.retry_failures(reason=R.CANCELLED) == len(cancelled)
-
-
-async def test_filters_and_changes(url: str, queue: Queue):
-    await all_failed(queue, url, "a", "b", "final", "a")
-    first, last = sorted(await queue.get_failures(name="a"), key=lambda each: each.failed_at)
-    assert (first.name, last.name, len(await queue.get_failures())) == ("a", "a", 4)
-    assert len(await queue.get_failures(reason=R.MAX_ATTEMPTS_EXCEEDED)) == 3
-    assert len(await queue.get_failures(reason=["explicit_fail", R.TIMEOUT], limit=1)) == 1
-    until = datetime.fromtimestamp(first.failed_at / 1000, UTC) - timedelta(minutes=1)
-    assert await queue.get_failures(until=until) == []
-    assert len(await queue.get_failures(since=until)) == 4
-    assert await queue.purge_failures(name="b") == 1
-    assert await queue.retry_failures(reason="explicit_fail") == 1
-    assert [each.name for each in await queue.get_failures()] == ["a", "a"]
-    stats = await queue.get_failure_stats()
-    assert (stats.kept, stats.total, stats.by_name) == (2, 4, {"a": 2, "b": 1, "final": 1})
-    assert stats.by_reason == {R.MAX_ATTEMPTS_EXCEEDED: 3, R.EXPLICIT_FAIL: 1}
-    assert stats.since is not None
-    assert (stats.oldest, stats.newest) == (first.failed_at, last.failed_at)
-    await queue.reset_failure_stats()
-    assert (await queue.get_failure_stats()).total == 0
-    assert await queue.purge_failures() == 2
-
-
-async def test_dead_letter_entry_has_the_attempts(url: str, queue_name: str):
-    async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
-        await all_failed(queue, url, "a", attempts=2)
-        (entry,) = await queue.get_dead_letter_jobs()
-        assert [(each["number"], each["reason"]) for each in entry.data["failedAttempts"]] == [
-            (1, "explicit_fail"), (2, "max_attempts_exceeded"),
-        ]  # fmt: skip
-        assert await queue.remove_dead_letter_job(entry.id)
-
-
-async def test_settings(queue: Queue):
-    assert await queue.get_failure_policy() is None
-    await queue.set_failure_policy(retry_interval=timedelta(minutes=1), max_age=timedelta(days=7))
-    assert await queue.get_failure_policy() == FailurePolicy(60_000, 3, 7 * 86_400_000, None)
-    await queue.set_failure_policy(max_entries=5)
-    assert await queue.get_failure_policy() == FailurePolicy(None, None, None, 5)
-    await queue.remove_failure_policy()
-    assert await queue.get_failure_policy() is None
-    assert await queue.get_attempt_history() == AttemptHistory(20, 4_096, 65_536)
-    await queue.set_attempt_history(max_attempts=0)
-    assert (await queue.get_attempt_history()).max_attempts == 0
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("set_failure_policy", {"max_auto_retries": 7}),
-        ("set_failure_policy", {"max_auto_retries": 7, "max_age": 9_000}),
-        ("set_failure_policy", {"max_age": 5_000, "retry_interval": timedelta(seconds=5)}),
-        ("set_failure_policy", {"retry_interval": 999}), ("set_failure_policy", {"max_age": True}),
-        ("set_failure_policy", {"max_entries": 0}),
-        ("set_failure_policy", {"max_auto_retries": 7, "max_age": 60_000}),
-        ("set_attempt_history", {"max_attempts": 1_001}),
-        ("set_attempt_history", {"max_traceback": 500, "max_attempts": 0}),
-        ("set_attempt_history", {"max_bytes": 10_000, "max_attempts": 0}),
-        ("set_attempt_history", {"max_bytes": 4_096}), ("get_failures", {"reason": "failed"}),
-        ("get_failures", {"limit": 0}), ("get_failures", {"name": ""}), ("purge_failures", {"since": "now"}),
-        ("retry_failures", {"until": -1}), ("purge_failures", {"reason": []}),
-    ],
-)  # fmt: skip
-async def test_invalid_arguments_are_rejected(queue: Queue, method: str, options: Any):
-    with pytest.raises(GlideMQValidationError, match=next(iter(options))):
-        await getattr(queue, method)(**options)
-    with pytest.raises(GlideMQValidationError, match="at least one of"):
-        await queue.set_failure_policy()
-    with pytest.raises(GlideMQValidationError, match="before"):
-        await queue.get_failures(since=2, until=1)
 
 
 async def test_worker_executes_the_policy(url: str, queue: Queue, worker_for: WorkerFor):

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FairKeyDefaults, FairKeyFullError, FlowJob, Job, JobOutcome, RateLimit, Worker
-from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
-from tests.contract.api import FlowProducer, Queue
+from glidemq_py import FairKeyFullError, Job, RateLimit, Worker
+from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.inside import keyed
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor, until, with_timeout
@@ -75,12 +74,6 @@ async def test_a_key_that_comes_back_after_each_job_gains_nothing(queue: Queue):
     await queue.drain()
 
 
-async def test_priority_and_arrival_within_a_key(queue: Queue):
-    for data, priority in (("none", 0), ("late", 9), ("first", 1), ("second", 1)):
-        await queue.add("a", data, fair_key="k", priority=priority)
-    assert await drain_in_order(queue) == ["first", "second", "late", "none"]
-
-
 @pytest.mark.exclude("partitioned", reason="turns are those of a partition")
 @pytest.mark.parametrize("batch", [1, 2, 5])
 async def test_plain_and_fair_jobs_do_not_starve_each_other(queue: Queue, batch: int):
@@ -106,24 +99,6 @@ async def test_a_job_of_an_idle_tenant_starts_next(queue: Queue):
 
 
 # -- limits of a key -------------------------------------------------------------------------------------
-
-
-async def test_concurrency_of_a_key(queue: Queue, raw: Raw):
-    await queue.set_fair_key_limits("k", concurrency=2)
-    await queue.add_bulk([*(of("k", i) for i in range(6)), of("other")])
-    leases = await queue.fetch(10)
-    assert sorted(str(lease.job.data) for lease in leases) == ["0", "1", "other"]
-    info = await queue.get_fair_key("k")
-    assert (info.backlog, info.active, info.concurrency) == (4, 2, 2)
-    assert await queue.fetch(10) == []
-    first = next(lease for lease in leases if lease.job.data == 0)
-    report = await queue.complete_leases([(first, None)], fetch_next=5)
-    assert [lease.job.data for lease in report.leases] == [2]
-    await queue.release_leases([*(lease for lease in leases if lease is not first), *report.leases])
-    await queue.set_fair_key_limits("k", concurrency=False)
-    rest = await drain_in_order(queue, 10)
-    assert len(rest) == 6
-    await assert_empty(queue, raw)
 
 
 @pytest.mark.usefixtures("without_polling")
@@ -164,20 +139,6 @@ async def test_a_freed_slot_wakes_another_worker(queue: Queue, worker_for: Worke
         assert recorded.count["error"] == 0
 
 
-async def test_rate_limit_of_a_key(queue: Queue):
-    await queue.set_fair_key_limits("k", rate_limit={"max": 3, "duration": 60_000})
-    await queue.add_bulk(of("k") for _ in range(8))
-    assert len(await drain_in_order(queue, 10)) == 3
-    info = await queue.get_fair_key("k")
-    assert info.rate_limit is not None
-    assert (info.rate_limit.max, info.rate_limit.duration, info.backlog) == (3, 60_000, 5)
-    assert info.limited_until is not None
-    await queue.set_fair_key_limits("k", rate_limit={"max": 5, "duration": 60_000})
-    assert len(await drain_in_order(queue, 10)) == 2
-    await queue.set_fair_key_limits("k", rate_limit=False)
-    assert len(await drain_in_order(queue, 10)) == 3
-
-
 @pytest.mark.usefixtures("without_polling")
 async def test_a_worker_resumes_when_the_window_ends(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
@@ -186,30 +147,6 @@ async def test_a_worker_resumes_when_the_window_ends(queue: Queue, worker_for: W
     async with worker_for(gate, concurrency=10):
         await queue.add_bulk(of("k") for _ in range(6))
         await with_timeout(until(lambda: len(gate.begun) == 6), 20)
-
-
-async def test_max_backlog(queue: Queue):
-    await queue.set_fair_key_limits("k", max_backlog=2)
-    await queue.add_bulk([of("k", job_id="k"), of("k")])
-    with pytest.raises(FairKeyFullError, match=r"fair key 'k' has its maximum backlog of 2 ready jobs$") as caught:
-        await queue.add("a", fair_key="k")
-    assert (caught.value.key, caught.value.max_backlog) == ("k", 2)
-    with pytest.raises(BulkAddError) as failed:
-        await queue.add_bulk([of("k"), of("other")])
-    refused, added = failed.value.results
-    assert isinstance(refused, FairKeyFullError)
-    assert isinstance(added, Job)
-    assert (await queue.add("a", fair_key="k", job_id="k")).outcome is JobOutcome.DUPLICATE
-    delayed = await queue.add("a", fair_key="other2", delay=60_000)
-    assert await delayed.get_state() == "delayed"
-    assert len(await drain_in_order(queue)) == 3
-    await queue.set_fair_key_limits("k", max_backlog=False)
-    await queue.add_bulk(of("k") for _ in range(5))
-    await queue.drain(delayed=True)
-
-
-async def backlog(queue: Queue) -> int:
-    return (await queue.get_fair_key("k")).backlog
 
 
 @pytest.mark.exclude("partitioned", reason="the name of a scheduler chooses its partition")
@@ -230,77 +167,6 @@ async def test_a_scheduler_reports_a_full_key(worker_for: WorkerFor, queue: Queu
     assert error.__notes__ == [f"scheduler 's' of queue {queue_name!r}"]
 
 
-async def test_jobs_that_exist_exceed_the_maximum_backlog_and_new_ones_do_not(
-    flows: FlowProducer, queue: Queue, queue_name: str
-):
-    """The table "Maximum backlog" of docs/learn/fair-shares.md."""
-    await queue.set_fair_key_limits("k", max_backlog=2)
-    later = await queue.add("a", fair_key="k", delay=3_600_000, attempts=3)
-    await queue.add_bulk([of("k", attempts=2)] * 2)
-    retried, released = await queue.fetch(2)
-    await queue.add_bulk([of("k")] * 2)
-    with pytest.raises(FairKeyFullError):
-        await queue.add("a", fair_key="k")
-    with pytest.raises(FairKeyFullError):
-        await queue.add("a", fair_key="k", delay=1_000)
-    await retried.fail(ValueError("again"))
-    await released.release()
-    await later.promote()
-    assert await backlog(queue) == 5
-    children = [FlowJob(name="child", queue=queue_name, options={"fair_key": "k"}) for _ in range(2)]
-    await flows.add(FlowJob(name="parent", queue=queue_name, options={"fair_key": "k"}, children=children))
-    assert await backlog(queue) == 7
-    for left in (6, 5, 4, 3, 2):
-        (lease,) = await queue.fetch(1)
-        await queue.complete_leases([(lease, None)])
-        assert await backlog(queue) == left
-        with pytest.raises(FairKeyFullError):
-            await queue.add("a", fair_key="k")
-    (lease,) = await queue.fetch(1)
-    await queue.complete_leases([(lease, None)])
-    await queue.add("a", fair_key="k")
-    await queue.drain(delayed=True)
-
-
-async def test_limits_of_each_key(queue: Queue):
-    assert await queue.get_fair_key_defaults() == FairKeyDefaults()
-    await queue.set_fair_key_defaults(concurrency=2)
-    await queue.set_fair_key_limits("big", concurrency=4)
-    await queue.add_bulk(of(key) for key in ("x", "y", "big") for _ in range(6))
-    await queue.add("plain", "plain")
-    leases = await queue.fetch(50)
-    assert Counter(lease.job.data for lease in leases) == {"x": 2, "y": 2, "big": 4, "plain": 1}
-    assert (await queue.get_fair_key("x")).concurrency == 2
-    assert (await queue.get_fair_key("big")).concurrency == 4
-    (of_x, *_) = (lease for lease in leases if lease.job.data == "x")
-    assert [lease.job.data for lease in await of_x.complete(fetch_next=50)] == ["x"]
-    await queue.set_fair_key_limits("big", concurrency=False)
-    assert await queue.fetch(50) == []  # four are active, and the limit is two now
-    await queue.set_fair_key_defaults(concurrency=False)
-    assert Counter(lease.job.data for lease in await queue.fetch(50)) == {"x": 3, "y": 4, "big": 2}
-    assert await queue.get_fair_key_defaults() == FairKeyDefaults()
-    assert "fair-defaults" in await queue.get_features()
-
-
-async def test_a_limit_of_each_key_is_not_one_of_names(parts: int, queue: Queue):
-    await queue.set_name_limits("slow", rate_limit=RateLimit(5 * parts, 3_600_000))
-    await queue.set_fair_key_defaults(concurrency=1, max_backlog=2, rate_limit=RateLimit(1, 3_600_000))
-    await queue.add_bulk([("slow", n) for n in range(4)])
-    assert [lease.job.data for lease in await queue.fetch(50)] == [0, 1, 2, 3]
-    limits = await queue.get_name_limits("slow")
-    assert (limits.concurrency, limits.rate_limit) == (None, RateLimit(5 * parts, 3_600_000))
-
-
-async def test_maximum_backlog_of_each_key(queue: Queue):
-    await queue.set_fair_key_defaults(max_backlog=2)
-    await queue.set_fair_key_limits("big", max_backlog=3)
-    for key, most in (("x", 2), ("y", 2), ("big", 3)):
-        await queue.add_bulk(of(key) for _ in range(most))
-        with pytest.raises(FairKeyFullError):
-            await queue.add("a", key, fair_key=key)
-    assert [info.backlog async for info in queue.iter_fair_keys()] == [3, 2, 2]
-
-
 async def test_rate_of_each_key_keeps_no_windows_of_keys_without_jobs(queue: Queue, raw: Raw):
     window = 50
     await queue.set_fair_key_defaults(rate_limit=RateLimit(2, window))
@@ -319,13 +185,6 @@ async def test_rate_of_each_key_keeps_no_windows_of_keys_without_jobs(queue: Que
     assert (await queue.get_fair_key_defaults()).rate_limit == RateLimit(2, window)
 
 
-async def test_invalid_limits_of_each_key(queue: Queue):
-    with pytest.raises(GlideMQValidationError, match="give at least one of 'concurrency', 'rate_limit' and"):
-        await queue.set_fair_key_defaults()
-    with pytest.raises(GlideMQValidationError, match="'concurrency' = 0"):
-        await queue.set_fair_key_defaults(concurrency=0)
-
-
 async def test_pause_and_resume_a_key(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
     gate.open()
@@ -341,81 +200,7 @@ async def test_pause_and_resume_a_key(queue: Queue, worker_for: WorkerFor):
     assert (await queue.get_fair_key("k")).paused is False
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weight": 0}, "weight"),
-        ({"weight": 1001}, "weight"),
-        ({"concurrency": 0}, "concurrency"),
-        ({"max_backlog": -1}, "max_backlog"),
-        ({"rate_limit": {"max": 0, "duration": 1}}, "rate_limit"),
-        ({}, "give at least one"),
-    ],
-)
-async def test_invalid_limits(queue: Queue, options: Any, message: str):
-    with pytest.raises(GlideMQValidationError, match=message):
-        await queue.set_fair_key_limits("k", **options)
-
-
-@pytest.mark.parametrize("other", [{"lifo": True}, {"ordering": "g"}])
-async def test_rejected_combinations(queue: Queue, other: Any):
-    with pytest.raises(GlideMQValidationError, match=f"'fair_key' and '{next(iter(other))}' are mutually exclusive"):
-        await queue.add("a", fair_key="k", **other)
-    for key in ("", "x" * 257, 7):
-        with pytest.raises(GlideMQValidationError, match="fair_key"):
-            await queue.add("a", fair_key=key)  # type: ignore[arg-type]
-
-
-async def test_none_overrides_the_default_of_the_queue(url: str, queue_name: str):
-    async with Queue(queue_name, url, default_job_options={"fair_key": "t"}) as queue:
-        added = [
-            await queue.add("a"),
-            await queue.add("a", fair_key=None),
-            await queue.add("a", ordering="g", fair_key=None),
-        ]
-        added += await queue.add_bulk([("a", None, {"fair_key": None}), ("a", None, {"delay": 1})])
-        assert [job.fair_key for job in added] == ["t", None, None, None, "t"]
-        with pytest.raises(GlideMQValidationError, match=r"default option of the queue or task; pass fair_key=None"):
-            await queue.add("a", rank=7)
-
-
-async def test_other_defaults_of_the_queue_are_switched_off(url: str, queue_name: str, raw: Raw):
-    defaults: Any = {
-        "ordering": "g",
-        "cost": 2,
-        "deduplication": {"id": "g"},
-        "ttl": 60_000,
-        "timeout": 60_000,
-    }
-    async with Queue(queue_name, url, default_job_options=defaults) as queue:
-        first = await queue.add("a")
-        off: Any = {"ordering": None, "deduplication": None, "ttl": None, "timeout": None}
-        second = await queue.add("a", **off)
-        (third,) = await queue.add_bulk([("a", None, off)])
-        assert len({first.id, second.id, third.id}) == 3
-        for job in (second, third):
-            stored = raw.job(job.id)
-            assert stored["opts"] == "{}"
-            assert not {"expireAt", "groupKey", "cost", "deduplicationId"} & set(stored)
-
-
 # -- every way in which a job moves ------------------------------------------------------------------------
-
-
-async def test_delayed_jobs_wait_in_a_set_of_their_own(queue: Queue, raw: Raw):
-    job = await queue.add("a", 1, fair_key="k", delay=60_000)
-    assert raw.run("EXISTS", "scheduled") == 0
-    assert (await queue.get_job_counts()).delayed == 1
-    assert [found.id for found in await queue.get_jobs("delayed")] == [job.id]
-    await job.change_priority(5)
-    await job.change_delay(30_000)
-    await job.promote()
-    assert [found.id for found in await queue.get_jobs("waiting")] == [job.id]
-    await job.change_delay(50_000)
-    assert await job.get_state() == "delayed"
-    await job.change_delay(0)
-    assert await drain_in_order(queue) == [1]
-    await assert_empty(queue, raw)
 
 
 @pytest.mark.usefixtures("without_polling")
@@ -425,33 +210,6 @@ async def test_a_delayed_job_starts_in_time(queue: Queue, worker_for: WorkerFor)
     async with worker_for(gate):
         await queue.add("a", 1, fair_key="k", delay=50)
         assert (await gate.next()).data == 1
-
-
-async def test_change_priority_of_a_waiting_job(queue: Queue, raw: Raw):
-    first, second = await queue.add("a", 1, fair_key="k"), await queue.add("a", 2, fair_key="k")
-    await second.change_priority(3)
-    assert raw.run("ZCARD", "fairq:k") == 2
-    assert await drain_in_order(queue) == [2, 1]
-    with pytest.raises(JobStateError):
-        await first.change_priority(1)
-    await assert_empty(queue, raw)
-
-
-@pytest.mark.parametrize("options", [{}, {"delay": 60_000}])
-async def test_a_job_with_a_fair_key_gets_no_rank_beside_priorities(queue: Queue, raw: Raw, options: Any):
-    job = await queue.add("a", 1, fair_key="k", **options)
-    state = await job.get_state()
-    for rank in (5_000, 2_048, -1):
-        with pytest.raises(JobStateError, match="fair key or limited name, which has no ranks; use change_priority"):
-            await queue.change_rank(job.id, rank)
-    for rank, priority in ((2_047, 1), (1, 2_047), (0, 0)):
-        await queue.change_rank(job.id, rank)
-        stored = await queue.get_job(job.id)
-        assert stored is not None
-        assert (stored.priority, stored.rank, await stored.get_state()) == (priority, rank, state)
-    await job.change_delay(0)
-    assert await drain_in_order(queue) == [1]
-    await assert_empty(queue, raw)
 
 
 async def test_retries_failures_and_requeues(queue: Queue, worker_for: WorkerFor, raw: Raw):
@@ -471,15 +229,6 @@ async def test_retries_failures_and_requeues(queue: Queue, worker_for: WorkerFor
     await assert_empty(queue, raw)
 
 
-async def test_release_and_expired_leases(queue: Queue, raw: Raw):
-    await queue.add_bulk([of("k", 1), of("k", 2)])
-    (lease,) = await queue.fetch(1)
-    await queue.release_leases([lease])
-    assert (await queue.get_fair_key("k")).backlog == 2
-    assert await drain_in_order(queue) == [2, 1]
-    await assert_empty(queue, raw)
-
-
 @pytest.mark.slow
 async def test_stalled_jobs_are_recovered(queue: Queue, worker_for: WorkerFor, raw: Raw):
     await queue.set_fair_key_limits("k", concurrency=1)
@@ -491,25 +240,6 @@ async def test_stalled_jobs_are_recovered(queue: Queue, worker_for: WorkerFor, r
     async with worker_for(gate, lock_duration=1000, stalled_interval=1000):
         await with_timeout(until(lambda: len(gate.begun) == 2), 30)
     assert {job.data for job in gate.begun} == {1, 2}
-    await assert_empty(queue, raw)
-
-
-async def test_remove_revoke_and_replace(queue: Queue, raw: Raw):
-    waiting = [await queue.add("a", i, fair_key="k") for i in range(3)]
-    delayed = await queue.add("a", 3, fair_key="k", delay=60_000)
-    await waiting[0].remove()
-    assert await queue.revoke(waiting[1].id) == "revoked"
-    assert await queue.revoke(delayed.id) == "revoked"
-    assert (await queue.get_job_counts()).waiting == 1
-    (lease,) = await queue.fetch(1)
-    await waiting[2].remove()
-    await assert_empty(queue, raw)
-    assert await queue.complete_leases([(lease, None)])
-    debounce = {"deduplication": {"id": "k", "mode": "debounce"}, "fair_key": "k", "delay": 60_000}
-    await queue.add("a", 4, **debounce)  # type: ignore[arg-type]
-    assert (await queue.add("a", 5, **debounce)).outcome is JobOutcome.REPLACED  # type: ignore[arg-type]
-    assert raw.run("ZCARD", "fair-delayed") == 1
-    await queue.drain(delayed=True)
     await assert_empty(queue, raw)
 
 
@@ -538,15 +268,6 @@ async def test_drain_and_obliterate_leave_nothing(queue: Queue, raw: Raw):
     await queue.fetch(5)
     await queue.obliterate(force=True)
     assert [key for key in raw.keys("*") if "wake" not in key and key != "deleted-layout"] == []
-
-
-async def test_flows(flows: FlowProducer, queue: Queue, queue_name: str, raw: Raw):
-    options = {"fair_key": "k"}
-    children = [FlowJob(name="child", queue=queue_name, data=i, options=options) for i in range(3)]
-    await flows.add(FlowJob(name="parent", queue=queue_name, data="p", options=options, children=children))
-    assert (await queue.get_fair_key("k")).backlog == 3
-    assert await drain_in_order(queue) == [0, 1, 2, "p"]
-    await assert_empty(queue, raw)
 
 
 async def test_a_job_that_a_peer_moved_returns_to_its_key(queue: Queue, raw: Raw):
@@ -585,13 +306,6 @@ async def test_restarted_queue_keeps_keys_and_limits_in_a_backup(url: str, queue
     assert (await queue.get_job_counts()).delayed == 1
     assert sorted(await drain_in_order(queue)) == [1, 2, 3]
     await queue.drain(delayed=True)
-
-
-async def test_an_older_build_refuses_the_queue(queue: Queue):
-    before = await queue.get_features()
-    await queue.add("a", fair_key="k")
-    assert await queue.get_features() == {**before, "fair-keys": "0.2.0"}
-    await queue.drain()
 
 
 # -- preference ---------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """Batches: callbacks, joins of running jobs, removal, repair, cancelling, and what they leave behind."""
 
 import asyncio
-import pickle
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +16,10 @@ from glidemq_py import (
     ClosedError,
     Durability,
     DurabilityError,
-    FairKeyFullError,
     GlideMQValidationError,
     Job,
     JobBatch,
     JobBatchNotFoundError,
-    JobOutcome,
     JobStateError,
     Middleware,
     NewJob,
@@ -125,40 +121,12 @@ async def test_success_follows_the_retry_of_a_failed_job(worker_for: WorkerFor, 
     assert sorted(run.ran) == ["a", "bad", "bad", "complete", "failure", "success"]
 
 
-async def test_open_batch_waits_and_an_empty_one_completes_when_it_is_closed(queue: Queue):
-    batch = await queue.create_batch(on_complete=("complete",), on_success=("success",))
-    await batch.add("a")
-    assert await run_all(queue) == ["a"]
-    status = await batch.get_status()
-    assert (status.pending, status.completed, status.is_closed, status.is_finished) == (0, 1, False, False)
-    await batch.add("b")  # it is still open
-    await batch.close()
-    assert await run_all(queue) == ["b", "complete", "success"]
-    await batch.close()
-    assert await run_all(queue) == []
-    empty = await queue.create_batch(on_success=("success",))
-    await empty.close()
-    assert await run_all(queue) == ["success"]
-
-
 async def test_batch_stays_open_if_its_block_fails(queue: Queue):
     with pytest.raises(ZeroDivisionError):
         async with await queue.create_batch(on_complete=("complete",)) as batch:
             raise ZeroDivisionError
     assert not (await batch.get_status()).is_closed
     assert [each.id async for each in queue.iter_batches()] == [batch.id]
-
-
-async def test_callback_has_its_own_options_and_data(url: Any, queue_name: str):
-    async with Queue(queue_name, url, serializer="msgpack", compression="gzip",
-                     default_job_options={"attempts": 3}) as queue:  # fmt: skip
-        batch = await queue.create_batch(on_success=("success", {"k": "x" * 500}, {"priority": 7, "fair_key": "t"}))
-        await batch.close()
-        (lease,) = await queue.fetch(1)
-        assert lease.job.data == {"k": "x" * 500}
-        assert (lease.job.priority, lease.job.fair_key, lease.job.opts["attempts"]) == (7, "t", 3)
-        assert await lease.job.get_batch_ref() == BatchRef(queue.name, batch.id)
-        await lease.complete(None)
 
 
 # -- joins --------------------------------------------------------------------------------------------------
@@ -198,48 +166,6 @@ async def test_unknown_batch_is_rejected(queue: Queue):
             await call
     with pytest.raises(GlideMQValidationError, match="must be of this queue"):
         await queue.get_batch(BatchRef("elsewhere", "b"))
-
-
-async def test_batch_with_an_id_is_created_once(queue: Queue):
-    batch = await queue.create_batch(batch_id="nightly", on_success=("first",))
-    await batch.add("a")
-    again = await queue.create_batch(batch_id="nightly", on_success=("second",))
-    assert (await again.get_status()).pending == 1
-    await again.close()
-    assert await run_all(queue) == ["a", "first"]
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("a", {"parent": ("q", "1")}), ("a", {"deduplication": {"id": "d"}}), ("", {}), ("a", {"delay": -1})],
-)
-async def test_invalid_job_is_rejected_and_does_not_join(queue: Queue, name: str, options: Any):
-    batch = await queue.create_batch()
-    with pytest.raises(GlideMQValidationError):
-        await batch.add(name, **options)
-    with pytest.raises(GlideMQValidationError, match=r"jobs\[1\]"):
-        await batch.add_bulk([("fine",), (name, None, options)])
-    assert (await batch.get_status()).total == 0
-    assert (await queue.get_job_counts()).waiting == 0
-
-
-async def test_error_of_one_job_names_the_option_without_an_index(url: Any, queue_name: str):
-    async with Queue(queue_name, url, default_job_options={"fair_key": "t"}) as queue:
-        batch = await queue.create_batch()
-        with pytest.raises(GlideMQValidationError, match=r"^option 'rank' = 5: ") as caught:
-            await batch.add("a", rank=5)
-        assert caught.value.option == pickle.loads(pickle.dumps(caught.value)).option == "rank"
-        with pytest.raises(GlideMQValidationError, match=r"^option 'data' = "):
-            await batch.add("a", object())
-        with pytest.raises(GlideMQValidationError, match=r"^option 'jobs\[0\].rank' = 5: "):
-            await batch.add_bulk([("a", None, {"rank": 5})])
-
-
-async def test_data_that_cannot_be_stored_does_not_join(queue: Queue):
-    batch = await queue.create_batch()
-    with pytest.raises(GlideMQValidationError):
-        await batch.add("a", object())
-    assert counts(await batch.get_status())[:3] == (0, 0, 0)
 
 
 class Rejecting(Middleware):
@@ -289,22 +215,6 @@ async def test_durable_jobs_of_a_batch(queue: Queue):
     assert counts(await batch.get_status()) == (3, 0, 0, 0)
 
 
-async def test_job_that_is_not_added_leaves_the_batch(queue: Queue):
-    await queue.add("old", job_id="taken")
-    await queue.set_fair_key_limits("full", max_backlog=1)
-    async with await queue.create_batch(on_success=("success",)) as batch:
-        assert (await batch.add("a", job_id="taken")).outcome is JobOutcome.DUPLICATE
-        await batch.add("a", fair_key="full")
-        with pytest.raises(FairKeyFullError):
-            await batch.add("b", fair_key="full")
-        with pytest.raises(BulkAddError) as failed:
-            await batch.add_bulk([("c", None, {"fair_key": "full"}), ("d", None, {"job_id": "d"})])
-    assert isinstance(failed.value.results[0], FairKeyFullError)
-    assert (await batch.add("d", job_id="d")).outcome is JobOutcome.DUPLICATE  # the same add again: it stays
-    assert counts(await batch.get_status()) == (2, 0, 0, 3)
-    assert sorted(await run_all(queue)) == ["a", "d", "old", "success"]
-
-
 async def test_concurrent_adds_of_one_id_add_one_job_of_the_batch(queue: Queue, target: Queue):
     """The job that one add has added stays in the batch, although the others found it."""
     batch = await queue.create_batch(**CALLBACKS)
@@ -313,35 +223,6 @@ async def test_concurrent_adds_of_one_id_add_one_job_of_the_batch(queue: Queue, 
     await batch.close()
     status = await batch.get_status()
     assert (status.total, status.pending, status.removed, status.completed_at) == (1, 1, 0, None)
-
-
-async def test_callback_is_added_beyond_the_backlog_of_its_key(queue: Queue):
-    await queue.set_fair_key_limits("t", max_backlog=1)
-    await queue.add("fill", fair_key="t")
-    async with await queue.create_batch(on_complete=("done", 1, {"fair_key": "t"})) as batch:
-        pass
-    callback = await queue.get_job(f"{batch.id}-complete")
-    assert callback is not None
-    assert (callback.name, await callback.get_batch_ref()) == ("done", BatchRef(queue.name, batch.id))
-
-
-async def test_invalid_arguments_are_rejected(url: Any, queue: Queue):
-    invalid: list[dict[str, Any]] = [
-        {"on_complete": "name"}, {"on_success": ("a", None, {"job_id": "x"})}, {"batch_id": "a:b"}, {"batch_id": "7"},
-        {"on_failure": ("a", None, {"depends_on": ["1"]})}, {"keep": 0}, {"on_complete": ("a", object())},
-    ]  # fmt: skip
-    for arguments in invalid:
-        with pytest.raises(GlideMQValidationError):
-            await queue.create_batch(**arguments)
-    batch = await queue.create_batch()
-    with pytest.raises(GlideMQValidationError, match="queue"):
-        await batch.add("a", queue="emails")
-    async with Queue(queue.name, url, prefix="elsewhere") as elsewhere:
-        with pytest.raises(GlideMQValidationError, match="prefix"):
-            await batch.add("a", queue=elsewhere)
-    with pytest.raises(GlideMQValidationError, match="state"):
-        [job async for job in batch.iter_jobs("done")]  # type: ignore[arg-type]
-    await batch.close()
 
 
 # -- removal and repair -------------------------------------------------------------------------------------
@@ -365,25 +246,6 @@ async def test_removed_job_leaves_and_an_ended_one_stays(worker_for: WorkerFor, 
             await until(lambda: "complete" in run.ran)
     assert counts(await batch.get_status()) == (0, 2, 1, 2)
     assert drained.id not in {job.id async for job in batch.iter_jobs()}
-
-
-async def test_jobs_of_a_batch_that_is_gone_do_not_count_for_the_next_with_its_id(
-    url: Any, queue_name: str, queue: Queue
-):
-    async with Queue(f"{queue_name}-t", url) as target:
-        await (await queue.create_batch(batch_id="night")).add("old", job_id="x", queue=target)
-        await queue.obliterate(force=True)
-        batch = await queue.create_batch(batch_id="night")
-        joined = await batch.add("new", job_id="x", queue=target)
-        assert (joined.outcome, counts(await batch.get_status())) == (JobOutcome.DUPLICATE, (0, 0, 0, 1))
-        leases = await target.fetch()
-        await target.remove("x")
-        await target.complete_leases([(lease, None) for lease in leases])
-        await batch.add("new", job_id="x", queue=target)
-        await batch.close()
-        assert await run_all(target) == ["new"]
-        status = await reaches(batch, lambda status: status.succeeded_at)
-        assert counts(status) == (0, 1, 0, 1)
 
 
 async def test_cancelled_batch_ends(worker_for: WorkerFor, url: Any, queue: Queue, target: Queue):
@@ -443,16 +305,3 @@ async def test_handler_in_a_thread_joins(worker_for: WorkerFor, queue: Queue):
     async with worker_for(handle):
         await with_timeout(reaches(batch, lambda status: status.completed_at))
     assert found == [BatchRef(queue.name, batch.id)]
-
-
-@pytest.mark.parametrize("option", ["on_complete", "on_success", "on_failure"])
-async def test_errors_of_callbacks_name_the_callback(queue: Queue, option: str):
-    wrong: list[tuple[Any, str]] = [
-        (("x", None, {"attempts": -1}), f"option '{option}.attempts' = -1: must be an integer from 0 to "),
-        (("x", None, {"atempts": 1}), f"option '{option}.atempts' = 1: unknown option; did you mean 'attempts'"),
-        (("", None), f"option '{option}.name' = '': must not be empty"),
-        (5, f"option '{option}' = 5: must be a JobSpec or a tuple"),
-    ]
-    for given, message in wrong:
-        with pytest.raises(GlideMQValidationError, match=f"^{re.escape(message)}"):
-            await queue.create_batch(**{option: given})

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from glidemq_py import (
     Job,
     JobFailedError,
     JobNotLoadedError,
-    JobRevokedError,
     JobState,
     LeaseLostError,
     LeaseOutcome,
-    StaleAttemptError,
     UnrecoverableError,
 )
 from glidemq_py.sync import Lease as BlockingLease
@@ -54,16 +51,6 @@ async def job_of(queue: Queue, job_id: str) -> Job:
 # -- one lease ---------------------------------------------------------------------------------------------
 
 
-async def test_complete_stores_the_result_and_fetches_the_next(queue: Queue):
-    await queue.add_bulk([("a", {"n": n}) for n in range(3)])
-    first = await lease_one(queue)
-    assert (first.name, first.data, first.job.attempts_made) == ("a", {"n": 0}, 0)
-    second, third = await first.complete({"ok": True}, fetch_next=5)
-    assert (await job_of(queue, first.id)).returnvalue == {"ok": True}
-    assert await second.complete() == []
-    assert (third.data, third.expires_at - (third.job.processed_on or 0)) == ({"n": 2}, 30_000)
-
-
 async def test_fail_retries_after_the_backoff_and_then_fails(queue: Queue):
     added = await queue.add("a", attempts=2, backoff=60_000, remove_on_fail=False)
     lease = await lease_one(queue)
@@ -89,45 +76,6 @@ async def test_fail_without_retry(queue: Queue, error: Any, retry: bool):
     assert (await queue.get_job_counts()).failed == 1
 
 
-async def test_release_counts_no_attempt(queue: Queue):
-    await queue.add("a")
-    lease = await lease_one(queue)
-    await lease.release()
-    again = await lease_one(queue)
-    assert (again.id, again.job.attempts_made) == (lease.id, 0)
-    with pytest.raises(LeaseLostError) as caught:
-        await lease.complete()
-    assert isinstance(caught.value, StaleAttemptError)
-    assert caught.value.job_id == lease.id
-
-
-async def test_extend_returns_the_new_deadline(queue: Queue):
-    await queue.add("a")
-    lease = await lease_one(queue, lock_duration=timedelta(seconds=5))
-    before = lease.expires_at
-    assert await lease.extend(60_000) > before + 50_000
-    assert lease.expires_at > before + 50_000
-    await queue.revoke(lease.id)
-    with pytest.raises(JobRevokedError):
-        await lease.extend(60_000)
-    await lease.fail(JobRevokedError("stop"))
-    assert (await queue.get_job_counts()).failed == 1
-
-
-async def test_lock_duration_of_the_job_shortens_the_lock(queue: Queue):
-    await queue.add("a", lock_duration=5_000)
-    lease = await lease_one(queue, lock_duration=60_000)
-    started = lease.job.processed_on
-    assert started is not None
-    assert lease.expires_at == started + 5_000
-    assert started + 5_000 <= await lease.extend(60_000) < started + 60_000
-    await lease.release()
-    short = await lease_one(queue, lock_duration=1_000)
-    assert short.job.processed_on is not None
-    assert short.expires_at == short.job.processed_on + 1_000
-    await short.complete()
-
-
 async def test_job_limits_its_traceback(
     queue: Queue,
     worker_for: WorkerFor,
@@ -141,36 +89,6 @@ async def test_job_limits_its_traceback(
             await job.wait_until_finished()
     failed = await queue.get_jobs("failed")
     assert failed[0].stacktrace == ("ValueError: no\n",)
-
-
-async def test_a_repeated_report_is_accepted(queue: Queue):
-    await queue.add("a")
-    lease = await lease_one(queue)
-    await lease.complete(1)
-    await lease.complete(2)
-    assert (await job_of(queue, lease.id)).returnvalue == 1
-
-
-async def test_a_lost_lease_with_fetch_next_keeps_no_job(queue: Queue):
-    await queue.add("a")
-    lease = await lease_one(queue)
-    await queue.remove(lease.id)
-    await queue.add("b")
-    with pytest.raises(LeaseLostError):
-        await lease.complete(fetch_next=1)
-    counts = await queue.get_job_counts()
-    assert (counts.waiting, counts.active) == (1, 0)
-
-
-async def test_job_methods_contain_the_fencing_token(queue: Queue):
-    await queue.add("a")
-    lease = await lease_one(queue)
-    await lease.job.update_progress(50)
-    await lease.job.log("half")
-    await lease.release()
-    await lease_one(queue)
-    with pytest.raises(StaleAttemptError):
-        await lease.job.update_progress(60)
 
 
 async def test_a_signal_has_the_effect_that_it_has_in_a_handler(queue: Queue):
@@ -198,71 +116,7 @@ async def test_block_completes_fails_or_releases(queue: Queue):
     assert states == [JobState.COMPLETED, JobState.FAILED, JobState.WAITING]
 
 
-async def test_block_leaves_a_report_alone_and_may_have_no_job(queue: Queue):
-    done = (await queue.add("a")).id
-    async with queue.lease() as lease:
-        assert lease is not None
-        await lease.complete(7)
-    assert (await job_of(queue, done)).returnvalue == 7
-    async with queue.lease() as nothing:
-        assert nothing is None
-
-
 # -- many --------------------------------------------------------------------------------------------------
-
-
-async def test_each_lease_of_many_has_an_outcome(queue: Queue):
-    await queue.add_bulk([("a", n, {"attempts": 2} if n == 2 else {}) for n in range(5)])
-    leases = await queue.fetch(5)
-    await queue.remove(leases[0].id)
-    await leases[1].release()
-    report = await queue.fail_leases([(lease, f"no {lease.id}") for lease in leases[:3]], fetch_next=1)
-    assert report.outcomes == [LeaseOutcome.GONE, LeaseOutcome.LOST, LeaseOutcome.RETRYING]
-    assert [outcome.applied for outcome in report.outcomes] == [False, False, True]
-    assert len(report.leases) == 1
-    assert await queue.extend_leases(leases[2:4], 5_000) == [LeaseOutcome.LOST, LeaseOutcome.EXTENDED]
-    assert (await queue.complete_leases([(leases[3], 1)])).outcomes == [LeaseOutcome.COMPLETED]
-    assert await queue.release_leases([leases[3], leases[4]]) == [LeaseOutcome.LOST, LeaseOutcome.RELEASED]
-
-
-async def test_leases_of_another_queue_are_rejected(queue: Queue, url: Any, queue_name: str):
-    same_name = Queue(queue_name, url, prefix="other")
-    another = Queue(f"{queue_name}-b", url)
-    async with same_name, another:
-        for each in (queue, another, same_name):
-            await each.add("a")
-        theirs, own = await lease_one(queue), await lease_one(same_name)
-        await another.fetch(1)
-        what = f"is a lease of queue '{queue_name}'; must be one of queue '{queue_name}-b'"
-        calls: list[tuple[Any, str]] = [
-            (another.complete_leases([(theirs, 1)]), r"results\[0\]"),
-            (another.fail_leases([(theirs, "no")]), r"failures\[0\]"),
-            (another.release_leases([theirs]), r"leases\[0\]"),
-            (another.extend_leases([theirs], 5_000), r"leases\[0\]"),
-        ]
-        for call, option in calls:
-            with pytest.raises(GlideMQValidationError, match=f"option '{option}' .*{what}"):
-                await call
-        prefixes = r"lease of queue '.*' \(prefix 'glide'\); must be one of queue '.*' \(prefix 'other'\)"
-        with pytest.raises(GlideMQValidationError, match=r"results\[1\].*" + prefixes):
-            await same_name.complete_leases([(own, 1), (theirs, 2)])
-        with pytest.raises(GlideMQValidationError, match=r"\(prefix 'other'\); it is one of .* \(prefix 'glide'\)"):
-            Lease.from_token(same_name, theirs.token)
-        counts = [(await each.get_job_counts()).active for each in (queue, another, same_name)]
-        assert counts == [1, 1, 1]
-        await another.obliterate(force=True)
-        await same_name.obliterate(force=True)
-
-
-async def test_a_report_of_no_lease_fetches(queue: Queue):
-    await queue.add_bulk([("a", n) for n in range(3)])
-    report = await queue.complete_leases([], fetch_next=1)
-    assert (report.outcomes, [lease.data for lease in report.leases]) == ([], [0])
-    (lease,) = report.leases
-    assert lease.expires_at - (lease.job.processed_on or 0) == 30_000
-    assert [lease.data for lease in (await queue.fail_leases([], fetch_next=5)).leases] == [1, 2]
-    assert await queue.complete_leases([]) == ([], [])
-    assert await queue.release_owner() == 3
 
 
 async def test_more_leases_than_fit_in_a_call(queue: Queue):
@@ -273,17 +127,6 @@ async def test_more_leases_than_fit_in_a_call(queue: Queue):
     report = await queue.complete_leases([(lease, lease.data) for lease in leases], fetch_next=5)
     assert (len(report.outcomes), set(report.outcomes), report.leases) == (1_100, {LeaseOutcome.COMPLETED}, [])
     assert (await queue.check()).ok
-
-
-async def test_release_of_an_owner(queue: Queue):
-    await queue.add_bulk([("a", n) for n in range(6)])
-    await queue.fetch(2, owner="client 1")
-    await queue.fetch(2, owner="client 2")
-    await queue.fetch(2)
-    assert await queue.release_owner("client 1") == 2
-    assert await queue.release_owner("client 1") == 0
-    assert await queue.release_owner() == 2
-    assert (await queue.get_job_counts()).active == 2
 
 
 # -- waiting -----------------------------------------------------------------------------------------------
@@ -340,28 +183,6 @@ async def test_closing_ends_a_waiting_fetch(queue: Queue, url: Any):
     await other.close()
     (error,) = await with_timeout(asyncio.gather(waiting, return_exceptions=True))
     assert isinstance(error, Exception)
-
-
-async def test_limits_and_pauses_apply(parts: int, queue: Queue):
-    await queue.add_bulk([("a", n) for n in range(5)])
-    await queue.set_global_concurrency(2 * parts)
-    leases = await queue.fetch(5)
-    assert len(leases) == 2
-    assert await queue.fetch(5) == []
-    await leases[0].complete()
-    assert len(await queue.fetch(5)) == 1
-    await queue.set_global_concurrency(0)
-    await queue.pause()
-    assert await queue.fetch(5) == []
-
-
-async def test_a_group_leases_one_job_at_a_time(queue: Queue):
-    for n in range(3):
-        await queue.add("a", n, ordering={"key": "k"})
-    (lease,) = await queue.fetch(5)
-    assert await queue.fetch(5) == []
-    (following,) = await lease.complete(fetch_next=5)
-    assert following.data == 1
 
 
 async def test_results_reach_parents_and_dead_letters_without_a_worker(
@@ -455,61 +276,6 @@ async def test_a_token_of_another_queue_is_rejected(queue: Queue, url: Any):
             Lease.from_token(queue, malformed)  # type: ignore[arg-type]
 
 
-# -- invalid arguments -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [
-        ({"count": 0}, "count"), ({"count": 501}, "count"), ({"count": "5"}, "count"),
-        ({"lock_duration": 999}, "lock_duration"), ({"lock_duration": 43_200_001}, "lock_duration"),
-        ({"wait": -1}, "wait"), ({"wait": 3_600_001}, "wait"), ({"owner": ""}, "owner"), ({"owner": 5}, "owner"),
-        ({"owner": "x" * 257}, "owner"), ({"count_expiry": 1}, "count_expiry"),
-    ],
-)  # fmt: skip
-async def test_invalid_arguments_of_fetch(queue: Queue, options: Any, option: str):
-    with pytest.raises(GlideMQValidationError, match=f"'{option}' = "):
-        await queue.fetch(**options)
-
-
-async def test_invalid_reports(queue: Queue):
-    await queue.add("a")
-    lease = await lease_one(queue)
-    calls: list[tuple[Any, str]] = [
-        (lease.fail(5), "error"), (lease.fail("x", retry=1), "retry"),  # type: ignore[arg-type]
-        (lease.complete(fetch_next=501), "fetch_next"), (lease.extend(5), "duration"),
-        (queue.complete_leases([lease]), r"results\[0\]"),  # type: ignore[list-item]
-        (queue.fail_leases([("x", "y")]), r"failures\[0\]"),  # type: ignore[list-item]
-        (queue.release_leases("ab"), r"leases(\[0\])?"),  # type: ignore[arg-type]
-        (queue.extend_leases(lease, 5_000), "leases"),  # type: ignore[arg-type]
-    ]  # fmt: skip
-    for call, option in calls:
-        with pytest.raises(GlideMQValidationError, match=f"option '{option}'"):
-            await call
-    await lease.complete()
-
-
-async def test_lease_given_twice_is_rejected_before_anything_is_reported(queue: Queue):
-    await queue.add_bulk([("a", n) for n in range(2)])
-    first, second = await queue.fetch(2)
-    same = Lease.from_token(queue, first.token)
-    calls: list[tuple[Any, str]] = [
-        (queue.complete_leases([(first, 1), (second, 2), (same, 3)]), "results"),
-        (queue.fail_leases([(first, "a"), (second, "b"), (same, "c")]), "failures"),
-        (queue.release_leases([first, second, same]), "leases"),
-    ]
-    for call, option in calls:
-        with pytest.raises(
-            GlideMQValidationError, match=rf"'{option}\[2\]' = .*is the lease of {option}\[0\]; each lease"
-        ):
-            await call
-    assert (await queue.get_job_counts()).active == 2
-    # Nothing is lost if a lock is extended twice.
-    assert await queue.extend_leases([first, same], 20_000) == [LeaseOutcome.EXTENDED] * 2
-    report = await queue.complete_leases([(first, 1), (second, 2)])
-    assert report.outcomes == [LeaseOutcome.COMPLETED] * 2
-
-
 # -- the death of a lease holder ---------------------------------------------------------------------------
 
 
@@ -567,9 +333,3 @@ async def test_worker_and_leases_share_a_queue(
     assert len(set(ran) | set(leased)) == len(ran) + len(leased) == 200
     assert recorder.count["error"] == 0
     assert (await queue.check()).ok
-
-
-# -- blocking code -----------------------------------------------------------------------------------------
-
-
-# -- every server ------------------------------------------------------------------------------------------

@@ -1,22 +1,18 @@
 """Administration of a queue and its jobs: pause, remove, requeue, obliterate, and updates of jobs from outside."""
 
-import asyncio
 from typing import Any, cast
 
 import pytest
 
 from glidemq_py import (
-    FlowJob,
     GlideMQValidationError,
     Job,
     JobNotFoundError,
     JobStateError,
-    PayloadTooLargeError,
-    SerializationError,
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.contract.api import FlowProducer, Queue
+from tests.contract.api import Queue
 from tests.contract.observe import Raw, wait_for_workers
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor, with_timeout
@@ -33,53 +29,7 @@ async def noop(job: Job):
 # -- events -----------------------------------------------------------------------------------------------
 
 
-async def test_event_retention(queue: Queue, raw: Raw):
-    assert await queue.get_event_retention() == 1_000
-    for count in (-1, 100_000_001, 1.5, True):
-        with pytest.raises(GlideMQValidationError, match="count"):
-            await queue.set_event_retention(count)  # type: ignore[arg-type]
-    await queue.set_event_retention(5_000)
-    assert await queue.get_event_retention() == 5_000
-    await queue.add_bulk(("n", i) for i in range(4_000))
-    await asyncio.gather(*(queue.add("n", i) for i in range(50)))
-    assert raw.run("XLEN", "events") == 4_050
-    await queue.set_event_retention(0)
-    assert await queue.get_event_retention() == 1_000
-
-
-async def test_result_retention(queue: Queue, worker_for: WorkerFor, raw: Raw):
-    assert await queue.get_result_retention() == 0
-    for count in (-1, 1_000_000_001, 1.5, True):
-        with pytest.raises(GlideMQValidationError, match="count"):
-            await queue.set_result_retention(count)  # type: ignore[arg-type]
-    await queue.set_result_retention(5_000)
-    assert await queue.get_result_retention() == 5_000
-    async with worker_for(noop):
-        await (await queue.add("n", 1)).wait_until_finished(60_000)
-    assert raw.run("XLEN", "results") == 1
-    await queue.set_result_retention(0)
-    assert await queue.get_result_retention() == 0
-    assert raw.run("EXISTS", "results") == 0
-
-
 # -- pause ------------------------------------------------------------------------------------------------
-
-
-async def test_pause_and_resume_are_idempotent_and_publish_events(queue: Queue, raw: Raw):
-    assert await queue.is_paused() is False
-    await queue.resume()
-    await queue.pause()
-    await queue.pause()
-    assert await queue.is_paused() is True
-    assert (await queue.get_job_counts()).paused is True
-    assert raw.run("HGET", "meta", "paused") == "1"
-    await queue.resume()
-    await queue.resume()
-    assert await queue.is_paused() is False
-    assert raw.run("HGET", "meta", "paused") == "0"
-    recorded = [event["event"] for event in raw.events("0")]
-    assert "paused" in recorded
-    assert recorded[-1] == "resumed"
 
 
 async def test_paused_queue_starts_no_jobs(worker_for: WorkerFor, url: str, queue_name: str):
@@ -212,55 +162,6 @@ async def test_a_retried_job_has_all_its_attempts(queue: Queue, worker_for: Work
 # -- updates of a job from outside ---------------------------------------------------------------------------
 
 
-async def test_progress_data_and_log_outside_a_handler(url: str, queue_name: str, raw: Raw):
-    async with Queue(queue_name, url, compression="gzip") as queue:
-        job = await queue.add("n", {"a": 1})
-        for progress in (50, 0.5, {"step": 2}, [1, 2], "half"):
-            await job.update_progress(progress)
-            found = await queue.get_job(job.id)
-            assert found is not None
-            assert found.progress == job.progress == progress
-        assert raw.events(job.id)[-1] == {"event": "progress", "jobId": job.id.rpartition("||")[2], "data": '"half"'}
-        await job.update_data({"b": 2})
-        found = await queue.get_job(job.id)
-        assert found is not None
-        assert found.data == job.data == {"b": 2}
-        with pytest.raises(PayloadTooLargeError):
-            await job.log("x" * 1_048_577)
-        for line in (5, None, b"bytes", "\ud800"):
-            with pytest.raises(GlideMQValidationError, match="log line"):
-                await job.log(cast("str", line))
-        for keep in (-1, True, 1.5):
-            with pytest.raises(GlideMQValidationError, match="keep"):
-                await job.log("x", keep=cast("int", keep))
-        with pytest.raises(GlideMQValidationError, match="start"):
-            await job.logs(cast("int", "a"))
-        with pytest.raises(PayloadTooLargeError):
-            await job.update_progress("x" * 1_048_576)
-        with pytest.raises(SerializationError):
-            await job.update_data(object())
-        assert job.data == {"b": 2}
-        await job.remove()
-        for write in (job.log("x"), job.update_progress(1), job.update_data(1)):
-            with pytest.raises(JobNotFoundError):
-                await write
-        assert raw.resp.keys(raw.key(f"*:{job.id}")) == []
-
-
-async def test_the_newest_log_lines_are_kept(queue: Queue):
-    job = await queue.add("n")
-    assert await job.logs() == []
-    for i in range(12):
-        await job.log(f"line {i} ä", keep=5)
-    assert await job.logs() == [f"line {i} ä" for i in range(7, 12)]
-    assert await job.logs(1, 2) == ["line 8 ä", "line 9 ä"]
-    assert await job.logs(-1) == ["line 11 ä"]
-    await asyncio.gather(*(job.log(str(i), keep=0) for i in range(100)))
-    assert len(await job.logs()) == 105
-    await asyncio.gather(*(job.log(str(i)) for i in range(1_000)))
-    assert len(await job.logs()) == 1_000
-
-
 async def test_updated_data_is_used_by_the_next_attempt(queue: Queue, worker_for: WorkerFor):
     seen: Any = []
 
@@ -337,61 +238,3 @@ async def test_obliterate_rejects_active_jobs(url: str, queue: Queue, raw: Raw, 
     await worker.close()
     await queue.obliterate(force=True)
     assert set(raw.keys("*")) <= {"deleted-layout"}
-
-
-async def test_completed_jobs_are_requeued(queue: Queue, worker_for: WorkerFor):
-    runs: list[object] = []
-
-    async def handler(job: Job) -> int:
-        runs.append(job.data)
-        return len(runs)
-
-    jobs = await queue.add_bulk([("a", i) for i in range(3)])
-    async with worker_for(handler, concurrency=1):
-        for job in jobs:
-            await job.wait_until_finished()
-    assert await queue.requeue_completed(2) == 2
-    counts = await queue.get_job_counts()
-    assert (counts.waiting, counts.completed) == (2, 1)
-    assert {job.id for job in await queue.get_jobs("waiting")} == {jobs[0].id, jobs[1].id}
-    first = await queue.get_job(jobs[0].id)
-    assert first is not None
-    assert (first.returnvalue, first.attempts_made, first.finished_on) == (None, 0, None)
-    assert await queue.requeue_completed() == 1
-    assert await queue.requeue_completed() == 0
-    async with worker_for(handler, concurrency=1):
-        assert [await job.wait_until_finished() for job in jobs] == [4, 5, 6]
-    assert runs == [0, 1, 2, 0, 1, 2]
-    assert (await queue.check()).ok
-    for wrong in (0, -1):
-        with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be .* 1"):
-            await queue.requeue_completed(wrong)
-
-
-async def test_job_is_requeued_if_it_has_ended(queue: Queue, worker_for: WorkerFor):
-    job = await queue.add("a", 1)
-    with pytest.raises(JobStateError, match="waiting"):
-        await job.requeue()
-    async with worker_for(noop):
-        await job.wait_until_finished()
-    with pytest.raises(JobStateError, match="completed"):
-        await job.retry()
-    await job.requeue()
-    assert await job.get_state() == "waiting"
-    assert (await queue.get_job_counts()).completed == 0
-    await job.remove()
-    with pytest.raises(JobNotFoundError):
-        await job.requeue()
-
-
-async def test_parent_does_not_wait_again_for_a_requeued_child(
-    worker_for: WorkerFor, flows: FlowProducer, queue: Queue, queue_name: str
-):
-    flow = await flows.add(FlowJob("p", queue_name, children=[FlowJob("c", queue_name)]))
-    async with worker_for(noop):
-        await flow.job.wait_until_finished()
-    await flow.children[0].job.requeue()
-    async with worker_for(noop):
-        await flow.children[0].job.wait_until_finished()
-    assert await flow.job.get_state() == "completed"
-    assert (await queue.check()).ok

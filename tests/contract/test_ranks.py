@@ -10,7 +10,6 @@ import pytest
 from glidemq_py import (
     DeadLetterOptions,
     FlowJob,
-    GlideMQValidationError,
     Job,
     JobState,
     Worker,
@@ -74,19 +73,6 @@ async def test_lifo_jobs_run_first_within_their_rank(url: Any, queue: Queue, ran
     assert handler.begun == ["above", "late", "newest", "older", "first", "second", "below"]
 
 
-async def test_priority_is_a_rank(url: Any, queue: Queue):
-    handler = Recorder()
-    await queue.add("n", "as rank", rank=2_043)
-    by_priority = await queue.add("n", "as priority", priority=5)
-    assert by_priority.rank == 2_043
-    read = await queue.get_jobs("prioritized", 0, 10)
-    assert [(job.priority, job.rank, job.opts) for job in read] == [(5, 2_043, {"priority": 5})] * 2
-    assert "ranks" not in await queue.get_features()
-    await queue.add("n", "higher", rank=2_044)
-    await work_off(queue, url, handler)
-    assert_order(handler.jobs, ["higher", "as rank", "as priority"])
-
-
 @pytest.mark.exclude("partitioned", reason="the order of ranks holds within a partition")
 @pytest.mark.parametrize("rank", [4_000, -4_000])
 async def test_delays_retries_and_changes(worker_for: WorkerFor, queue: Queue, rank: int):
@@ -141,25 +127,6 @@ async def test_rank_can_be_changed(url: Any, queue: Queue):
     assert_order(handler.jobs, ["plain", "delayed", "lifo", "priority", "above", "below"])
 
 
-@pytest.mark.parametrize("how", ["remove", "revoke", "drain", "drain delayed", "obliterate"])
-async def test_ranked_jobs_can_be_removed(url: Any, queue: Queue, how: str):
-    ready = [await queue.add("n", rank, rank=rank) for rank in (50_000, -50_000)]
-    stack = await queue.add("n", 5, rank=5, lifo=True)
-    late = await queue.add("n", 0, rank=50_000, delay=HOUR_MS)
-    for job in (*ready, stack, late):
-        if how == "remove":
-            await queue.remove(job.id)
-        elif how == "revoke":
-            assert await queue.revoke(job.id) == "revoked"
-    if how.startswith("drain"):
-        assert await queue.drain(delayed=how == "drain delayed") == (4 if how == "drain delayed" else 3)
-    elif how == "obliterate":
-        await queue.obliterate()
-    counts = await queue.get_job_counts()
-    assert (counts.prioritized, counts.delayed) == (0, 1 if how == "drain" else 0)
-    assert await queue.get_rank_counts() == {}
-
-
 async def test_ranked_job_wakes_an_idle_worker(worker_for: WorkerFor, queue: Queue):
     handler = Recorder()
     async with worker_for(handler):
@@ -167,21 +134,6 @@ async def test_ranked_job_wakes_an_idle_worker(worker_for: WorkerFor, queue: Que
             job = await queue.add("n", rank, rank=rank)
             await asyncio.wait_for(job.wait_until_finished(), 2)
     assert handler.begun == [6_000, -6_000]
-
-
-async def test_pause_groups_and_deduplication(url: Any, queue: Queue):
-    handler = Recorder()
-    await queue.pause()
-    await queue.add("n", "first", ordering="k", rank=5_000)
-    await queue.add("n", "second", ordering="k", rank=6_000)
-    old = await queue.add("n", "old", rank=4_000, deduplication={"id": "d", "mode": "debounce"})
-    new = await queue.add("n", "new", rank=4_000, deduplication={"id": "d", "mode": "debounce"})
-    assert await queue.get_job(old.id) is None
-    assert new.rank == 4_000
-    await queue.resume()
-    await work_off(queue, url, handler)
-    assert sorted(handler.begun) == ["first", "new", "second"]
-    assert handler.begun.index("first") < handler.begun.index("second")
 
 
 async def test_ranked_jobs_of_a_flow(url: Any, flows: FlowProducer, queue: Queue):
@@ -192,23 +144,6 @@ async def test_ranked_jobs_of_a_flow(url: Any, flows: FlowProducer, queue: Queue
     assert (node.job.rank, [child.job.rank for child in node.children]) == (9_000, [-5, 4_000, 7])
     await work_off(queue, url, handler)
     assert handler.begun == [4_000, 7, -5, "root"]
-
-
-async def test_default_rank_is_replaced(queue: Queue, url: Any):
-    async with Queue(queue.name, url, default_job_options={"rank": 3_000}) as other:
-        assert (await other.add("n")).rank == 3_000
-        assert (await other.add("n", priority=3)).rank == 2_045
-        assert (await other.add("n", rank=-1)).rank == -1
-    await queue.drain()
-
-
-@pytest.mark.parametrize("options", [{"rank": 1_000_001}, {"rank": 1.5}, {"rank": 5, "priority": 0}, {"rank": True}])
-async def test_invalid_ranks_are_rejected(queue: Queue, options: Any):
-    with pytest.raises(GlideMQValidationError, match="rank"):
-        await queue.add("n", **options)
-    job = await queue.add("n")
-    with pytest.raises(GlideMQValidationError, match="rank"):
-        await job.change_rank(-1_000_001)
 
 
 async def ignore(job: Job):
@@ -295,21 +230,6 @@ async def test_released_lease_returns_to_its_rank(queue: Queue, rank: int):
     assert_order(await fetched(queue), [1, 2, 0])
 
 
-async def test_failed_job_is_requeued_to_its_rank(queue: Queue):
-    jobs = [await queue.add("n", rank, rank=rank) for rank in OWN]
-    for lease in await queue.fetch(10):
-        await lease.fail("no")
-    assert await queue.get_rank_counts() == {}
-    plain = await queue.add("n", 0)
-    await queue.retry_jobs()
-    assert await queue.get_rank_counts() == {OWN[0]: 1, 0: 1, OWN[1]: 1}
-    again = await queue.get_job(jobs[0].id)
-    assert again is not None
-    assert (again.rank, await again.get_state()) == (OWN[0], JobState.PRIORITIZED)
-    assert plain.rank == 0
-    assert_order(await fetched(queue), [OWN[0], 0, OWN[1]])
-
-
 async def test_suspended_job_resumes_in_its_rank(
     queue: Queue,
     worker_for: WorkerFor,
@@ -341,19 +261,6 @@ async def test_suspended_job_resumes_in_its_rank(
             await job.wait_until_finished()
     attempts = [(rank, signals) for signals in (0, 1) for rank in OWN]
     assert_order(ran, attempts, lambda job: (job.rank, len(job.signals)))
-
-
-async def test_flow_members_have_ranks(queue: Queue, flows: FlowProducer):
-    node = await flows.add(
-        FlowJob("parent", queue.name, "parent", {"rank": OWN[0]}, [
-            FlowJob("child", queue.name, rank, {"rank": rank}) for rank in reversed(OWN)
-        ])
-    )  # fmt: skip
-    assert node.job.rank == OWN[0]
-    await queue.add("n", "plain")
-    assert_order(await fetched(queue), [OWN[0], "plain", OWN[1]])
-    await queue.add("n", "plain")
-    assert_order(await fetched(queue), ["parent", "plain"])
 
 
 async def test_members_of_a_flow_in_two_queues_have_ranks(queue: Queue, url: str, flows: FlowProducer):
@@ -390,16 +297,6 @@ async def test_template_of_a_scheduler_has_a_rank(queue: Queue, worker_for: Work
         await with_timeout(until(lambda: ranks))
     assert ranks == [rank]
     await queue.remove_job_scheduler("tick")
-
-
-async def test_search_finds_ranked_jobs(queue: Queue):
-    added = [await queue.add("wanted", rank, rank=rank) for rank in OWN]
-    added.append(await queue.add("wanted", "late", rank=OWN[0], delay=HOUR_MS))
-    await queue.add("other", rank=OWN[0])
-    found = await queue.search_jobs(name="wanted")
-    assert sorted(job.id for job in found) == sorted(job.id for job in added)
-    assert {job.rank for job in found} == set(OWN)
-    await queue.drain(delayed=True)
 
 
 async def test_limits_hold_for_ranked_jobs(
@@ -465,12 +362,3 @@ async def test_step_and_delay_return_to_the_rank(queue: Queue, worker_for: Worke
     async with worker_for(handle):
         await job.wait_until_finished()
     assert ran == [("first", rank), ("second", rank)]
-
-
-async def test_only_ranks_beside_the_priorities_are_a_feature(queue: Queue):
-    """Builds that do not know it refuse the queue: see test_features.py."""
-    await queue.add("n", rank=5)
-    await queue.add("n", priority=5)
-    assert "ranks" not in await queue.get_features()
-    await queue.add("n", rank=5_000)
-    assert "ranks" in await queue.get_features()

@@ -8,11 +8,29 @@ import pytest
 from glidemq_py import Job
 from tests.contract.api import Queue
 from tests.contract.observe import Clockwork, Raw
-from tests.contract.test_schedulers import end_completed, end_failed, end_removed, end_revoked, read
+from tests.contract.test_schedulers import read
 from tests.server.worker_support import Gate, WorkerFor, with_timeout
 
 TIMES: list[dict[str, Any]] = [{"every": 1_000}, {"pattern": "* * * * * *"}]
 LONG: Any = {"lock_duration": 600_000}
+
+
+async def end_completed(queue: Queue, job: Job):
+    (lease,) = await queue.fetch()
+    await lease.complete()
+
+
+async def end_failed(queue: Queue, job: Job):
+    (lease,) = await queue.fetch()
+    await lease.fail("boom")
+
+
+async def end_revoked(queue: Queue, job: Job):
+    assert await queue.revoke(job.id) == "revoked"
+
+
+async def end_removed(queue: Queue, job: Job):
+    assert await queue.remove(job.id)
 
 
 @pytest.mark.parametrize("times", TIMES, ids=["every", "pattern"])

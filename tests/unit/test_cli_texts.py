@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
+from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Subscription
+from glidemq_py import (
+    BackupInfo,
+    FailureStats,
+    FairKeyInfo,
+    GlideMQValidationError,
+    GlobalLimits,
+    GroupInfo,
+    QueuePartitions,
+    RestoreReport,
+    Subscription,
+    WorkerInfo,
+)
+from glidemq_py._features.schedulers.in_words import pattern_in_words
+from glidemq_py._operate.action import ActionResult, Problem
 from glidemq_py._operate.conversion import duration_text
-from glidemq_py._operate.doctor import configuration, queue_findings
+from glidemq_py._operate.doctor import Diagnosis, configuration, queue_findings
 from glidemq_py._operate.parsing import pairs_of, rate_of, span_of, time_of, value_of
-from glidemq_py._operate.snapshots import QueueSnapshot
+from glidemq_py._operate.snapshots import (
+    BatchSnapshot,
+    DeadLetter,
+    FlowNode,
+    GroupSummary,
+    JobDetails,
+    JobSummary,
+    QueueDetails,
+    QueueSnapshot,
+    ScheduleRun,
+    ScheduleSnapshot,
+)
 from glidemq_py.cli.texts import age, clock, span
+from tests.inside import parse_cron
 
 
 @pytest.mark.parametrize(
@@ -172,3 +201,116 @@ def test_the_reference_lists_every_command() -> None:
 
 def test_constants_that_are_not_json_are_text() -> None:
     assert [value_of(text) for text in ("NaN", "Infinity", "[-Infinity]")] == ["NaN", "Infinity", "[-Infinity]"]
+
+
+# -- the documented keys of `glidemq ... --json` are those of the values that the commands ---------
+
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "command-line.md"
+PRINTED: Final[dict[str, tuple[type[Any], ...]]] = {
+    "queue ls": (QueueSnapshot,),
+    "queue show": (QueueDetails,),
+    "queue limits": (GlobalLimits,),
+    "queue partitions": (QueuePartitions,),
+    "job ls": (JobSummary,),
+    "job show": (JobDetails,),
+    "dlq ls": (DeadLetter,),
+    "cron ls": (ScheduleSnapshot, ScheduleRun),
+    "batch ls": (BatchSnapshot,),
+    "flow show": (FlowNode,),
+    "worker ls": (WorkerInfo,),
+    "group ls": (GroupSummary,),
+    "restore": (RestoreReport,),
+    "doctor": (Diagnosis,),
+    "what changes something": (ActionResult, Problem),
+}
+CHANGES: Final = frozenset((
+    "queue pause", "queue resume", "queue drain", "queue clean", "queue obliterate", "job add", "job retry",
+    "job promote", "job cancel", "job rm", "failures retry", "failures purge", "dlq replay", "dlq purge", "cron add",
+    "cron pause", "cron resume", "cron run", "cron rm", "batch cancel", "worker quiet", "worker resume",
+    "worker resize", "job signal",
+))  # fmt: skip
+
+
+def rows() -> dict[str, str]:
+    """Return the rows of the table: what is printed, by each command."""
+    section = PAGE.read_text(encoding="utf-8").split("### Output")[1].split("\n### ")[0]
+    found: dict[str, str] = {}
+    for names, text in re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE):
+        noun = ""
+        for name in re.findall(r"`([^`]+)`", names) or [names]:
+            noun = name.split()[0] if " " in name else noun
+            found[name if " " in name or not noun else f"{noun} {name}"] = text
+    return found
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_every_key_is_documented(command: str):
+    text = rows()[command]
+    for kind in PRINTED[command]:
+        for each in fields(kind):
+            assert f"`{each.name}`" in text, f"{command}: {each.name} of {kind.__name__} is not documented"
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [("group fair", FairKeyInfo), ("group limit", GroupInfo), ("failures stats", FailureStats), ("backup", BackupInfo)],
+)
+def test_public_classes_are_named(command: str, kind: type[Any]):
+    assert f"`{kind.__name__}`" in rows()[command]
+
+
+def commands() -> Iterator[str]:
+    """Yield the names of all commands that a server is needed for."""
+    pytest.importorskip("typer", reason="needs the extra `cli`")
+    import typer.main
+
+    from glidemq_py.cli import PASSED
+    from glidemq_py.cli.app import app
+
+    whole: Any = typer.main.get_command(app)
+    for noun, group in whole.commands.items():
+        if noun in PASSED:
+            continue
+        for verb in getattr(group, "commands", None) or [""]:
+            yield f"{'worker' if noun == 'workers' else noun} {verb}".strip()
+
+
+def test_every_command_says_what_it_prints():
+    every, documented = set(commands()), set(rows())
+    assert every - documented - CHANGES - {"top"} == set()
+    assert every >= CHANGES
+
+
+# -- cron patterns in words ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("* * * * *", "every minute"), ("*/1 * * * *", "every minute"), ("*/5 * * * *", "every 5 minutes"),
+        ("0 */5 * * * *", "every 5 minutes"), ("*/15 * * * 1-5", "every 15 minutes on weekdays"),
+        ("0 * * * *", "every hour"), ("5 * * * *", "every hour at minute 5"), ("0 */6 * * *", "every 6 hours"),
+        ("30 */2 * * *", "every 2 hours at minute 30"), ("0 3 * * *", "at 03:00 every day"),
+        ("0 9 * * 1-5", "at 09:00 on weekdays"), ("0 9 * * MON-FRI", "at 09:00 on weekdays"),
+        ("30 8 * * 6,0", "at 08:30 on weekends"), ("30 8 * * SAT,SUN", "at 08:30 on weekends"),
+        ("0 9,17 * * *", "at 09:00 and 17:00 every day"), ("0 12 * * 7", "at 12:00 on Sundays"),
+        ("15 4 * * 5,1,3", "at 04:15 on Mondays, Wednesdays and Fridays"),
+        ("0 0 1 * *", "at 00:00 on day 1 of each month"),
+        ("@daily", "at 00:00 every day"), ("@hourly", "every hour"), ("@weekly", "at 00:00 on Sundays"),
+    ],
+)  # fmt: skip
+def test_common_patterns(pattern: str, words: str):
+    parse_cron(pattern)
+    assert pattern_in_words(pattern) == words
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*/7 * * * *", "*/5 9-17 * * *", "0 9 1 * 1", "0 9 * 6 *", "10 0 9 * * *", "0-10 * * * *", "0 9 * * 1-3",
+        "0 9 31 * *", "0 1,2,3,4,5 * * *", "5/10 * * * *", "0 */5 * * *", "nonsense", "",
+    ],
+)  # fmt: skip
+def test_other_patterns_have_no_words(pattern: str):
+    assert pattern_in_words(pattern) == ""

@@ -1,6 +1,7 @@
 """Log lines cannot be forged by names, ids and messages; the formats of the worker command."""
 
 import ast
+import asyncio
 import io
 import json
 import logging
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 import glidemq_py
+from glidemq_py._job.failure_text import stacktraces_with
+from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.command.logs import log_line, set_up_logs
 from tests.inside import escape_control, get_logger, show_id
 
@@ -165,3 +168,115 @@ def test_complaints_before_logging_is_set_up_follow_the_format():
     assert log_line(None, logging.CRITICAL, "x", "no \x1b module\nTraceback") == "no \\x1b module\n    Traceback"
     line = json.loads(log_line("json", logging.CRITICAL, "x", "no module"))
     assert (line["level"], line["message"]) == ("CRITICAL", "no module")
+
+
+# -- warnings about other machines are counted -----------------------------------------------------
+
+
+_log = get_logger("glidemq_py.test_repeated_warnings")
+
+
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines: list[str] = []
+        self.changed = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord):
+        self.lines.append(record.getMessage())
+        self.changed.set()
+
+
+async def test_first_warning_is_logged_at_once_and_the_others_are_counted():
+    lines = Lines()
+    _log.addHandler(lines)
+    try:
+        warnings = RepeatedWarnings(_log, interval=0.05)
+        for number in range(5):
+            warnings.warn("a", f"a{number}")
+        warnings.warn("b", "b")
+        assert lines.lines == ["a0", "b"]
+        lines.changed.clear()
+        async with asyncio.timeout(60):
+            await lines.changed.wait()
+        assert lines.lines == ["a0", "b", "a4 (the last of 4 in the last minute)"]
+        warnings.warn("a", "a5")
+        warnings.close()
+        assert lines.lines[3:] == ["a5"]
+        warnings.close()
+        assert len(lines.lines) == 4
+    finally:
+        _log.removeHandler(lines)
+
+
+def test_forgotten_kinds_are_logged_a_last_time(caplog: pytest.LogCaptureFixture):
+    warnings = RepeatedWarnings(_log)
+    for number in range(3):
+        warnings.warn("a", f"a{number}")
+        warnings.warn("b", f"b{number}")
+    warnings.forget({"b"})
+    assert caplog.messages == ["a0", "b0", "a2 (the last of 2 in the last minute)"]
+    warnings.warn("a", "a3")
+    assert caplog.messages[3:] == ["a3"]
+
+
+def test_without_an_event_loop_the_count_is_in_the_next_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    now = 100.0
+    monkeypatch.setattr("glidemq_py._web.repeated_warnings.time.monotonic", lambda: now)
+    warnings = RepeatedWarnings(_log)
+    for _ in range(3):
+        warnings.warn("a", "text %s")
+    now = 160.0
+    warnings.warn("a", "text %s")
+    assert caplog.messages == ["text %s", "text %s (the last of 3 in the last minute)"]
+
+
+# -- the tracebacks that a failed attempt stores ---------------------------------------------------
+
+
+class ReversedError(Exception):
+    """An error whose stack begins with the failed code, as that of a client."""
+
+    innermost_first = True
+
+    def __init__(self, stack: str):
+        super().__init__("no")
+        self.sandbox_traceback = stack
+
+
+def raised() -> ValueError:
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        return error
+
+
+def test_newest_traceback_is_last():
+    stored = json.loads(stacktraces_with('["first"]', raised()))
+    assert stored[0] == "first"
+    assert stored[1].startswith("Traceback")
+    assert stored[1].endswith("ValueError: no\n")
+
+
+def test_last_lines_of_a_traceback_are_kept():
+    (text,) = json.loads(stacktraces_with(None, raised(), 2))
+    assert text.splitlines()[0].strip() == 'raise ValueError("no")'
+    assert text.endswith("\nValueError: no\n")
+
+
+@pytest.mark.parametrize(("lines", "stored"), [(1, ["a"]), (2, ["a\nb"]), (9, ["a\nb\nc"]), (None, ["a\nb\nc"])])
+def test_first_lines_of_a_reversed_stack_are_kept(lines, stored):
+    assert json.loads(stacktraces_with(None, ReversedError("a\nb\nc"), lines)) == stored
+
+
+def test_start_of_a_long_reversed_stack_is_kept():
+    (text,) = json.loads(stacktraces_with(None, ReversedError("start" + "x" * 10_000)))
+    assert text.startswith("start")
+    assert len(text) == 8_192
+
+
+def test_limit_of_zero_stores_none():
+    assert json.loads(stacktraces_with('["first"]', raised(), 0)) == ["first"]
+    assert json.loads(stacktraces_with(None, raised(), 0)) == []

@@ -123,7 +123,7 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     "W25": ("contract/test_suspend.py::handler_can_wait_for_two_signals",),
     "W26": (
         "contract/test_suspend.py::job_timeout_applies_to_on_resume",
-        "unit/test_continuations.py::continuations_are_bounded",
+        "unit/test_recovery_grace.py::continuations_are_bounded",
     ),
     "W32": ("server/test_broadcast.py::stalled_messages_are_redelivered_once_per_subscription",),
     "W33": ("unit/test_broadcast_options.py::unsupported_options_are_rejected",),
@@ -160,9 +160,9 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     "W51": ("server/flows/test_flows.py::a_released_parent_keeps_its_own_options",),
     "W55": ("lua/test_own_usage.py::repeated_report_replaces_earlier_one",),
     "W78": (
-        "contract/test_schedulers.py::repeat_after_complete_continues_after_every_outcome",
-        "contract/test_schedulers.py::update_while_waiting_does_not_fire",
-        "contract/test_schedulers.py::new_times_do_not_add_a_second_job",
+        "contract/transcripts/schedulers/schedulers.txt::a repetition continues after every outcome",
+        "contract/transcripts/schedulers/schedulers.txt::an update of a waiting repetition does not fire",
+        "contract/transcripts/schedulers/schedulers.txt::new times of a repetition do not add a second job",
     ),
     "W79": ("contract/test_schedulers.py::every_option_of_a_template_is_applied",),
     "W80": (
@@ -209,4 +209,6 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
     ),
 )
 def test_the_test_exists(file: str, name: str):
-    assert re.search(rf"^(async )?def test_{name}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(
+        rf"^((async )?def test_{name}\(|== {name})", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE
+    )

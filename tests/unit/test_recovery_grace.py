@@ -1,13 +1,35 @@
 """Stalled jobs are not recovered for one lock duration after an interruption."""
 
+import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from glidemq_py import (
+    Job,
+    SuspendError,
+)
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
-from tests.inside import Interruptions, QueueKeys, RecoverStalledReply, WorkerOptions, hash_tag
+from glidemq_py._worker.drain_probe import DrainProbe
+from glidemq_py._worker.idle_queues import IdleQueues
+from glidemq_py._worker.suspension import Continuations
+from tests.inside import (
+    AttemptStatus,
+    FinishedAttempt,
+    Heartbeat,
+    Interruptions,
+    QueueKeys,
+    QueueOfEngines,
+    RecoverStalledReply,
+    WorkerOptions,
+    hash_tag,
+    status_after_lost_reply,
+    suspended,
+    wake_channel,
+)
 
 
 class FakeTransport:
@@ -74,3 +96,145 @@ def test_interruptions_of_very_many_queues_count_for_all():
 )
 def test_hash_tags(key: str | bytes, tag: str | None):
     assert hash_tag(key) == tag
+
+
+# -- heartbeats without a server -------------------------------------------------------------------
+
+
+async def test_start_ends_if_the_heartbeats_are_closed_first():
+    unused: Any = None
+    heartbeat = Heartbeat(
+        connect=unused, source=unused, consumer="c", lock_duration=30_000, stalled_policy="", running=set(),
+        lost=unused, unresponsive_seconds=unused, unsupported=unused,
+    )  # fmt: skip
+    await heartbeat.close()
+    await asyncio.wait_for(heartbeat.start(), 10)
+
+
+# -- the shared calls for idle queues of `glidemq_py._worker.idle_queues` --------------------------
+
+
+class FakeQueue:
+    """Count the registrations of a queue."""
+
+    queue_name = "emails"
+
+    def __init__(self, error: Exception | None = None):
+        self.error = error
+        self.registered = asyncio.Event()
+
+    async def register(self, interval_s: float):
+        self.registered.set()
+        if self.error is not None:
+            raise self.error
+
+    async def examine(self):
+        """Nothing to find."""
+
+
+async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next():
+    idle = IdleQueues()
+    closed = [FakeQueue() for _ in range(1_000)]
+    idle.add(closed)
+    await idle.remove(closed)
+    later = FakeQueue()
+    idle.add([later])
+    async with asyncio.timeout(5):  # a thousand turns take twenty seconds
+        await later.registered.wait()
+    await idle.remove([later])
+
+
+async def test_an_error_of_one_queue_does_not_end_the_calls_for_others():
+    idle = IdleQueues()
+    queues = [FakeQueue(RuntimeError("planted")), FakeQueue()]
+    idle.add(queues)
+    async with asyncio.timeout(5):
+        for queue in queues:
+            await queue.registered.wait()
+    await idle.remove(queues)
+
+
+# -- the continuations of suspended jobs that a worker keeps ---------------------------------------
+
+
+class _Run:
+    def __init__(self, job_id: str):
+        link: Any = SimpleNamespace(partition=None)
+        self.job: Job = Job(link, job_id, "n")
+        self.job._signals_text = '[{"name":"go","data":"","receivedAt":1}]'
+        self.attempt = type("A", (), {"fence": 1})()
+
+
+def test_continuations_are_bounded():
+    """W26: the original's map grows with every job that resumes elsewhere."""
+    kept = Continuations()
+    run: Any = _Run
+    for number in range(5_000):
+        kept.keep(run(str(number)), SuspendError(None, None, print))
+    assert len(kept.kept) == 1_000
+    assert kept.route(run("4999")) is None  # the fencing token is that of the suspended attempt itself
+    assert len(kept.kept) == 999
+    kept.keep(_Run("n"), SuspendError())  # type: ignore[arg-type]
+    assert len(kept.kept) == 999
+
+
+# -- the look at all partitions before a queue counts as drained, without a server -----------------
+
+
+class Cluster:
+    """Two nodes: one has a job in a stream, the other does not reply."""
+
+    is_cluster = True
+
+    def __init__(self, stream: str):
+        self.stream = stream
+
+    async def command(self, *args: str):
+        if "silent" in args[-2]:
+            await asyncio.Event().wait()
+        return {self.stream.encode(): {}} if self.stream in args else None
+
+
+def sleeper(name: str, transport: Cluster):
+    return SimpleNamespace(keys=QueueKeys("glide", name), transport=transport, position="0", found=lambda: None)
+
+
+async def test_a_node_that_does_not_reply_hides_no_jobs_of_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wake_channel, "_READY_S", 0.05)
+    cluster = Cluster(QueueKeys("glide", "busy").stream)
+    silent, busy, empty = (sleeper(name, cluster) for name in ("silent", "busy", "empty"))
+    assert await asyncio.wait_for(wake_channel.with_ready_jobs([silent, busy, empty]), 10) == [busy]
+
+
+async def test_a_closed_probe_does_not_hold_the_event_back():
+    events: list[str] = []
+    engine: Any = SimpleNamespace(is_quiet=True, drained_is_wanted=lambda: True)
+    queue = QueueOfEngines([engine])
+    probe = DrainProbe(queue, "q", lambda: events.append("drained"))
+    probe.add(sleeper("silent", Cluster("")))
+    queue.was_busy = True
+    assert not queue.take_drained()
+    await asyncio.sleep(0)
+    await probe.close()
+    assert events == ["drained"]
+    queue.was_busy, queue.rounds = True, queue.rounds + 1
+    assert queue.take_drained()
+    assert not [task for task in asyncio.all_tasks() if "drained" in task.get_name()]
+
+
+# -- the status of a suspension whose reply was lost, derived from the reply to the second ---------
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"),
+    [
+        (AttemptStatus.ALREADY, AttemptStatus.SUSPENDED),  # it still waits, or waits for a worker by now
+        (AttemptStatus.STALE, AttemptStatus.SUSPENDED),  # it has been resumed and fetched again
+        (AttemptStatus.GONE, AttemptStatus.GONE),
+        (AttemptStatus.SUSPENDED, AttemptStatus.SUSPENDED),
+    ],
+)
+def test_suspension_that_is_reported_again(answer: AttemptStatus, meaning: AttemptStatus):
+    row = suspended("1", "1-0", 1, 1, "reason", 50)
+    run = type("R", (), {"job": type("J", (), {"attempts_made": 0})()})()
+    assert status_after_lost_reply(FinishedAttempt(row, run, None, None, sent=True), answer) == meaning

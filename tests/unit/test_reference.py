@@ -4,11 +4,14 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import glidemq_py
+from tests.bench import sizing
+from tests.bench.scale import _HEAD, Point, _table
 from tools import generate_functions, generate_options
 
 NOT_OPTIONS = {"Address", "DagNode", "FlowJob", "JobRef", "JobSpec", "VectorField"}
@@ -74,3 +77,33 @@ def test_every_function_links_to_its_section() -> None:
     assert re.findall(r"(?m)^\| \[(\w+)\]\(#", table) == sorted(functions)
     for file, _ in functions.values():
         assert generate_functions.leading_comment(generate_functions.LUA / file), f"{file} has no header"
+
+
+# -- the page about sizing -------------------------------------------------------------------------
+
+
+def test_needs_follow_from_the_printed_costs():
+    cost = sizing.planned(sizing.table_on_page("costs"))
+    assert sizing.need_table(cost) == sizing.table_on_page("needs"), "python -m tests.bench.sizing --recompute"
+    assert sizing.plot(cost) == sizing.PLOT.read_text(encoding="utf-8")
+
+
+def test_costs_are_read_as_they_are_printed():
+    plain = sizing.Cost(9.12, 15.0, 3.04, 8.2, 258, 257, 0, 783.4, 1331)
+    logged = sizing.Cost(11.4, 20.88, 9, 9, 9, 9, 1434, 9, 9)
+    assert sizing.planned(sizing.cost_table(plain, logged)) == sizing.Cost(
+        11.4, 20.9, 3.0, 8.2, 258, 257, 1434, 783, 1331
+    )
+    need = sizing.Need.of(1_000_000, sizing.planned(sizing.cost_table(plain, logged)))
+    assert (need.producers, need.workers, need.primaries) == (5, 14, 57)
+
+
+# -- the benchmark reports in docs have the text that their generator writes -----------------------
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "cost-by-size.md"
+
+
+def test_cost_by_size_has_the_text_of_its_generator() -> None:
+    table = _table("Waiting jobs", [Point(1_000, 5.59, 13.51, 6.55, 1.79, 2.70, "exchange")])
+    assert PAGE.read_text().startswith("\n".join([_HEAD, *table[:4]]))
