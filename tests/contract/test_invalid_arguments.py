@@ -81,24 +81,6 @@ async def test_a_bulk_with_one_bad_row_sends_none(queue: Queue):
     assert (await queue.get_job_counts()).total == 0
 
 
-async def test_reading_with_bad_arguments(queue: Queue):
-    for attempt in (
-        queue.get_jobs("nonsense"), queue.get_jobs("waiting", -1), queue.get_jobs("waiting", 0, -2),
-        queue.get_job("a:b"), queue.get_job(""), queue.remove("a\nb"), queue.get_jobs("waiting", 1.5),  # type: ignore[arg-type]
-    ):  # fmt: skip
-        with pytest.raises(GlideMQValidationError):
-            await attempt
-    with pytest.raises(GlideMQValidationError, match="state"):
-        queue.iter_jobs("nonsense")
-    for page in (0, 1_001, "x"):
-        with pytest.raises(GlideMQValidationError, match="page"):
-            async for _ in queue.iter_jobs("waiting", page=page):  # type: ignore[arg-type]
-                pass
-    for timeout in (0, -1, "x", 1.5):
-        with pytest.raises(GlideMQValidationError, match="wait_timeout"):
-            await queue.add_and_wait("n", wait_timeout=timeout)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("given", [None, True, 1.0, b"1", ["1"], Queue("q"), "a:b", ""])
 @pytest.mark.parametrize(
     "method",
@@ -119,12 +101,3 @@ async def test_invalid_job_id_is_rejected(url: Any, queue: Queue, method: str, g
     assert await queue.get_job(7) is None  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError, match="page"):
         await anext(queue.iter_dead_letter_jobs(page=0))
-
-
-async def test_add_and_wait_rejects_remove_options(queue: Queue, url: Any, queue_name: str):
-    for options in ({"remove_on_complete": True}, {"remove_on_fail": 0}, {"remove_on_complete": {"age": 1}}):
-        with pytest.raises(GlideMQValidationError, match="add_and_wait"):
-            await queue.add_and_wait("n", **options)
-    async with Queue(queue_name, url, default_job_options={"remove_on_complete": 3}) as other:
-        with pytest.raises(GlideMQValidationError, match="add_and_wait"):
-            await other.add_and_wait("n")

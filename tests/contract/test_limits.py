@@ -92,30 +92,6 @@ async def test_global_rate_limit_overrides_worker_limiters(queue: Queue, worker_
 # -- limits with a time to live ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [
-    lambda q: q.set_global_concurrency(1, ttl=0),
-    lambda q: q.set_global_rate_limit(1, 1, ttl=-5),
-    lambda q: q.set_global_concurrency(-1),
-    lambda q: q.set_global_rate_limit(0, 1),
-    lambda q: q.set_group_limits("k", concurrency=0),
-    lambda q: q.set_group_limits("__", concurrency=1),
-    lambda q: q.set_group_limits("k"),
-    lambda q: q.set_group_limits("k", rate_limit={}),
-    lambda q: q.set_group_limits("k", rate_limit=0),
-    lambda q: q.set_group_limits("k", token_bucket={}),
-    lambda q: q.set_group_limits("k", token_bucket=""),
-    lambda q: q.set_group_limits("k", rate_limit={"max": 1}),
-    lambda q: q.set_group_limits("k", token_bucket={"capacity": -1, "refill_rate": 1}),
-    lambda q: q.rate_limit_group("k", 0),
-    lambda q: q.rate_limit_group("", 5),
-    lambda q: q.rate_limit_group("k", 5, extend="min"),
-])  # fmt: skip
-async def test_invalid_limits_are_rejected(call: Any, queue: Queue):
-    with pytest.raises(GlideMQValidationError):
-        await call(queue)
-    assert await queue.get_group("k") is None
-
-
 # -- pauses --------------------------------------------------------------------------------------------------------
 
 

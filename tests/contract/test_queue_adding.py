@@ -16,7 +16,6 @@ from glidemq_py import (
     ClosedError,
     JobOptions,
     JobOutcome,
-    JobState,
     KeepJobs,
 )
 from glidemq_py.testing import RespClient
@@ -64,28 +63,6 @@ async def test_every_option_arrives_in_the_hash(queue: Queue, raw: Raw):
     assert (job.delay, job.priority) == (60_000, 7)
 
 
-@pytest.mark.parametrize(
-    ("options", "place", "state"),
-    [
-        ({}, "stream", "waiting"),
-        ({"attempts": 5, "timeout": 50, "remove_on_complete": 3}, "stream", "waiting"),
-        ({"lifo": True}, "lifo", "waiting"),
-        ({"delay": 60_000}, "scheduled", "delayed"),
-        ({"delay": 0}, "stream", "waiting"),
-        ({"priority": 1}, "scheduled", "prioritized"),
-        ({"priority": 0, "lifo": True}, "lifo", "waiting"),
-        ({"priority": 1, "lifo": False}, "scheduled", "prioritized"),
-        ({"ttl": 60_000}, "stream", "waiting"),
-    ],
-)
-async def test_structure_of_an_added_job(queue: Queue, raw: Raw, options: Any, place: str, state: str):
-    job = await queue.add("n", **options)
-    assert await job.get_state() == state
-    sizes = {"stream": raw.run("XLEN", "stream"), "lifo": raw.run("LLEN", "lifo")}
-    sizes["scheduled"] = raw.run("ZCARD", "scheduled")
-    assert sizes == {"stream": 0, "lifo": 0, "scheduled": 0} | {place: 1}
-
-
 async def test_run_at_is_an_instant_where_delay_is_a_duration(queue: Queue, raw: Raw):
     at = datetime.now(UTC) + timedelta(hours=2)
     at_ms = round(at.timestamp() * 1000)
@@ -101,18 +78,6 @@ async def test_run_at_is_an_instant_where_delay_is_a_duration(queue: Queue, raw:
         assert "runAt" not in raw.job(job.id)["opts"]
     assert raw.state(past.id) == "waiting"
     assert raw.job(past.id)["delay"] == "0"
-
-
-async def test_duplicate_keeps_the_existing_job(queue: Queue, raw: Raw):
-    first = await queue.add("n", 1, job_id="same")
-    before = raw.job(first.id)
-    second = await queue.add("n", 2, job_id="same", delay=5_000, priority=3)
-    assert (first.outcome, second.outcome) == (JobOutcome.ADDED, JobOutcome.DUPLICATE)
-    assert second.id == first.id
-    assert raw.job(first.id) == before
-    assert (await queue.get_job_counts()).total == 1
-    await first.remove()
-    assert (await queue.add("n", 3, job_id="same")).outcome is JobOutcome.ADDED
 
 
 async def test_job_options_override_defaults(url: str, queue_name: str, raw: Raw):
@@ -243,18 +208,3 @@ async def test_close_completes_pending_adds(url: str, queue_name: str, raw: Raw)
     await queue.close()
     assert len({job.id for job in await with_timeout(asyncio.gather(*adds))}) == 30
     assert raw.run("XLEN", "stream") == 30
-
-
-async def test_state_queries(queue: Queue):
-    waiting, delayed = await queue.add("n"), await queue.add("n", delay=50_000)
-    urgent = await queue.add("n", priority=1)
-    assert await waiting.is_waiting()
-    assert not await waiting.is_delayed()
-    assert not await waiting.is_active()
-    assert await delayed.is_delayed()
-    assert not await delayed.is_failed()
-    assert not await delayed.is_completed()
-    assert await urgent.get_state() is JobState.PRIORITIZED
-    await waiting.remove()
-    assert await waiting.get_state() is None
-    assert not await waiting.is_waiting()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobDataError, JobState, SerializationError
+from glidemq_py import Job, JobDataError, JobState, SerializationError
 from tests.contract.api import FlowProducer, Queue
 from tests.contract.observe import Raw, wait_for_workers
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor
@@ -82,25 +82,6 @@ async def test_malformed_hash_is_read_partly(queue: Queue, raw: Raw):
 
 
 # -- many -------------------------------------------------------------------------------------------------
-
-
-async def test_slices(queue: Queue):
-    await queue.add_bulk([("n", i) for i in range(30)])
-    await queue.add_bulk([("n", i, {"delay": 60_000 - i * 1_000}) for i in range(10)])
-    await queue.add_bulk([("n", i, {"priority": 10 - i}) for i in range(10)])
-
-    async def data(state: str, *bounds: int) -> list[int]:
-        return [job.data for job in await queue.get_jobs(state, *bounds)]
-
-    assert await data("waiting") == list(range(30))
-    assert await data("waiting", 0, 0) == [0]
-    assert await data("waiting", 5, 9) == [5, 6, 7, 8, 9]
-    assert await data("waiting", 28, 100) == [28, 29]
-    assert await data("waiting", 30) == []
-    assert await data("waiting", 5, 4) == []
-    assert await data("delayed", 0, 1) == [9, 8]  # the earliest first
-    assert await data("prioritized", 0, 1) == [9, 8]  # the most urgent first
-    assert await data("completed") == []
 
 
 PARKED = pytest.param("group-waiting", marks=pytest.mark.exclude("partitioned", reason="it writes keys of one part"))
@@ -295,22 +276,6 @@ async def test_workers_of_other_queues_are_not_listed(worker_for: WorkerFor, url
     ):
         await wait_for_workers(queue, 2)
         assert await other.get_workers() == []
-
-
-async def test_exclude_data(queue: Queue):
-    job = await queue.add("n", {"large": 1}, priority=3)
-    for found in (
-        await queue.get_job(job.id, exclude_data=True),
-        *await queue.get_jobs("prioritized", exclude_data=True),
-        *[each async for each in queue.iter_jobs("prioritized", exclude_data=True)],
-        *await queue.search_jobs(name="n", exclude_data=True),
-        *await queue.search_jobs(data={"large": 1}, exclude_data=True),
-    ):
-        assert found is not None
-        assert (found.id, found.name, found.priority, found.data) == (job.id, "n", 3, None)
-    assert await queue.search_jobs(data={"large": 2}, exclude_data=True) == []
-    with pytest.raises(GlideMQValidationError, match="exclude_data"):
-        await queue.get_job(job.id, exclude_data=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.exclude("partitioned", reason="the parent of a job in a partition is named by its partition")

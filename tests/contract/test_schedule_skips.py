@@ -55,13 +55,6 @@ async def test_runs_are_skipped_until_a_worker_is_registered(
             await with_timeout(done.wait())
 
 
-async def test_older_builds_refuse_the_queue(queue: Queue):
-    await queue.upsert_job_scheduler("tick", every=60_000)
-    assert "schedule-workers" not in await queue.get_features()
-    await queue.upsert_job_scheduler("tick", every=60_000, skip_without_worker=True)
-    assert "schedule-workers" in await queue.get_features()
-
-
 async def test_an_update_keeps_the_number_of_skipped_runs(queue: Queue, served: glidemq_py.Queue):
     await queue.upsert_job_scheduler("tick", every=100, skip_without_worker=True)
     async with Scheduler(served):

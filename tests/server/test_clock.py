@@ -1,4 +1,4 @@
-"""The clock of a real server is set back while jobs wait (tests/contract/test_clock_steps.py has the table)."""
+"""The clock of a real server is set back while jobs wait (tests/contract/transcripts/clock/steps.txt has the table)."""
 
 import asyncio
 import time
