@@ -19,13 +19,14 @@ from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._client import (
     async_transport,
-    creation,
+    busy_poll,
+    direct,
     embedded,
     failures,
+    glide_faults,
     library_source,
     polled_reads,
     reachability,
-    replies,
     reservations,
     runtime,
     server_check,
@@ -33,7 +34,7 @@ from glidemq_py._client import (
     shared_reads,
 )
 from glidemq_py._client.async_client import create_async, glide
-from glidemq_py._client.async_transport import AsyncTransport, SharedClient
+from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import free_port, start_embedded
@@ -268,12 +269,22 @@ def connections_of(events: QueueEvents) -> list[Any]:
 
 def client_of(transport: Any) -> Any:
     """Return the GLIDE client of a transport."""
-    return transport._client
+    return transport.glide.client
 
 
 def set_client(transport: Any, client: Any):
     """Let a transport use another GLIDE client."""
-    transport._client = client
+    transport.glide.client = client
+
+
+def direct_connections(transport: Any) -> list[direct.DirectConnection]:
+    """Return the direct connections that calls of a transport use."""
+    return list(transport._nodes._open.values())
+
+
+def without_direct_connections(monkeypatch: pytest.MonkeyPatch):
+    """Let new connections make all calls through GLIDE."""
+    monkeypatch.setattr(direct, "_pack", None)
 
 
 def forget_registered_libraries():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,6 @@ class AddCoalescer:
 
     __slots__ = (
         "_add_call",
-        "_begin",
         "_gather",
         "_idle",
         "_in_flight",
@@ -63,8 +62,6 @@ class AddCoalescer:
         self._quiet = quiet
         self._add_call = add_call
         self._gather = gather
-        self._begin: Callable[..., bool] | None = getattr(transport, "begin", None)
-        """`AsyncTransport.begin`, which sends a call without a task; None if the transport has none."""
         self.loop = asyncio.get_running_loop()
         self._in_flight = False
         self._waiting: deque[_Waiting] = deque()
@@ -118,8 +115,6 @@ class AddCoalescer:
         sent = batch[0][0] if len(batch) == 1 else [row for rows, _ in batch for row in rows]
         try:
             call = self._add_call(self._meta, sent, self._quiet)
-            if self._begin is not None and self._begin(call, partial(self._replied, batch)):
-                return
         except Exception as error:  # it cannot be sent
             self._replied(batch, None, error)
             return

@@ -1,18 +1,11 @@
-"""Turn the `connection` option of a user into a connected client of valkey-glide, for event loops.
-
-GLIDE registers its old module names (``glide.config`` and others) as modules that warn at any attribute access. Tools
-that inspect every loaded module (``inspect.getmodule``, ``unittest.assertWarns``, Hypothesis, reloaders) read
-``__file__`` and other special attributes, and so cause a DeprecationWarning, an error under ``-W error``, that the
-program's own code did not cause. So GLIDE is imported from here: special attributes raise AttributeError; importing a
-name from a deprecated module warns as before.
-"""
+"""Turn the `connection` option of a user into a connected client of valkey-glide, for event loops."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import glide
 from glide_shared.config import GlideClusterClientConfiguration
@@ -21,30 +14,13 @@ from glide_shared.exceptions import GlideError
 from glidemq_py._client.connect import GlideClient, ServerConnection, resolve
 from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.creation import create_in_thread
 from glidemq_py._client.glide_config import config_of, limit_logs
-from glidemq_py._client.replies import read_replies_in
+from glidemq_py._client.glide_faults import create_in_thread, loop_of, read_replies_in
 from glidemq_py._client.server_check import check_server
 from glidemq_py._client.threads import in_thread, own_loops, to_first_address
 from glidemq_py.errors import GlideMQConnectionError
 
 __all__ = ["Connected", "create_async", "glide", "resolve_async"]
-
-
-def _ignore_special_attributes(legacy: type[Any] | None) -> None:
-    warn = getattr(legacy, "__getattr__", None)
-    if legacy is None or warn is None:  # a version of GLIDE without these modules
-        return
-
-    def get(module: Any, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-        return warn(module, name)
-
-    legacy.__getattr__ = get
-
-
-_ignore_special_attributes(getattr(glide, "_LegacyModule", None))
 
 
 async def _reach(config: GlideConfig) -> None:
@@ -129,7 +105,7 @@ async def resolve_async(connection: ServerConnection, *, check: bool = True) -> 
         return Connected(config, client, owned=True, options=found)
     config = cast("GlideConfig", found.config)
     running = asyncio.get_running_loop()
-    if getattr(found, "_loop", running) is running:  # else the transport reports the wrong loop
+    if loop_of(found) is running:  # else the transport reports the wrong loop
         read_replies_in(running)
     if check:
         await check_server(found, config)

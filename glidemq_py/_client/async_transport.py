@@ -4,106 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import math
 import time
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from glide_shared.config import ReadFrom
-from glide_shared.exceptions import ClosingError, GlideError
+from glide_shared.exceptions import GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.async_client import create_async, glide, resolve_async
+from glidemq_py._client.busy_poll import BusyPoll
 from glidemq_py._client.call_retry import CallRetry, classify, not_read, only_reads, translate
-from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
-from glidemq_py._client.connect_errors import (
-    LAST_CHANCE_MS,
-    REPLACEMENT_PAUSE_S,
-    GlideConfig,
-    demoted,
-    half_open,
-    is_replying,
-    silence_of,
-)
+from glidemq_py._client.connect import GlideClient, ServerConnection
+from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, silence_of
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.direct import direct_nodes, first_direct_nodes, must_leave
 from glidemq_py._client.failures import (
     CLOSED,
     DEFAULT_REQUEST_TIMEOUT_MS,
     FUNCTION_MISSING,
     LOST,
-    NOT_SENT,
-    READ_ONLY,
     TIMEOUT,
     CallOutcome,
     Interruptions,
 )
+from glidemq_py._client.glide_faults import ClientReplacement, abandon_client, loop_of
 from glidemq_py._client.library_loading import Loads, load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
-from glidemq_py._client.loop_transport import close_at_loop_end
+from glidemq_py._client.loop_transport import LoopResource, close_at_loop_end
 from glidemq_py._client.reachability import reachability_of
-from glidemq_py._client.replies import BusyPoll
 from glidemq_py._client.runtime import uncancelled
-from glidemq_py._client.threads import in_thread
-from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
-from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import AmbiguousResultError, ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
-
-if TYPE_CHECKING:
-    from glidemq_py._client.direct.connection import DirectConnection
-    from glidemq_py._client.direct.nodes import DirectNodes
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
 T = TypeVar("T")
-
-
-class _Begun(Generic[T]):
-    """Receives the reply to a call that `AsyncTransport.begin` has sent."""
-
-    __slots__ = ("answered", "call", "connection", "loads", "started", "then", "transport")
-
-    def __init__(
-        self, transport: AsyncTransport, call: Call[T], connection: DirectConnection,
-        then: Callable[[T | None, Exception | None], None],
-    ) -> None:  # fmt: skip
-        self.transport, self.call, self.connection, self.then = transport, call, connection, then
-        self.started, self.answered, self.loads = time.monotonic(), transport._answered, transport._loads.number
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, reply: Any) -> None:
-        transport, call = self.transport, self.call
-        if isinstance(reply, GlideError):
-            if transport._direct is not None and must_leave(reply):
-                transport._direct.retire(self.connection)
-            self.set_exception(reply)
-            return
-        if transport._reachability.is_doubted:
-            transport._reachability.replied()
-        try:
-            result = call.decode(reply)
-        except GlideMQError as error:
-            self.then(None, error)
-        except Exception as error:
-            self.then(None, call.malformed(error))
-        else:
-            self.then(result, None)
-
-    def set_exception(self, error: BaseException) -> None:
-        assert isinstance(error, GlideError), "connections fail with errors of GLIDE"
-        task = asyncio.ensure_future(self.transport._end_begun(self, error))
-        _ending.add(task)
-        task.add_done_callback(_ending.discard)
-
-
-_ending: set[asyncio.Task[None]] = set()
-"""Calls that are repeated, or whose error is translated."""
 
 
 class AsyncTransport:
@@ -129,7 +65,7 @@ class AsyncTransport:
         interruptions: Interruptions | None = None,
     ) -> None:
         # GLIDE types replies as any server value; `Call.decode` gives each reply its type.
-        self._client: Any = client
+        self.client: Any = client
         self.config = config
         self._owned = owned
         self.library = library or assemble()
@@ -138,10 +74,9 @@ class AsyncTransport:
         self._new_batch: Any = glide.ClusterBatch if self._is_cluster else glide.Batch
         self._loads = Loads()
         self._under_way = 0
-        self._options = options
+        self.options = options
         self._poll = BusyPoll(wanted=options is None or options.busy_poll)
-        self._direct = first_direct_nodes(options) if owned else None
-        self._timeout_s = (config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000
+        self.timeout_s = (config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000
         self.lock_ms = 0
         """Of the connection of a worker: repeatable calls are repeated for as long as a lock of its jobs lasts, ms."""
         self._closed = False
@@ -153,28 +88,29 @@ class AsyncTransport:
         self._release: Callable[[], AsyncTransport | None] | None = None
         self._sharing: weakref.WeakSet[AsyncTransport] = weakref.WeakSet()
         """Transports over the same client, which `_source` owns."""
-        self._replacing: asyncio.Task[None] | None = None
-        self._next_replacement = 0.0
-        """Earliest time of the next search for another primary, by ``time.monotonic``."""
+        self.attached: list[LoopResource] = []
+        """Closed with the client."""
+        self._replacement = ClientReplacement(self) if owned else None
         if interruptions is None:
             interruptions = Interruptions(reachability_of((each.host, each.port) for each in config.addresses))
         self.interruptions = interruptions
         self._reachability = interruptions.server
-        running = asyncio.get_running_loop()
-        # A client given by the user belongs to the loop in which it was created.
-        self._loop: asyncio.AbstractEventLoop | None = getattr(client, "_loop", None) or running
-        self._tick_marks: deque[int] = deque(maxlen=_overdue_ticks(config))
+        self._loop: asyncio.AbstractEventLoop | None = loop_of(client)
         if owned:
-            close_at_loop_end(running, self)
+            close_at_loop_end(asyncio.get_running_loop(), self)
 
     @classmethod
     async def connect(
-        cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True, direct: bool = True
+        cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True
     ) -> AsyncTransport:
         """Return a transport for the `connection` option of a user. Raises the errors of `resolve_async`."""
         found = await resolve_async(connection, check=check)
-        options = found.options if direct else None
-        return cls(found.client, found.config, owned=found.owned, library=library, options=options)
+        return cls(found.client, found.config, owned=found.owned, library=library, options=found.options)
+
+    @property
+    def glide(self) -> AsyncTransport:
+        """See `glide_of`."""
+        return self
 
     @property
     def is_cluster(self) -> bool:
@@ -228,59 +164,25 @@ class AsyncTransport:
 
     async def _run_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Return the replies to calls that are sent together; some may be GlideErrors."""
-        direct = self._direct
-        if direct is not None and all([await direct.connect(call.key) for call in calls]):
-            return await asyncio.gather(*(self._run(call) for call in calls), return_exceptions=True)
         batch = self._new_batch(is_atomic=False)
         for call in calls:
             batch.fcall(self._names[call.function], call.keys, list(call.args))
-        replies: list[Any] = await self._client.exec(batch, raise_on_error=False)
+        replies: list[Any] = await self.client.exec(batch, raise_on_error=False)
         self._note_reply()
         return replies
 
-    def begin(self, call: Call[T], then: Callable[[T | None, Exception | None], None]) -> bool:
-        """Send a call at once, as `Transport.call` does, and pass its result or error on, without a task.
+    async def resume(self, call: Call[T], error: GlideError, started: float) -> T:
+        """Finish a call that has failed on another connection to the server.
 
         Args:
             call: the call.
-            then: gets the result and None, or None and the error of `Transport.call`; before or after this returns.
+            error: why it failed.
+            started: when it was sent, by ``time.monotonic``.
 
-        Returns:
-            False if there is no direct connection that could take it now: nothing was sent.
+        Raises:
+            GlideMQError: as `Transport.call`.
         """
-        direct = self._direct
-        if direct is None or self._loads.under_way is not None or self._loop is not _current_loop():
-            return False
-        connection = direct.by_key.get(call.key)
-        if connection is None:
-            return False
-        words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
-        connection.send_for(_Begun(self, call, connection, then), words, self._timeout_s)
-        return True
-
-    @contextlib.contextmanager
-    def together(self, key: str) -> Generator[None]:
-        """Let the calls of this key that begin within the block leave in one piece, in their order."""
-        connection = None if self._direct is None else self._direct.by_key.get(key)
-        if connection is not None:
-            connection.hold()
-        try:
-            yield
-        finally:
-            if connection is not None:
-                connection.let_go()
-
-    async def _end_begun(self, begun: _Begun[Any], error: GlideError) -> None:
-        """Pass on the result of a call whose first reply was an error."""
-        try:
-            result = await self._end_call(begun.call, error, begun.started, begun.answered, begun.loads)
-        except Exception as failure:
-            begun.then(None, failure)
-        except BaseException:
-            begun.then(None, AmbiguousResultError("cancelled before the reply arrived; the call may have run"))
-            raise
-        else:
-            begun.then(result, None)
+        return await self._end_call(call, error, started, self._answered, self._loads.number)
 
     async def _end_call(
         self, call: Call[T], error: GlideError, started: float, answered: int, loads: int
@@ -293,46 +195,10 @@ class AsyncTransport:
 
     async def _run(self, call: Call[Any], timeout_s: float | None = None) -> Any:
         """Run a call once; it waits for its reply for ``timeout_s``, by default the request timeout."""
-        direct, connection = self._direct, None
-        if direct is not None:
-            connection = direct.by_key.get(call.key)
-            if connection is None:
-                connection = await direct.connect(call.key)
-        if connection is None:
-            work = self._run_through_glide(call, timeout_s)
-            if direct is not None:
-                work = self._watched(work, direct)
-            return await (work if call.unclaimed is None else uncancelled(work, call.unclaimed))
-        words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
-        replied = connection.send(words, self._timeout_s if timeout_s is None else timeout_s)
-        try:
-            reply = await replied
-        except asyncio.CancelledError:
-            if call.unclaimed is not None:
-                connection.when_replied(replied, call.unclaimed)
-            raise
-        if isinstance(reply, GlideError):
-            if direct is not None and must_leave(reply):
-                direct.retire(connection)
-            raise reply
-        return reply
+        work = self._send(call, timeout_s)
+        return await (work if call.unclaimed is None else uncancelled(work, call.unclaimed))
 
-    async def _watched(self, work: Awaitable[Any], direct: DirectNodes) -> Any:
-        """Await the reply to a call; check the server if none comes and no direct connection can be opened.
-
-        GLIDE itself reports an unreachable server at the end of the request timeout.
-        """
-        timer = direct.loop.call_later(_DOUBTED_AFTER_S, self._doubt, direct)
-        try:
-            return await work
-        finally:
-            timer.cancel()
-
-    def _doubt(self, direct: DirectNodes) -> None:
-        if direct.is_failing:
-            self._note_silence(_DOUBTED_AFTER_S)
-
-    async def _run_through_glide(self, call: Call[Any], timeout_s: float | None) -> Any:
+    async def _send(self, call: Call[Any], timeout_s: float | None) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
         # round trip.
         batch = self._new_batch(is_atomic=False)
@@ -344,10 +210,10 @@ class AsyncTransport:
             self._poll.end(replied=False)
         try:
             if timeout_s is None:
-                (reply,) = await self._client.exec(batch, raise_on_error=False)
+                (reply,) = await self.client.exec(batch, raise_on_error=False)
             else:
                 options = _batch_options(self.is_cluster, timeout_s)
-                (reply,) = await self._client.exec(batch, raise_on_error=False, options=options)
+                (reply,) = await self.client.exec(batch, raise_on_error=False, options=options)
         finally:
             self._under_way -= 1
             self._poll.end()
@@ -370,7 +236,7 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from error
             step = retry.after(error)
             if step is None:
-                raise refused or self._translated(error, reads=self.library.only_reads(call.function)) from error
+                raise refused or self.translated(error, reads=self.library.only_reads(call.function)) from error
             if step.pause:
                 await asyncio.sleep(step.pause)
             if step.load:
@@ -380,7 +246,7 @@ class AsyncTransport:
                     refused = away
             loads = self._loads.number
             try:
-                return await self._run(call, min(retry.left_s, self._timeout_s))
+                return await self._run(call, min(retry.left_s, self.timeout_s))
             except GlideError as again:
                 error = again
                 self._check_client(error)
@@ -399,9 +265,9 @@ class AsyncTransport:
         args, route = load_arguments(self.library, self.is_cluster)
         try:
             if route is None:
-                await self._client.custom_command(list(args))
+                await self.client.custom_command(list(args))
             else:
-                await self._client.custom_command(list(args), route)
+                await self.client.custom_command(list(args), route)
         except GlideError as error:
             self._check_client(error)
             failure = loading_failed(error, self.library)
@@ -416,7 +282,7 @@ class AsyncTransport:
         while True:
             answered = self._answered
             try:
-                reply = await self._client.custom_command(words)
+                reply = await self.client.custom_command(words)
                 self._note_reply()
                 return reply
             except GlideError as error:
@@ -427,7 +293,7 @@ class AsyncTransport:
                 retry = retry or self._retry(str(args[0]), reads and "BLOCK" not in args, started, args[1:])
                 step = retry.after(error)
                 if step is None:
-                    raise self._translated(error, reads=reads) from error
+                    raise self.translated(error, reads=reads) from error
             await asyncio.sleep(step.pause)
 
     async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
@@ -445,7 +311,7 @@ class AsyncTransport:
         while True:
             answered = self._answered
             try:
-                replies = await self._client.exec(batch, raise_on_error=False, options=options)
+                replies = await self.client.exec(batch, raise_on_error=False, options=options)
                 self._note_reply()
                 failed = not_read(replies)
             except GlideError as error:
@@ -457,7 +323,7 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from failed
             step = retry.after(failed)
             if step is None:
-                raise self._translated(failed, reads=True) from failed
+                raise self.translated(failed, reads=True) from failed
             await asyncio.sleep(step.pause)
             _, options = _pipeline(self.is_cluster, min(timeout, round(retry.left_s * 1000)), key)
 
@@ -470,13 +336,13 @@ class AsyncTransport:
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         answered = self._answered
         try:
-            _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
+            _, reply = await self.client.exec(batch, raise_on_error=False, options=options)
             self._note_reply()
         except GlideError as error:
             self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
-            raise self._translated(error) from error
+            raise self.translated(error) from error
         if isinstance(reply, GlideError):
             self._check_client(reply)
             failure = classify(reply)
@@ -501,13 +367,13 @@ class AsyncTransport:
             batch.custom_command(list(wait))
         answered, loads = self._answered, self._loads.number
         try:
-            first, *others = await self._client.exec(batch, raise_on_error=False, options=options)
+            first, *others = await self.client.exec(batch, raise_on_error=False, options=options)
             self._note_reply()
         except GlideError as error:
             self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
-            raise self._translated(error) from error
+            raise self.translated(error) from error
         if isinstance(first, GlideError):
             self._check_client(first)
             if classify(first) is not FUNCTION_MISSING:
@@ -526,34 +392,21 @@ class AsyncTransport:
             if self.is_cluster:
                 cursor = cast("Any", glide.ClusterScanCursor)()
                 while not cursor.is_finished():
-                    cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
+                    cursor, keys = await self.client.scan(cursor, match=pattern, count=1000)
                     yield keys
             else:
                 cursor = b"0"
                 while True:
-                    cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
+                    cursor, keys = await self.client.scan(cursor, match=pattern, count=1000)
                     yield keys
                     if cursor == b"0":
                         break
         except GlideError as error:
             raise translate(error, self.library) from error
 
-    async def dedicated(self) -> Transport:
+    async def dedicated(self) -> AsyncTransport:
         """See `Transport.dedicated`."""
-        nodes = direct_nodes(self._options) if self._direct is not None else None
-        if nodes is not None:
-            from glidemq_py._client.direct.transport import DirectTransport  # imports hiredis
-
-            return DirectTransport(self, nodes)
-        return await self.dedicated_client()
-
-    def words_of(self, call: Call[Any]) -> tuple[str | bytes | int, ...]:
-        """Return the command of a call."""
-        return (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
-
-    async def dedicated_client(self) -> AsyncTransport:
-        """Return a transport over another client of GLIDE. Raises GlideMQConnectionError."""
-        return self._over(await create_async(self.config), owned=True)
+        return self._over(await self.connect_client(), owned=True)
 
     def shared(
         self,
@@ -567,25 +420,14 @@ class AsyncTransport:
             interruptions: record of outages; None uses that of this transport.
         """
         source = self._source or self
-        sharing = self._over(source._client, owned=False)
+        sharing = self._over(source.client, owned=False)
         sharing._source = source
-        sharing._direct = source._direct
         sharing._loads = source._loads
         sharing._release = release
         if interruptions is not None:
             sharing.interruptions = interruptions
         source._sharing.add(sharing)
         return sharing
-
-    def doubt_direct(self) -> None:
-        """Replace the direct connections: a dedicated one to a server has been silent."""
-        if self._direct is not None:
-            self._direct.replace_all()
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether calls go over direct connections, if there are any."""
-        return self._direct is not None
 
     @property
     def client_owner(self) -> AsyncTransport:
@@ -597,10 +439,6 @@ class AsyncTransport:
         """Whether `close` or `abandon` was called."""
         return self._closed
 
-    # GLIDE reconnects only if the operating system reports a lost connection. If a firewall or a router drops the
-    # packets of a connection, that takes many minutes, in which every call times out. And without a cluster, it keeps
-    # its connection to a primary that was demoted, where every write fails.
-
     def _check_client(self, error: GlideError, answered: int | None = None, key: str | bytes = "") -> None:
         """Replace the client if its connection seems half-open, or if its server became a replica.
 
@@ -609,93 +447,51 @@ class AsyncTransport:
             answered: number of replies before the call: a timeout is suspicious if none came since. None: it is not.
             key: a key of the call, for the node that may be silent.
         """
-        self._note_error(error)
-        source = self._source or self
-        if source._replacing is not None or not source._owned or source._closed:
-            return
-        if isinstance(error, GlideTimeoutError):
-            replaced = source._replace_half_open(key) if self._answered == answered else None
-        else:
-            replaced = source._replace_demoted() if source._is_demoted(error) else None
-        if replaced is not None:
-            source._replacing = asyncio.ensure_future(replaced)
-            source._replacing.add_done_callback(source._replaced)
+        self.note_error(error)
+        replacement = (self._source or self)._replacement
+        if replacement is not None:
+            replacement.check(error, key, is_silent=self._answered == answered)
 
     def _note_reply(self) -> None:
         self._answered += 1
         if self._reachability.is_doubted:
             self._reachability.replied()
 
-    def _note_error(self, error: GlideError) -> None:
+    def note_error(self, error: GlideError) -> None:
+        """Note whether an error is a reply of the server, or none came."""
         failure = classify(error)
         if failure in _WITHOUT_REPLY:
-            self._note_silence(self._timeout_s if failure is TIMEOUT else 0.0)
+            waited_s = self.timeout_s if failure is TIMEOUT else 0.0
+            self._reachability.failed(waited_s, self.timeout_s, partial(silence_of, self.config))
         elif failure is not CLOSED and self._reachability.is_doubted:
             self._reachability.replied()
 
-    def _note_silence(self, waited_s: float) -> None:
-        self._reachability.failed(waited_s, self._timeout_s, partial(silence_of, self.config))
-
-    def _translated(self, error: GlideError, *, reads: bool = False) -> GlideMQError:
+    def translated(self, error: GlideError, *, reads: bool = False) -> GlideMQError:
+        """Return our error for an error of GLIDE; the caller raises it from the original."""
         return translate(error, self.library, reads=reads, refused=self._reachability.refused)
 
-    def _replaced(self, _: asyncio.Task[None]) -> None:
-        self._replacing = None
+    async def connect_client(self) -> GlideClient:
+        """Return another client with the same configuration. Raises GlideMQConnectionError."""
+        return await create_async(self.config)
 
-    def _is_demoted(self, error: GlideError) -> bool:
-        return not self.is_cluster and classify(error) is READ_ONLY and time.monotonic() >= self._next_replacement
-
-    async def _replace_half_open(self, key: str | bytes) -> None:
-        """Replace the client if the server replies on a new connection, and still not on the present one."""
-        if await in_thread(is_replying, self.config) and await self._is_silent(key):
-            old = await self._replace_client("half-open", half_open(self.config))
-            if old is not None:
-                await _end_client(old, "the connection was half-open")
-
-    async def _replace_demoted(self) -> None:
-        """Replace the client by one that is connected to the new primary, once there is one."""
-        self._next_replacement = time.monotonic() + REPLACEMENT_PAUSE_S
-        old = await self._replace_client("demoted", demoted(self.config))
-        if old is not None:
-            try:  # the replies under way will come: the server rejects the calls
-                pending: list[asyncio.Future[Any]] = list(old._pending_futures.values())
-                if pending:
-                    await asyncio.wait(pending, timeout=self._timeout_s)
-            finally:
-                await _end_client(old, "the server became a replica")
-
-    async def _replace_client(self, reason: str, report: str) -> Any:
-        """Connect another client for this transport and those that share it; return the old one, or None on failure."""
-        try:
-            client: Any = await create_async(self.config)
-        except GlideMQError as error:
-            _log.debug("replacing a client (%s) failed: %s", reason, error)
-            return None
-        if self._closed:
-            await client.close()
-            return None
-        old = self._client
+    def use_client(self, client: GlideClient) -> None:
+        """Make all further calls of this transport, and those that share its client, over another client."""
         for each in (self, *self._sharing):
-            each._client = client
-        self._tick_marks.clear()
-        self.interruptions.record()
-        self.interruptions.count(reason)
-        _log.warning("%s", report)
-        return old
+            each.client = client
 
-    async def _is_silent(self, key: str | bytes) -> bool:
+    async def is_silent(self, key: str | bytes) -> bool:
         """Return whether a trivial command for the key's node has no reply."""
         batch, options = _pipeline(self.is_cluster, LAST_CHANCE_MS)
         batch.custom_command(["EXISTS", key])
         try:
-            await self._client.exec(batch, raise_on_error=False, options=options)
+            await self.client.exec(batch, raise_on_error=False, options=options)
         except GlideError as error:
             return isinstance(error, GlideTimeoutError)
         return False
 
     def _over(self, client: GlideClient, *, owned: bool) -> AsyncTransport:
         return AsyncTransport(
-            client, self.config, owned=owned, library=self.library, options=self._options,
+            client, self.config, owned=owned, library=self.library, options=self.options,
             interruptions=self.interruptions,
         )  # fmt: skip
 
@@ -719,32 +515,9 @@ class AsyncTransport:
         if last is not None:
             last.abandon()
         if self._owned:
-            if self._direct is not None:
-                self._direct.abandon()
-            # GLIDE would fail the pending calls here, in the wrong thread, and break at a closed loop.
-            pending = list(self._client._pending_futures.values())
-            self._client._pending_futures.clear()
-            if self._loop is not None and not self._loop.is_closed():
-                for future in pending:
-                    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                        self._loop.call_soon_threadsafe(_fail, future, ClosingError("the connection was closed"))
-            with contextlib.suppress(StopIteration):
-                self._client.close().send(None)
-
-    def fail_overdue(self) -> None:
-        """Fail calls without a reply for much longer than GLIDE's own timeout, so that no call waits forever.
-
-        Called every few seconds; callers get AmbiguousResultError.
-        """
-        pending: dict[int, Any] = self._client._pending_futures
-        marks = self._tick_marks
-        if len(marks) == marks.maxlen:
-            oldest = marks[0]
-            for number in list(itertools.takewhile(lambda number: number <= oldest, list(pending))):
-                future = pending.pop(number, None)
-                if future is not None:
-                    _fail(future, GlideTimeoutError("GLIDE delivered no reply"))
-        marks.append(next(reversed(pending), 0))
+            for each in self.attached:
+                each.abandon()
+            abandon_client(self.client, self._loop)
 
     def _released(self) -> AsyncTransport | None:
         """Return the shared transport to close with this one, which is closed."""
@@ -773,48 +546,20 @@ class AsyncTransport:
             return
         self._closed = True
         try:
-            if self._replacing is not None:
-                self._replacing.cancel()
-                await asyncio.gather(self._replacing, return_exceptions=True)
+            if self._replacement is not None:
+                await self._replacement.stop()
         finally:
             if self._owned:
-                await self._client.close()  # does not suspend
+                await self.client.close()  # does not suspend
             last = self._released()
             if last is not None:
                 await last.close()
-            if self._owned and self._direct is not None:
-                self._direct.close()
-                await asyncio.sleep(0)  # the event loop closes the sockets in its next turn
+            for each in self.attached:
+                await each.close()
 
 
-_log = get_logger(__name__)
 _current_loop = asyncio._get_running_loop
-_DOUBTED_AFTER_S = 0.3
-"""Time without a reply after which `_watched` has the server checked, seconds."""
-_TICK_S = 5.0
-_GRACE_S = 10.0
-"""Added to the request timeout before a reply counts as overdue, seconds; longer than any blocking read here."""
-
-
-def _overdue_ticks(config: GlideConfig) -> int:
-    return math.ceil(((config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000 + _GRACE_S) / _TICK_S) + 1
-
-
-def _fail(future: Any, error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-async def _end_client(client: Any, reason: str) -> None:
-    """Close a client of GLIDE; calls without a reply fail as after a timeout."""
-    pending = list(client._pending_futures.values())
-    client._pending_futures.clear()
-    for future in pending:
-        _fail(future, GlideTimeoutError(reason))
-    await client.close()
-
-
-_WITHOUT_REPLY = (TIMEOUT, LOST, NOT_SENT)
+_WITHOUT_REPLY = (TIMEOUT, LOST)
 _SHORT = 2_048
 """Longest last argument, in characters or bytes, of a call that counts as short (worth busy polling)."""
 
@@ -833,30 +578,3 @@ def _pipeline(cluster: bool, timeout: int, key: str | None = None) -> tuple[Any,
         route = None if key is None else glide.SlotKeyRoute(glide.SlotType.PRIMARY, key)
         return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout, route=route)
     return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)
-
-
-class SharedClient:
-    """A `ConnectionSource` whose transports share one client of the running loop. Create it with `open`.
-
-    Args:
-        transport: a transport over the client.
-    """
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
-
-    @classmethod
-    async def open(cls, connection: Connection) -> ConnectionSource:
-        """Connect, or return the connection if it is already a source. Raises GlideMQConnectionError."""
-        if isinstance(connection, ConnectionSource):
-            return connection
-        found = await resolve_async(connection)
-        return cls(AsyncTransport(found.client, found.config, owned=found.owned, options=found.options))
-
-    def open_transport(self) -> AsyncTransport:
-        """See `ConnectionSource`."""
-        return self._transport.shared()
-
-    async def close(self) -> None:
-        """Close the client, unless it was given by the user."""
-        await self._transport.close()

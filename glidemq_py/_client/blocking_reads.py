@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.shared_reads import SharedReader
 from glidemq_py._client.transport import Transport
@@ -33,7 +33,8 @@ class ReadConnection(Protocol):
 
 def shares_client(transport: Transport) -> bool:
     """Return whether other transports of the loop use the same client."""
-    return is_glide_transport(transport) and transport.server is not None
+    glide = glide_of(transport)
+    return glide is not None and glide.server is not None
 
 
 async def open_reader(transport: Transport) -> ReadConnection:
@@ -47,6 +48,7 @@ async def open_reader(transport: Transport) -> ReadConnection:
     """
     if isinstance(transport, LoopTransport):
         transport = await transport.here()
-    if not is_glide_transport(transport) or transport.server is None:
+    glide = glide_of(transport)
+    if glide is None or glide.server is None:
         return await transport.dedicated()
-    return SharedReader(transport, transport.server)
+    return SharedReader(transport, glide)

@@ -19,7 +19,6 @@ from glidemq_py._client.failures import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     FUNCTION_MISSING,
     LOST,
-    NOT_SENT,
     TIMEOUT,
     CallOutcome,
     Failure,
@@ -33,14 +32,8 @@ if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
 
 
-class NotSentError(GlideConnectionError):
-    """The connection was lost before a command was sent."""
-
-
 def classify(error: GlideError) -> Failure:
     """Return the table row for an error raised by GLIDE."""
-    if isinstance(error, NotSentError):
-        return NOT_SENT
     if isinstance(error, ClosingError):
         return CLOSED
     if isinstance(error, GlideTimeoutError):

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from glidemq_py._client.connect import GlideClient, is_glide_transport
+from glidemq_py._client.connect import GlideClient, glide_of
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.reservations import Reservation, claim_read
 from glidemq_py._client.transport import Transport
@@ -48,13 +48,14 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(on_message, text)
 
-    if not is_glide_transport(transport):
+    glide = glide_of(transport)
+    if glide is None:
         from glidemq_py._client.memory.transport import MemoryTransport  # loaded only where it is used
 
         return _InMemory(transport, prefix, deliver) if isinstance(transport, MemoryTransport) else None
     from glidemq_py._client.async_client import create_async  # imports GLIDE, which is loaded only to connect
 
-    config: Any = copy.copy(transport.config)
+    config: Any = copy.copy(glide.config)
     kind = cast("Any", type(config))
 
     def receive(message: Any, _: object) -> None:
@@ -62,20 +63,18 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
 
     patterns = {kind.PubSubChannelModes.Pattern: {f"{prefix}*"}}
     config.pubsub_subscriptions = kind.PubSubSubscriptions(patterns, receive, None)
-    # With a direct connection beside the client for calls, the channels count as one of the blocking reads.
-    reservation = claim_read(transport.server) if transport.is_direct else None
+    reservation = claim_read(glide.server)
     try:
         return _Client(loop, await create_async(config), reservation)
     except BaseException:
-        if reservation is not None:
-            reservation.release()
+        reservation.release()
         raise
 
 
 class _Client:
     """The client of a subscription. It is closed at the end of its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: GlideClient, reservation: Reservation | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: GlideClient, reservation: Reservation) -> None:
         self._client: Any = client
         self._reservation = reservation
         self._closed = False
@@ -85,23 +84,17 @@ class _Client:
         """See `Subscription.close`. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._release()
+            self._reservation.release()
             await self._client.close()
 
     def abandon(self) -> None:
         """See `LoopResource.abandon`. Frees the socket immediately; GLIDE needs no loop for that."""
         if not self._closed:
             self._closed = True
-            self._release()
-            with contextlib.suppress(StopIteration):
-                self._client.close().send(None)
-
-    def _release(self) -> None:
-        if self._reservation is not None:
             self._reservation.release()
+            from glidemq_py._client.glide_faults import close_at_once  # imports GLIDE
 
-    def fail_overdue(self) -> None:
-        """See `LoopResource.fail_overdue`. A subscription makes no calls."""
+            close_at_once(self._client)
 
 
 class _InMemory:

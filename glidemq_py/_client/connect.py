@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NewType, cast
 
-from typing_extensions import TypeIs
-
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._client.threads import in_thread
@@ -92,7 +90,6 @@ def _is_client_of(package: str, client: object) -> bool:
     return isinstance(client, (getattr(module, "GlideClient", ()), getattr(module, "GlideClusterClient", ())))
 
 
-_ASYNC: Final = "glidemq_py._client.async_transport"
 _SHARED: Final = "glidemq_py._client.shared_clients"
 _imported: set[str] = set()
 """Modules of GLIDE's clients whose import is complete."""
@@ -125,13 +122,11 @@ async def open_transport(connection: Connection, *, check: bool = True) -> Trans
     # Starting the embedded server blocks, so it runs in a thread.
     starts = connection is None or isinstance(connection, str)
     found = await in_thread(resolve, connection) if starts else resolve(connection)
-    if isinstance(found, ConnectionOptions) and found.share_clients:
-        shared: AsyncTransport = await cast("Any", sys.modules[_SHARED]).connect_shared(found, check=check)
-        return shared
-    transport: AsyncTransport = await cast("Any", sys.modules[_ASYNC]).AsyncTransport.connect(found, check=check)
+    transport: Transport = await cast("Any", sys.modules[_SHARED]).connect(found, check=check)
     return transport
 
 
-def is_glide_transport(transport: object) -> TypeIs[AsyncTransport]:
-    """Return whether this is a connection of valkey-glide, not of another `ConnectionSource`."""
-    return isinstance(transport, getattr(sys.modules.get(_ASYNC), "AsyncTransport", ()))
+def glide_of(transport: object) -> AsyncTransport | None:
+    """Return the connection of valkey-glide that a connection uses; None for one of another `ConnectionSource`."""
+    found: AsyncTransport | None = getattr(transport, "glide", None)
+    return found

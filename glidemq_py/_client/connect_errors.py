@@ -26,8 +26,6 @@ from glidemq_py.errors import (
 
 GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
 
-REPLACEMENT_PAUSE_S: Final = 1.0
-"""Shortest time between two searches for another primary."""
 LAST_CHANCE_MS: Final = 500
 """Time for a connection that looks half-open to reply, while the server replies on a new one."""
 _PROBE_TIMEOUT_S: Final = 2.0
@@ -233,11 +231,8 @@ def _probe_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -
 
 def _untrusted(config: GlideConfig, address: NodeAddress, timeout: float) -> Cause | None:
     """Return the cause if Python does not trust the server's certificate either."""
-    tls = config.advanced_config and config.advanced_config.tls_config
-    authority = tls.root_pem_cacerts if tls else None
     try:
-        context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii", "replace"))
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # GLIDE does not check this
+        context = tls_context(config)
         with _plain(address, timeout) as link, context.wrap_socket(link, server_hostname=address.host):
             return None
     except ssl.SSLCertVerificationError as error:
@@ -326,6 +321,29 @@ def _wait_for_alert(link: ssl.SSLSocket) -> None:
             raise ssl.SSLError("closed after the handshake: certificate required")
     except TimeoutError:
         link.settimeout(timeout)
+
+
+def tls_context(config: GlideConfig, cert: object = None, key: object = None) -> ssl.SSLContext:
+    """Return the TLS settings of a configuration, for Python's sockets.
+
+    Args:
+        config: the configuration.
+        cert: path of the client certificate.
+        key: path of its key.
+
+    Raises:
+        OSError: if a file cannot be read (ssl.SSLError is one).
+    """
+    tls = config.advanced_config and config.advanced_config.tls_config
+    authority = tls.root_pem_cacerts if tls else None
+    context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii", "replace"))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # GLIDE does not check this
+    if _checks_nothing(config):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if isinstance(cert, str) and isinstance(key, str):
+        context.load_cert_chain(cert, key)
+    return context
 
 
 def _checks_nothing(config: GlideConfig) -> bool:

@@ -91,7 +91,6 @@ TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, 
 LOST = Failure(
     "disconnected", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
 )
-NOT_SENT: Final = _not_executed("not-sent", "the connection was lost before the call was sent")
 _UNREACHABLE = _not_executed("unreachable", "no node that serves the queue is reachable")
 
 # Both spellings of each error: the server's code, and GLIDE's name for codes that it translates.

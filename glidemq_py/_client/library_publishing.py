@@ -97,7 +97,7 @@ async def on_primaries(transport: AsyncTransport, args: list[str]) -> Mapping[st
 
 
 async def _run(transport: AsyncTransport, args: list[str], route: Any) -> Any:
-    client: Any = transport._client
+    client: Any = transport.client
     return await client.custom_command(args, *(() if route is None else (route,)))
 
 

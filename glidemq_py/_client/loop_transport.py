@@ -26,8 +26,6 @@ from glidemq_py._core.forks import call_in_child, keep, new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, EventLoopError
 
-_TICK_S = 5.0
-
 
 class LoopResource(Protocol):
     """A connection that belongs to one event loop."""
@@ -40,36 +38,16 @@ class LoopResource(Protocol):
         """Close the connection after its loop was closed, or from outside the loop; idempotent."""
         ...
 
-    def fail_overdue(self) -> None:
-        """Fail calls whose reply is overdue. Called every `_TICK_S` seconds."""
-        ...
-
 
 class _LoopEnd:
     """The open connections of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self.open: weakref.WeakSet[LoopResource] = weakref.WeakSet()
-        self._ticking = False
         self._generator = _until_shutdown(self.open)
         # Advance it to its `yield`, so that the loop registers it.
         with contextlib.suppress(StopIteration):
             self._generator.asend(None).send(None)
-
-    def add(self, resource: LoopResource) -> None:
-        self.open.add(resource)
-        if not self._ticking:
-            self._ticking = True
-            self._loop.call_later(_TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        resources = list(self.open)
-        for resource in resources:
-            resource.fail_overdue()
-        self._ticking = bool(resources)
-        if resources:
-            self._loop.call_later(_TICK_S, self._tick)
 
     def abandon(self) -> None:
         for resource in list(self.open):
@@ -94,10 +72,10 @@ def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -
         ended = [_ends.pop(each) for each in list(_ends) if each.is_closed()]
         end = _ends.get(loop)
         if end is None:
-            end = _ends[loop] = _LoopEnd(loop)
+            end = _ends[loop] = _LoopEnd()
     for each in ended:
         each.abandon()
-    end.add(resource)
+    end.open.add(resource)
 
 
 def _after_fork() -> None:
@@ -178,7 +156,62 @@ async def next_of(items: AsyncIterator[Any], end: Any) -> Any:
         return end
 
 
-class LoopTransport:
+class ForwardingTransport:
+    """A `Transport` whose calls run on another one, which may be opened first.
+
+    Args:
+        runtime: where they run.
+    """
+
+    def __init__(self, runtime: Runtime = ASYNC_RUNTIME) -> None:
+        self.there = runtime.there
+
+    async def here(self) -> Transport:
+        """Return the other transport."""
+        raise NotImplementedError
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        return await self.there((await self.here()).call(call))
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        return await self.there((await self.here()).command(*args))
+
+    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`."""
+        return await self.there((await self.here()).send_reads(key, commands))
+
+    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `Transport.call_all`."""
+        return await self.there((await self.here()).call_all(calls))
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`."""
+        return await self.there((await self.here()).call_after(read, call, block))
+
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        return await self.there((await self.here()).call_before(call, waits, block, grace))
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        pages = (await self.here()).scan(pattern)
+        while (keys := await self.there(next_of(pages, None))) is not None:
+            yield keys
+
+    async def dedicated(self) -> Transport:
+        """See `Transport.dedicated`; the connection belongs to the running loop only."""
+        return await (await self.here()).dedicated()
+
+    async def elsewhere(self) -> Transport:
+        """See `Transport.elsewhere`."""
+        return await (await self.here()).elsewhere()
+
+
+class LoopTransport(ForwardingTransport):
     """A `Transport` with one connection per event loop.
 
     Args:
@@ -192,7 +225,8 @@ class LoopTransport:
     ) -> None:
         self._owner = owner
         self._open = open_
-        self.there, self._current_loop = runtime.there, runtime.current_loop
+        super().__init__(runtime)
+        self._current_loop = runtime.current_loop
         self._connections: dict[object, LoopConnection] = {}
         self._last: LoopConnection | None = None
         self._closed = False
@@ -255,54 +289,16 @@ class LoopTransport:
                 if ended is not None:
                     ended.abandon()
 
-    # -- Transport ------------------------------------------------------------------------------------------
-
-    async def call(self, call: Call[T]) -> T:
-        """See `Transport.call`."""
-        return await self.there((await self.here()).call(call))
-
-    async def command(self, *args: str | bytes) -> Any:
-        """See `Transport.command`."""
-        return await self.there((await self.here()).command(*args))
-
-    async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        """See `Transport.send_reads`."""
-        return await self.there((await self.here()).send_reads(key, commands))
-
-    async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
-        """See `Transport.call_all`."""
-        return await self.there((await self.here()).call_all(calls))
-
     async def here(self) -> Transport:
         """Return the transport of the loop in which calls run."""
         transport = (await self.connected()).transport
         assert transport is not None
         return transport
 
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """See `Transport.call_after`."""
-        return await (await self.here()).call_after(read, call, block)
-
     @property
     def is_cluster(self) -> bool:
         """See `Transport.is_cluster`; of the most recently used connection."""
         return self._last is not None and self._last.transport is not None and self._last.transport.is_cluster
-
-    async def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
-        return await self.there((await self.here()).call_before(call, waits, block, grace))
-
-    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """See `Transport.scan`."""
-        pages = (await self.here()).scan(pattern)
-        while (keys := await self.there(next_of(pages, None))) is not None:
-            yield keys
-
-    async def dedicated(self) -> Transport:
-        """See `Transport.dedicated`; the connection belongs to the running loop only."""
-        return await (await self.here()).dedicated()
 
     async def elsewhere(self) -> Transport:
         """See `Transport.elsewhere`."""

@@ -117,14 +117,6 @@ class Reachability:
         if before is None or before.done() or now - self._check_started >= _CHECK_LOST_S:
             self._checking, self._check_started = loop.create_task(self._check(check)), now
 
-    def refuse(self) -> None:
-        """Note that it has refused a connection."""
-        self._refusal = REFUSED
-
-    def accept(self) -> None:
-        """Note that it has accepted a connection."""
-        self._refusal = ""
-
     async def _check(self, check: Check) -> None:
         await asyncio.sleep(_CHECK_AFTER_S)
         cause = await in_thread(check) if self.is_doubted else None

@@ -12,7 +12,10 @@ import os
 from typing import Final
 
 from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.connect import Connection, GlideClient
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.direct import accelerated
+from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.forks import keep
 
 
@@ -29,6 +32,39 @@ _LoopKey = tuple[ConnectionOptions, bool]
 _by_loop: Final[dict[asyncio.AbstractEventLoop, dict[_LoopKey, _LoopClient]]] = {}
 
 
+async def connect(found: ConnectionOptions | GlideClient, *, check: bool) -> Transport:
+    """Return a transport of the running loop. Raises the errors of `open_transport`."""
+    if isinstance(found, ConnectionOptions) and found.share_clients:
+        return accelerated(await connect_shared(found, check=check))
+    return accelerated(await AsyncTransport.connect(found, check=check))
+
+
+class SharedClient:
+    """A `ConnectionSource` whose transports share one client of the running loop. Create it with `open`.
+
+    Args:
+        transport: a transport over the client.
+    """
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    @classmethod
+    async def open(cls, connection: Connection) -> ConnectionSource:
+        """Connect, or return the connection if it is already a source. Raises GlideMQConnectionError."""
+        if isinstance(connection, ConnectionSource):
+            return connection
+        return cls(await AsyncTransport.connect(connection))
+
+    def open_transport(self) -> Transport:
+        """See `ConnectionSource`."""
+        return accelerated(self._transport.shared())
+
+    async def close(self) -> None:
+        """Close the client, unless it was given by the user."""
+        await self._transport.close()
+
+
 async def connect_shared(
     options: ConnectionOptions, *, check: bool, source: AsyncTransport | None = None
 ) -> AsyncTransport:
@@ -37,8 +73,7 @@ async def connect_shared(
     Args:
         options: how to connect.
         check: check the server's configuration when the client connects.
-        source: a transport of another loop with the same options, whose library and record of outages are used; its
-            calls, which are few, need no direct connection.
+        source: a transport of another loop with the same options, whose library and record of outages are used.
 
     Raises:
         GlideMQConnectionError: if the server cannot be reached now.
@@ -67,9 +102,7 @@ async def connect_shared(
         async with client.opening:
             if client.transport is None:
                 library = None if source is None else source.library
-                client.transport = await AsyncTransport.connect(
-                    options, library=library, check=check, direct=source is None
-                )
+                client.transport = await AsyncTransport.connect(options, library=library, check=check)
         sharing = client.transport.shared(release, None if source is None else source.interruptions)
         sharing.server = options
         return sharing

@@ -237,7 +237,7 @@ class _Reads:
         self._lines: list[_Line] = []
         self._opening = asyncio.Lock()
 
-    async def join(self, reader: SharedReader, transport: AsyncTransport, kind: tuple[object, ...]) -> _Line | None:
+    async def join(self, reader: SharedReader, transport: Transport, kind: tuple[object, ...]) -> _Line | None:
         """Return the line that serves a reader from now on; None if there is none for it."""
         line = self._line(kind)
         if line is None:
@@ -250,7 +250,7 @@ class _Reads:
     def _line(self, kind: tuple[object, ...]) -> _Line | None:
         return next((line for line in self._lines if line.fits(kind)), None)
 
-    async def _open(self, server: Hashable, transport: AsyncTransport, kind: tuple[object, ...]) -> _Line | None:
+    async def _open(self, server: Hashable, transport: Transport, kind: tuple[object, ...]) -> _Line | None:
         reservation = reserve_read(server, yields=True)
         if reservation is None:
             return None
@@ -274,14 +274,14 @@ class SharedReader:
     """A `ReadConnection` that shares its connection with others of the event loop.
 
     Args:
-        transport: The reader's transport, which shares its client.
-        server: Identifies the server.
+        transport: The reader's transport.
+        glide: The connection of GLIDE that it uses, which shares its client.
     """
 
-    def __init__(self, transport: AsyncTransport, server: Hashable) -> None:
-        self.server = server
+    def __init__(self, transport: Transport, glide: AsyncTransport) -> None:
+        self.server = glide.server
         self._transport = transport
-        self._reads = _of_client.setdefault(transport.client_owner, _Reads())
+        self._reads = _of_client.setdefault(glide.client_owner, _Reads())
         self._line: _Line | None = None
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False

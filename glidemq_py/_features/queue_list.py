@@ -16,6 +16,7 @@ import zlib
 from collections.abc import AsyncIterator, Hashable, Iterable
 from typing import Any, Final, cast
 
+from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.transport import Transport
@@ -126,7 +127,8 @@ async def _is_recent(transport: Transport, keys: QueueKeys) -> bool:
 
 async def _server(transport: Transport) -> Hashable | None:
     here = await transport.here() if isinstance(transport, LoopTransport) else transport
-    return cast("Hashable | None", getattr(here, "server", None))
+    glide = glide_of(here)
+    return None if glide is None else glide.server
 
 
 class ExistingQueueTask(BackgroundTask):

@@ -18,7 +18,7 @@ import time
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import PeriodicTask
 from glidemq_py._client.transport import Transport
@@ -57,15 +57,16 @@ async def _has_peer_library(transport: Transport, *, max_age: float = 1.5 * _EVE
     """
     if isinstance(transport, LoopTransport):
         transport = await transport.here()
-    if not is_glide_transport(transport):
+    glide = glide_of(transport)
+    if glide is None:
         return False  # in memory
     from glidemq_py._client.library_publishing import published  # imports GLIDE
 
-    client, now = transport.client_owner, time.monotonic()
+    client, now = glide.client_owner, time.monotonic()
     at, found = _looks.get(client, (float("-inf"), False))
     if now - at > (max_age if found is False else _FOUND_S):
         try:
-            found = any((await published(transport, _LIBRARY)).values())
+            found = any((await published(glide, _LIBRARY)).values())
         except LibraryError as error:
             _log.debug("assuming clients of other libraries: %s", error)
             found = None

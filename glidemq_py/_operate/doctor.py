@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.connect import glide_of
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.server_check import findings_of
 from glidemq_py._features.broadcast.broadcast import Subscription
@@ -149,10 +149,10 @@ async def _timing(command: Callable[..., Awaitable[Any]]) -> list[Diagnosis]:
 async def _nodes(transport: Any) -> dict[str, dict[str, str]] | None:
     """Return the fields of INFO per primary; None if it is not permitted."""
     try:
-        if is_glide_transport(transport):
+        if glide := glide_of(transport):
             from glidemq_py._client.library_publishing import on_primaries
 
-            replies: Mapping[str, Any] = await on_primaries(transport, list(_INFO))
+            replies = await on_primaries(glide, list(_INFO))
         else:
             replies = {"": await transport.command(*_INFO)}
     except GlideMQConnectionError:
@@ -238,12 +238,12 @@ def _memory(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
 
 async def _library(transport: Any) -> list[Diagnosis]:
     library = assemble(Variant.OWN)
-    if not is_glide_transport(transport):
+    if not (glide := glide_of(transport)):
         return []
     from glidemq_py._client.library_publishing import published
 
     try:
-        nodes = await published(transport, library.name)
+        nodes = await published(glide, library.name)
     except GlideMQConnectionError:
         raise
     except GlideMQError as error:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.connect import glide_of
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.queue_list import QueueListTask
 from glidemq_py._features.remote_control import CommandRunner
@@ -87,7 +87,7 @@ class Background:
         """Start the heartbeats and tasks; wait for the first heartbeat."""
         await self.heartbeat.start()
         link, transport = self._link, self._link.transport
-        if is_glide_transport(transport):
+        if glide := glide_of(transport):
             # This imports GLIDE, which is loaded only to connect.
             from glidemq_py._maintenance.libraries import UnusedLibrariesTask
 
@@ -96,7 +96,7 @@ class Background:
             self._outcomes.removal = peers.removal
             others: list[BackgroundTask] = [
                 UnfinishedFlowsTask(link=link), WaitingParentsTask(link=link, outbox_pending=pending),
-                GroupRepair(link=link), peers, UnusedLibrariesTask(transport),
+                GroupRepair(link=link), peers, UnusedLibrariesTask(glide),
                 QueueListTask(link),
             ]  # fmt: skip
             if transport.is_cluster:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from glidemq_py._client.connect import Connection, is_glide_transport
+from glidemq_py._client.connect import Connection, glide_of
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.reservations import Reservation
 from glidemq_py._client.transport import Transport
@@ -240,8 +240,8 @@ async def close_parts(parts: Closable, force: asyncio.Event) -> None:
 def link_over(transport: Transport, opening: WorkerComponents) -> QueueLink:
     """Return the link of the queue over a connection."""
     options = opening.queue_options
-    if is_glide_transport(transport):
-        transport.lock_ms = opening.options.lock_duration
+    if glide := glide_of(transport):
+        glide.lock_ms = opening.options.lock_duration
     return QueueLink(
         transport=transport, keys=opening.keys, waiter=ResultWaiter(transport, opening.keys),
         serializer=serializer_of(options.serializer), compression=options.compression,
@@ -370,8 +370,8 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
 
 def request_timeout_ms(transport: Transport) -> int:
     """Return the request timeout of a connection, ms."""
-    timeout: int | None = cast("Any", transport).config.request_timeout if is_glide_transport(transport) else None
-    return timeout or DEFAULT_REQUEST_TIMEOUT_MS
+    glide = glide_of(transport)
+    return (glide and glide.config.request_timeout) or DEFAULT_REQUEST_TIMEOUT_MS
 
 
 class Closing:

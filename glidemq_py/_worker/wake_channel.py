@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from glidemq_py._client.channels import Subscription, subscribe
+from glidemq_py._client.connect import glide_of
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
@@ -343,13 +344,10 @@ _by_client: WeakKeyDictionary[Any, WakeChannels] = WeakKeyDictionary()
 
 def wake_channels_of(transport: Transport) -> WakeChannels:
     """Return the wake-up channels of the client that this transport shares, or new ones if it shares none."""
-    source = getattr(transport, "_source", None)
-    if source is None:
+    glide = glide_of(transport)
+    if not glide or glide.client_owner is glide:
         return WakeChannels()
-    found = _by_client.get(source)
-    if found is None:
-        found = _by_client[source] = WakeChannels()
-    return found
+    return _by_client.setdefault(glide.client_owner, WakeChannels())
 
 
 class ChannelWake:

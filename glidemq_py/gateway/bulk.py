@@ -493,8 +493,10 @@ def begin_usual(
     if rows is None or place is None:
         return None
     state.maintain(queue)
-    with contextlib.nullcontext() if adder.is_busy else state.adding_now(name):
-        added = adder.start(rows)
+    was_busy = adder.is_busy
+    added = adder.start(rows)
+    if not was_busy:
+        state.adding(name)
 
     def finish(added: asyncio.Future[_Added]) -> list[str] | Coroutine[Any, Any, list[str]]:
         if added.cancelled():

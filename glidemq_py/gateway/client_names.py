@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.names import parse_job_id, validate_prefix, validate_queue_name

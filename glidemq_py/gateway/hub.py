@@ -16,33 +16,25 @@ queue that are over, and returns when the next one is. Those of a process that d
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Call, working
+from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.ending import end_expired
 from glidemq_py._features.leases.exchanging import (
     ROWS_PER_CALL,
-    BegunExchange,
     FetchOptions,
     LeaseOutcome,
     Report,
     completed_row,
-    exchange_call,
     exchange_rows,
     failed_rows,
-    is_complete,
-    outcomes_of,
-    release_unclaimed,
     returned_row,
     within_budgets,
 )
@@ -189,8 +181,7 @@ class Hub:
         self._reports: deque[_Reported] = deque()
         self._fetches: deque[Fetching] = deque()
         self._sleeping: dict[Fetching, None] = {}
-        self._in_flight: dict[asyncio.Future[None], _Exchange] = {}
-        """Exchanges by their tasks, or by futures if they have none."""
+        self._in_flight: dict[asyncio.Task[None], _Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._returning: set[asyncio.Task[None]] = set()
         """Those that return prefetched jobs."""
@@ -218,7 +209,6 @@ class Hub:
         self.number = channels.next_number()
         self.keys = link.keys
         self.transport = transport
-        self._glide = transport if is_glide_transport(transport) else None
 
     # -- commands --------------------------------------------------------------------------------------------
 
@@ -452,50 +442,7 @@ class Hub:
         if self._max_completed is not None:
             self._limit_completed(reports, self._max_completed)
         exchange = _Exchange(reported, fetches, is_ahead, reports, options, channel, self._messages, prefetched)
-        if not self._begin(exchange):
-            self._run(exchange, None)
-
-    def _begin(self, exchange: _Exchange) -> bool:
-        """Send an exchange without a task; return False if that is not possible now."""
-        if self._glide is None or len(exchange.reports) > ROWS_PER_CALL:
-            return False
-        begun: asyncio.Future[None] = self._loop.create_future()
-        self._in_flight[begun] = exchange
-        is_sent = False
-        with contextlib.suppress(Exception):  # the task fails in the same way, and answers the clients
-            call = exchange_call(self._queue, self._link, exchange.reports, exchange.options, exchange.channel)
-            is_sent = self._glide.begin(call, partial(self._replied, exchange, call, begun))
-        if not is_sent:
-            del self._in_flight[begun]
-        return is_sent
-
-    def _replied(
-        self, exchange: _Exchange, call: Call[ExchangeReply], begun: asyncio.Future[None], reply: ExchangeReply | None,
-        error: Exception | None,
-    ) -> None:  # fmt: skip
-        if self._in_flight.pop(begun, None) is None:  # aborted
-            if reply is not None:
-                release_unclaimed(self._queue, self._link, reply)
-            return
-        begun.set_result(None)
-        if reply is not None and is_complete(reply):
-            try:
-                jobs = self._fetched(reply, exchange.options)
-                outcomes = outcomes_of(self._link, exchange.reports, reply)
-                self._receive(exchange, reply, outcomes, jobs)
-            except Exception as failure:
-                self._fail(exchange, failure)
-            self._after_call()
-            return
-        replied: asyncio.Future[ExchangeReply] = self._loop.create_future()
-        if reply is not None:
-            replied.set_result(reply)
-        else:
-            replied.set_exception(error or ClosedError("the gateway is closing"))
-        self._run(exchange, BegunExchange(call, replied))
-
-    def _run(self, exchange: _Exchange, begun: BegunExchange | None) -> None:
-        task = self._loop.create_task(self._exchange(exchange, begun))
+        task = self._loop.create_task(self._exchange(exchange))
         self._in_flight[task] = exchange
         task.add_done_callback(self._sent)
 
@@ -537,9 +484,9 @@ class Hub:
                 jobs += fetch.count
         return some
 
-    async def _exchange(self, exchange: _Exchange, begun: BegunExchange | None) -> None:
+    async def _exchange(self, exchange: _Exchange) -> None:
         try:
-            reply, outcomes, jobs = await self._call(exchange, begun)
+            reply, outcomes, jobs = await self._call(exchange)
             self._receive(exchange, reply, outcomes, jobs)
         except BaseException as error:
             self._fail(exchange, error if isinstance(error, Exception) else ClosedError("the gateway is closing"))
@@ -587,16 +534,14 @@ class Hub:
                 reports[number] = report._replace(row=row._replace(keep=(count, 0)))
                 return
 
-    async def _call(
-        self, exchange: _Exchange, begun: BegunExchange | None
-    ) -> tuple[ExchangeReply, list[LeaseOutcome], list[Fetched]]:
+    async def _call(self, exchange: _Exchange) -> tuple[ExchangeReply, list[LeaseOutcome], list[Fetched]]:
         """Report, and fetch with the last call; more than `ROWS_PER_CALL` reports need several calls."""
         queue, link, outcomes = self._queue, self._link, list[LeaseOutcome]()
         reports, options, channel = exchange.reports, exchange.options, exchange.channel
         while len(reports) > ROWS_PER_CALL:
             outcomes += (await exchange_rows(queue, link, reports[:ROWS_PER_CALL], None, None))[1]
             reports = reports[ROWS_PER_CALL:]
-        reply, last = await exchange_rows(queue, link, reports, options, channel, begun)
+        reply, last = await exchange_rows(queue, link, reports, options, channel)
         outcomes = [*outcomes, *last] if outcomes else last
         if options is None or reply.budgets is None:
             return reply, outcomes, self._fetched(reply, options)
@@ -772,25 +717,10 @@ class Hub:
     def expect_job(self) -> None:
         """Send the fetches that wait right behind the call that adds a job, made in this turn of the event loop.
 
-        Direct connections keep the order of calls. Through GLIDE the fetch might be first: it then waits for `look`.
+        Most connections keep the order of calls. If the fetch is first, it waits for `look`.
         """
-        is_awaited = self._sleeping or self._on_ready is not None
-        if is_awaited and not self._in_flight and self._glide is not None and self._glide.is_direct:
+        if (self._sleeping or self._on_ready is not None) and not self._in_flight:
             self._loop.call_soon(self.look)
-
-    @contextlib.contextmanager
-    def adding(self) -> Generator[None]:
-        """Send the waiting fetches in one piece with the call that adds a job, behind it; the block begins that call.
-
-        As for `expect_job`, only direct connections do this.
-        """
-        if not self._sleeping or self._in_flight or self._glide is None or not self._glide.is_direct:
-            yield
-            return
-        with self._glide.together(self.keys.meta):
-            yield
-            self.look()
-            self._send()
 
     def look(self) -> None:
         """Believe no longer that the queue is empty: a client of this process has changed it."""
@@ -901,12 +831,7 @@ class Hub:
 
     def abort(self) -> None:
         """Cancel the calls in flight."""
-        for call, exchange in tuple(self._in_flight.items()):
-            call.cancel()
-            if not isinstance(call, asyncio.Task):
-                del self._in_flight[call]
-                self._fail(exchange, ClosedError("the gateway is closing"))
-        for task in self._tasks:
+        for task in (*self._in_flight, *self._tasks):
             task.cancel()
 
     async def close(self) -> None:

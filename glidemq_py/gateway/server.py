@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
@@ -473,11 +473,6 @@ class Gateway:
         hub = self._hubs.get(name)
         if hub is not None:
             hub.expect_job()
-
-    def adding_now(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Let the hub of a queue send its waiting polls together with the call that the block begins."""
-        hub = self._hubs.get(name)
-        return contextlib.nullcontext() if hub is None else hub.adding()
 
     def added(self, name: str) -> None:
         """Let the hub of a partition look for jobs that were added."""

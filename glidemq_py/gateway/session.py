@@ -200,10 +200,6 @@ class GatewayState(Protocol):
         """
         ...
 
-    def adding_now(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose block begins the call that adds a job to a queue: polls that wait leave with it."""
-        ...
-
     def added(self, name: str) -> None:
         """Note that jobs were added to a partition."""
         ...

@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import Connection
+from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, check_iterable

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from tests.inside import AsyncTransport, Call
+from tests.inside import AsyncTransport, Call, without_direct_connections
 from tests.operating import ROLES, newest
 from tests.server.cli_support import Done, Shell
 
@@ -58,6 +58,7 @@ def test_jobs_that_match_are_changed_a_hundred_per_call(
 ):
     filled(url, queue_name, [(name, None, {"delay": 3_600_000}) for name in ("even", "odd") * 120])
     made: Counter[str] = Counter()
+    without_direct_connections(monkeypatch)
     call = AsyncTransport.call
 
     async def counted(transport: AsyncTransport, each: Call[Any]) -> Any:

@@ -9,17 +9,19 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from glidemq_py import AmbiguousResultError, ConnectionOptions, Job, Worker
-from glidemq_py._client.direct import direct_nodes
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.servers import ServerProcess
 from tests.chaos.fault_proxy import FaultProxy
 from tests.contract.api import Queue, Selected
-from tests.inside import AsyncTransport
+from tests.inside import direct as direct_module
+from tests.inside import direct_connections
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import StartServer, until, with_timeout
 
@@ -34,9 +36,9 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     Selected.blocking = False
 
 
-async def transport_of(queue: Queue) -> AsyncTransport:
+async def transport_of(queue: Queue) -> direct_module.DirectTransport:
     transport = await queue._transport.here()
-    assert isinstance(transport, AsyncTransport)
+    assert isinstance(transport, direct_module.DirectTransport)
     return transport
 
 
@@ -83,7 +85,8 @@ async def test_no_direct_connection_if_disabled(kind: str, private_server: Start
     ],
 )
 async def test_options_that_direct_connections_do_not_know(options: ConnectionOptions | None):
-    assert direct_nodes(options) is None
+    glide: Any = SimpleNamespace(options=options, client_owner=None)
+    assert direct_module.accelerated(glide) is glide
 
 
 async def test_lost_connection_is_replaced_and_nothing_is_lost(kind: str, private_server: StartServer):
@@ -127,10 +130,9 @@ async def test_refused_connection_is_logged_while_the_call_waits(
     server = private_server()
     async with Queue("q", server.url) as queue:
         await queue.add("n")
-        nodes = (await transport_of(queue))._direct
-        assert nodes is not None
+        transport = await transport_of(queue)
         server.kill()
-        await with_timeout(until(lambda: not nodes.by_key))
+        await with_timeout(until(lambda: not direct_connections(transport)))
         adding = asyncio.ensure_future(queue.add("n"))
         await with_timeout(until(lambda: "cannot be reached since" in caplog.text))
         assert "(connection refused)" in caplog.text
@@ -231,7 +233,8 @@ async def test_tls_with_a_client_certificate(kind: str, start_tls: StartTls, cer
         assert len(await queue.add_bulk([("n", "x" * 10_000)] * 500)) == 500
         with server.client() as resp:
             listed = resp.execute("CLIENT", "LIST")
-        assert sorted(re.findall(r"cmd=(\S+)", listed)) == ["client|list", "fcall", "function|load"]
+        # The library was missing: GLIDE has repeated the first call.
+        assert sorted(re.findall(r"cmd=(\S+)", listed)) == ["client|list", "fcall", "fcall"]
 
 
 async def test_replica_is_not_used(private_server: StartServer):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents
-from tests.inside import AsyncTransport, fetching_of
+from tests.inside import fetching_of
 from tests.server.worker_support import StartServer, WorkerFor
 
 pytestmark = pytest.mark.slow
@@ -167,21 +167,7 @@ def test_jobs_interrupted_by_the_end_of_their_loop_do_not_fail(url: str, queue_n
     assert logged == []
 
 
-async def test_missing_reply_ends_the_wait(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue:
-        transport: Any = (await queue._transport.connected()).transport
-        lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        transport._client._pending_futures[10**9] = lost
-        for _ in range(transport._tick_marks.maxlen):
-            assert not lost.done()
-            transport.fail_overdue()
-        transport.fail_overdue()
-        with pytest.raises(Exception, match="delivered no reply"):
-            await lost
-
-
-async def test_adds_behind_a_cancelled_sender_do_not_wait(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(AsyncTransport, "begin", lambda *_: False)  # as without direct connections: calls need a task
+async def test_adds_behind_a_cancelled_sender_do_not_wait(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         adds = [asyncio.create_task(queue.add("a")) for _ in range(600)]
         while (senders := [task for task in asyncio.all_tasks() if task.get_name() == "glidemq-adds"]) == []:  # noqa: ASYNC110

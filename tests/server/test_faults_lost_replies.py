@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, ScriptError, Worker
-from glidemq_py._client.direct.transport import DirectTransport
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
-from tests.inside import fetching_of
+from tests.inside import direct, fetching_of
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.permission_calls import CALLS, Place
 from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, WorkerFor, until, with_timeout
@@ -60,16 +59,16 @@ async def test_unexpected_error_does_not_end_the_wake_ups(
     queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """Such as a reply that cannot be decoded: its jobs are reattached, and the worker waits for wake-ups again."""
-    call_after, failed = DirectTransport.call_after, list[bool]()
+    call_after, failed = direct.DirectTransport.call_after, list[bool]()
 
-    async def call_after_failing(self: DirectTransport, *args: Any):
+    async def call_after_failing(self: direct.DirectTransport, *args: Any):
         reply = await call_after(self, *args)
         if reply.jobs and not failed:
             failed.append(True)
             raise ValueError("cannot be decoded")
         return reply
 
-    monkeypatch.setattr(DirectTransport, "call_after", call_after_failing)
+    monkeypatch.setattr(direct.DirectTransport, "call_after", call_after_failing)
 
     async def handle(job: Job) -> str:
         return "done"

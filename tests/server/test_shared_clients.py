@@ -117,7 +117,7 @@ async def test_failed_connection_is_not_kept(private_server: StartServer):
     await queue.close()
 
 
-async def test_each_further_event_loop_has_one_client(private_server: StartServer):
+async def test_each_event_loop_has_its_own_connections(private_server: StartServer):
     server = private_server()
     queue = Queue("a", server.url)
     await queue.add("n")
@@ -131,9 +131,9 @@ async def test_each_further_event_loop_has_one_client(private_server: StartServe
     async def in_another_loop() -> int:
         return await asyncio.to_thread(asyncio.run, in_thread())
 
-    assert await in_another_loop() == 3
+    assert await in_another_loop() == 4
     await queue.close()
-    assert await in_another_loop() == 2  # as no other loop has a direct connection any more
+    assert await in_another_loop() == 2
 
 
 async def test_shared_client_reconnects_for_all(restartable_server: StartServer):

@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import ConnectionOptions, Durability, GlideMQError, Queue, Worker
 from glidemq_py.testing import ServerProcess
-from tests.inside import config_of, create_async, creation
+from tests.inside import config_of, create_async, glide_faults
 from tests.server.worker_support import StartServer, until
 
 LONGEST_S = 1.0
@@ -119,7 +119,7 @@ async def test_the_client_is_one_of_glide(url: str):
 
 
 async def test_another_version_of_glide_creates_as_usual(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(creation, "_REGISTRY", "missing")
+    monkeypatch.setattr(glide_faults, "_REGISTRY", "missing")
     client = await create_async(config_of(ConnectionOptions.from_url(url)))
     assert await client.ping() == b"PONG"
     await client.close()

@@ -19,7 +19,7 @@ from glidemq_py import (
     Worker,
     sync,
 )
-from tests.inside import connected, drive, tasks_of_portal
+from tests.inside import client_of, connected, drive, tasks_of_portal
 from tests.server.worker_support import StartServer
 
 
@@ -114,7 +114,7 @@ def test_closing_while_threads_are_inside(url: str, queue_name: str):
 async def test_a_client_of_the_user_is_rejected(url: str, queue_name: str) -> None:
     async with glidemq_py.Queue(queue_name, url) as other:
         link = await connected(other)
-        client: Any = (await link.transport.connected()).transport._client  # type: ignore[attr-defined]
+        client = client_of((await link.transport.connected()).transport)  # type: ignore[attr-defined]
         for kind in (sync.Queue, sync.QueueEvents, sync.Producer):
             with pytest.raises(GlideMQValidationError, match=r"makes its own.*ConnectionOptions"):
                 kind(queue_name, client)

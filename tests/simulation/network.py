@@ -354,7 +354,7 @@ class SimulatedTransport(AsyncTransport):
         keys = [_bytes(key) for key in call.keys]
         args = [arg if type(arg) is bytes else _bytes(arg) for arg in call.args]
         command = [b"FCALL", self._full_names[call.function], b"%d" % len(keys), *keys, *args]
-        (reply,) = await self._client.send([command], call.repeatable, timeout_s or REQUEST_TIMEOUT_MS / 1000)
+        (reply,) = await self.client.send([command], call.repeatable, timeout_s or REQUEST_TIMEOUT_MS / 1000)
         self._answered += 1
         if isinstance(reply, GlideError):
             raise reply
@@ -366,16 +366,10 @@ class SimulatedTransport(AsyncTransport):
     async def elsewhere(self) -> Any:
         return SimulatedTransport(self._network, self.interruptions)
 
-    async def _replace_half_open(self, key: str | bytes):
-        """A half-open connection is not simulated: lost messages are."""
-
-    async def _replace_demoted(self):
-        """The network connects to the primary: a demoted one is not simulated, the loss of its writes is."""
-
     async def close(self):
         if not self._closed:
             self._closed = True
-            await self._client.close()
+            await self.client.close()
 
 
 class _Subscription:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.inside import replies
+from tests.inside import busy_poll
 
 
 class SteppedLoop:
@@ -37,11 +37,11 @@ class SteppedLoop:
 def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
     stepped = SteppedLoop()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: stepped)
-    monkeypatch.setattr(replies, "_processors", lambda: 2)
+    monkeypatch.setattr(busy_poll, "_processors", lambda: 2)
     return stepped
 
 
-def call(poll: replies.BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None = None) -> int:
+def call(poll: busy_poll.BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None = None) -> int:
     """Make a call; return the number of loop iterations that spun while it waited for its reply.
 
     Args:
@@ -56,7 +56,7 @@ def call(poll: replies.BusyPoll, loop: SteppedLoop, takes: float, asleep: float 
     turns, end = 0, loop.now + takes
     while loop.now < end and loop.turn():
         turns += 1
-        loop.now += replies.LONGEST / 10
+        loop.now += busy_poll.LONGEST / 10
     loop.now = max(loop.now, end)
     poll.end()
     loop.turn()
@@ -65,43 +65,43 @@ def call(poll: replies.BusyPoll, loop: SteppedLoop, takes: float, asleep: float 
 
 
 def test_spins_until_the_reply_arrives(loop: SteppedLoop):
-    poll = replies.BusyPoll()
-    assert [call(poll, loop, replies.LONGEST / 2) for _ in range(3)] == [5, 5, 5]
+    poll = busy_poll.BusyPoll()
+    assert [call(poll, loop, busy_poll.LONGEST / 2) for _ in range(3)] == [5, 5, 5]
 
 
 def test_never_longer_than_the_limit(loop: SteppedLoop):
-    assert call(replies.BusyPoll(), loop, replies.LONGEST * 100) <= 11
+    assert call(busy_poll.BusyPoll(), loop, busy_poll.LONGEST * 100) <= 11
 
 
 def test_spins_while_that_makes_calls_faster(loop: SteppedLoop):
-    poll = replies.BusyPoll()
-    assert sum(bool(call(poll, loop, replies.LONGEST / 4, replies.LONGEST / 2)) for _ in range(1_000)) >= 970
+    poll = busy_poll.BusyPoll()
+    assert sum(bool(call(poll, loop, busy_poll.LONGEST / 4, busy_poll.LONGEST / 2)) for _ in range(1_000)) >= 970
 
 
 def test_stops_spinning_where_it_gains_nothing(loop: SteppedLoop):
-    poll = replies.BusyPoll()
-    assert sum(bool(call(poll, loop, replies.LONGEST / 4, replies.LONGEST / 4)) for _ in range(3_000)) <= 100
+    poll = busy_poll.BusyPoll()
+    assert sum(bool(call(poll, loop, busy_poll.LONGEST / 4, busy_poll.LONGEST / 4)) for _ in range(3_000)) <= 100
 
 
 def test_hardly_ever_spins_for_a_remote_server(loop: SteppedLoop):
-    poll = replies.BusyPoll()
-    assert sum(bool(call(poll, loop, replies.LONGEST * 3)) for _ in range(3_000)) <= 100
+    poll = busy_poll.BusyPoll()
+    assert sum(bool(call(poll, loop, busy_poll.LONGEST * 3)) for _ in range(3_000)) <= 100
 
 
 def test_follows_a_machine_that_changes(loop: SteppedLoop):
-    poll = replies.BusyPoll()
-    for slow, share in ((replies.LONGEST / 4, 0.0), (replies.LONGEST, 1.0), (replies.LONGEST / 4, 0.0)):
+    poll = busy_poll.BusyPoll()
+    for slow, share in ((busy_poll.LONGEST / 4, 0.0), (busy_poll.LONGEST, 1.0), (busy_poll.LONGEST / 4, 0.0)):
         for _ in range(10_000):
-            call(poll, loop, replies.LONGEST / 4, slow)
-        spun = sum(bool(call(poll, loop, replies.LONGEST / 4, slow)) for _ in range(1_000)) / 1_000
+            call(poll, loop, busy_poll.LONGEST / 4, slow)
+        spun = sum(bool(call(poll, loop, busy_poll.LONGEST / 4, slow)) for _ in range(1_000)) / 1_000
         assert abs(spun - share) < 0.02, slow
 
 
 def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop):
-    poll = replies.BusyPoll()
+    poll = busy_poll.BusyPoll()
     for _ in range(100):
         poll.begin()
-        loop.now += replies.LONGEST
+        loop.now += busy_poll.LONGEST
         poll.end(replied=False)
         loop.turn()
         loop.turn()
@@ -112,8 +112,8 @@ def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop):
 def test_no_spinning_with_less_than_two_processors(
     loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch, processors: float
 ):
-    monkeypatch.setattr(replies, "_processors", lambda: processors)
-    assert call(replies.BusyPoll(), loop, replies.LONGEST / 2) == 0
+    monkeypatch.setattr(busy_poll, "_processors", lambda: processors)
+    assert call(busy_poll.BusyPoll(), loop, busy_poll.LONGEST / 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -141,19 +141,19 @@ def test_quota_of_a_container_counts(groups: str, files: dict[str, str], quota: 
         file = tmp_path / "mounted" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
-    assert replies._quota(tmp_path / "groups", tmp_path / "mounted") == quota
+    assert busy_poll._quota(tmp_path / "groups", tmp_path / "mounted") == quota
 
 
 def test_no_control_groups_are_no_quota(tmp_path: Path):
-    assert replies._quota(tmp_path / "none", tmp_path) == math.inf
+    assert busy_poll._quota(tmp_path / "none", tmp_path) == math.inf
 
 
 def test_this_process_may_use_a_processor():
-    assert 0 < replies._processors() <= (os.cpu_count() or 1)
+    assert 0 < busy_poll._processors() <= (os.cpu_count() or 1)
 
 
 async def test_other_work_of_the_loop_continues():
-    poll, seen = replies.BusyPoll(), list[int]()
+    poll, seen = busy_poll.BusyPoll(), list[int]()
 
     async def work():
         for number in range(100):
@@ -167,4 +167,4 @@ async def test_other_work_of_the_loop_continues():
 
 
 def test_no_spinning_if_disabled(loop: SteppedLoop):
-    assert call(replies.BusyPoll(wanted=False), loop, replies.LONGEST / 2) == 0
+    assert call(busy_poll.BusyPoll(wanted=False), loop, busy_poll.LONGEST / 2) == 0

@@ -448,7 +448,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_client.glide_config:_read",
         "_client.connect_errors:_from_server",
         "_client.library_loading:load_arguments",
-        "_client.replies:read_replies_in",
+        "_client.glide_faults:read_replies_in",
         "_features.consistency.checking:GroupScan.read_all",
         "_features.consistency.checking:GroupScan._read_without_record",
         "_worker.command.target:load_workers",

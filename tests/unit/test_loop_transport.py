@@ -10,7 +10,7 @@ import pytest
 from glide_shared.exceptions import ClosingError, RequestError
 
 from glidemq_py.errors import ClosedError
-from tests.inside import AsyncTransport, LoopConnection, LoopTransport, glide, reading, replies
+from tests.inside import AsyncTransport, LoopConnection, LoopTransport, glide, glide_faults, reading
 from tests.inside import transport_Transport as Transport
 
 
@@ -188,20 +188,20 @@ async def test_transports_of_one_client_load_the_library_once():
 def test_first_use_by_two_threads_installs_once(monkeypatch: pytest.MonkeyPatch):
     """A second replacement would wrap the first and hold its lock: no reply would be read, and all loops would spin."""
     reads: list[int] = []
-    glide = SimpleNamespace(**dict.fromkeys(replies._NEEDED))
+    glide = SimpleNamespace(**dict.fromkeys(glide_faults._NEEDED))
     glide._on_async_pipe_readable = lambda: reads.append(1)
     both = threading.Barrier(2)
 
     def has(found: Any, name: str) -> bool:
-        if name == replies._NEEDED[-1]:  # checked last: without a lock, both threads arrive here
+        if name == glide_faults._NEEDED[-1]:  # checked last: without a lock, both threads arrive here
             with contextlib.suppress(threading.BrokenBarrierError):
                 both.wait(0.5)
         return hasattr(found, name)
 
-    monkeypatch.setattr(replies, "_glide", glide)
-    monkeypatch.setattr(replies, "_installed", False)
-    monkeypatch.setattr(replies, "hasattr", has, raising=False)
-    threads = [threading.Thread(target=replies._install) for _ in range(2)]
+    monkeypatch.setattr(glide_faults, "_glide", glide)
+    monkeypatch.setattr(glide_faults, "_installed", False)
+    monkeypatch.setattr(glide_faults, "hasattr", has, raising=False)
+    threads = [threading.Thread(target=glide_faults._install) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -18,9 +18,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from glidemq_py import Address
-from glidemq_py._client.direct.connection import DirectConnection
-from glidemq_py._client.direct.slots import ranges_of
 from glidemq_py._web.checks import NotAllowedError, check_site, digest, is_authorized
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.event_stream import EventStream
@@ -34,6 +31,7 @@ from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
 from glidemq_py.gateway.webhooks.addresses import check_url
 from glidemq_py.gateway.webhooks.registry import _webhook
 from glidemq_py.gateway.webhooks.signing import check_secret
+from tests.inside import direct as connections
 from tests.unit.test_decoders import EXAMPLES, JSON, PACKED, TEXT, VALUES, as_json
 
 FREE_BYTES = 8 * 2**20
@@ -229,10 +227,9 @@ def end_of(data: bytes, commands: int) -> tuple[list[asyncio.Future[Any]], bool]
         transport = mock.Mock()
         transport.get_extra_info.side_effect = lambda name: None if name == "socket" else object()
         ended = mock.Mock()
-        connection = DirectConnection(loop, ended, mock.Mock(wins=False))
+        connection = connections.DirectConnection(loop, ended, mock.Mock())
         connection.connection_made(transport)
-        futures = connection.send_together([("GET", "x")] * commands, 100)
-        transport.abort.side_effect = lambda: connection.connection_lost(None)
+        futures = [connection.send(("GET", "x"), 100) for _ in range(commands)]
         connection.data_received(data)
         for future in futures:
             if future.done():
@@ -257,33 +254,29 @@ def test_unexpected_bytes_end_a_direct_connection(data: bytes):
     assert futures[0].done()
 
 
-NODE = st.lists(st.none() | st.binary(max_size=9) | st.integers(0, 70_000), max_size=3)
-SLOTS = st.lists(st.lists(st.integers(0, 16_384) | NODE | st.none() | st.binary(max_size=5), max_size=4), max_size=4)
+def owner(reply: str) -> tuple[str, int] | None:
+    """Return the node that a reply names as the owner of slot 3999."""
+    nodes = object.__new__(connections.Nodes)
+    nodes._moved = {}
+    assert nodes.learn(reply) == bool(nodes._moved)
+    return nodes._moved.get(3_999)
 
 
 @fuzzed
-@given(SLOTS | st.just([[0, 16_383, [b"host", 1]]]))
-def test_reply_about_the_slots_of_a_cluster(reply: Any):
-    with contextlib.suppress(ValueError):  # then calls are sent by GLIDE, and the connection is tried again later
-        first, nodes = ranges_of(reply, Address("asked", 1))
-        assert first[0] == 0
-        assert len(first) == len(nodes)
+@given(st.text(max_size=80) | st.from_regex(r"MOVED [0-9]{1,6} \S{0,20}:[0-9]{0,6}"))
+def test_reply_about_a_slot_of_a_cluster(reply: str):
+    owner(reply)
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "found"),
     [
-        [[0, 16_383, [b"?", 6379, b"id"]]],
-        [[0, 100, [b"10.0.0.1", 6379, b"id"]]],
-        [[0, 100, [b"10.0.0.1", 6379, b"id"]], [102, 16_383, [b"10.0.0.2", 6379, b"id"]]],
-        [],
+        ("MOVED 3999 127.0.0.1:6381", ("127.0.0.1", 6381)),
+        ("MOVED 3999 fe80::1:6381", ("fe80::1", 6381)),
+        ("MOVED 3999 ?:6381", None),
+        ("MOVED 3999 :6381", None),
+        ("ASK 3999 127.0.0.1:6381", None),
     ],
 )
-def test_clusters_that_cannot_be_addressed_directly(reply: Any):
-    with pytest.raises(ValueError, match="the cluster"):
-        ranges_of(reply, Address("10.0.0.9"))
-
-
-def test_ranges_of_a_cluster():
-    reply = [[8_000, 16_383, [b"10.0.0.2", 6379, b"b"], [b"10.0.0.3", 6379, b"c"]], [0, 7_999, [b"", 7000, b"a"]]]
-    assert ranges_of(reply, Address("10.0.0.9")) == ([0, 8_000], [Address("10.0.0.9", 7000), Address("10.0.0.2", 6379)])
+def test_owner_of_a_slot_of_a_cluster(reply: str, found: tuple[str, int] | None):
+    assert owner(reply) == found

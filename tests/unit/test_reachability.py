@@ -81,15 +81,6 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkey
     assert lines(caplog)[1:] == ["server db:6379: still unreachable after 3.0 min"]
 
 
-async def test_accepted_connection_ends_a_refusal():
-    """A server that was back before any call failed is not reported as refusing later."""
-    server = reachability.Reachability("db:6379")
-    server.refuse()
-    assert server.refused == "server db:6379 cannot be reached (connection refused)"
-    server.accept()
-    assert not server.refused
-
-
 async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture):
     server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,8 +128,9 @@ async def ids(reader: SharedReader, *args: str) -> list[bytes] | None:
     return None if reply is None else [entry for entries in reply.values() for entry in entries]
 
 
-def reader_of(transport: Any, server: str = "server") -> SharedReader:
-    return SharedReader(transport, server)
+def reader_of(transport: Any) -> SharedReader:
+    glide: Any = SimpleNamespace(server="server", client_owner=transport.client_owner)
+    return SharedReader(transport, glide)
 
 
 async def blocked(server: FakeServer):

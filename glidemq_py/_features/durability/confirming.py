@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.connect import glide_of
 from glidemq_py._client.reservations import Reservation, claim_read
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
@@ -36,6 +36,7 @@ from glidemq_py.errors import (
 
 if TYPE_CHECKING:
     from glidemq_py._client.async_transport import AsyncTransport
+    from glidemq_py._client.library_source import Library
 
 _Kind = Literal["disk", "replicas"]
 
@@ -148,10 +149,11 @@ _lock = new_lock()
 
 
 def _line_of(transport: Transport, durability: Durability) -> _Line:
-    if not is_glide_transport(transport) or transport.server is None or transport.is_cluster:
+    glide = glide_of(transport)
+    if glide is None or glide.server is None or glide.is_cluster:
         return _Line()
     with _lock:
-        lines = _lines_of_clients.setdefault(transport.client_owner, WeakValueDictionary())
+        lines = _lines_of_clients.setdefault(glide.client_owner, WeakValueDictionary())
         line = lines.get(durability)
         if line is None:
             line = lines[durability] = _Line()
@@ -207,8 +209,9 @@ class Confirmer:
             return
         if self._closed:
             raise ClosedError("the connection was closed")
-        if is_glide_transport(self._transport) and self._transport.server is not None and line.reservation is None:
-            line.reservation = claim_read(self._transport.server)
+        glide = glide_of(self._transport)
+        if glide is not None and glide.server is not None and line.reservation is None:
+            line.reservation = claim_read(glide.server)
         opened = await self._transport.dedicated()
         try:
             for kind in self._kinds:
@@ -364,7 +367,8 @@ class Confirmer:
         cluster = transport.is_cluster
         first, *others = [confirm_durable(meta, names, keep, cluster) for meta, names in marks.items()]
         # Only connections of GLIDE are shared by several queues.
-        commands = [_command_of(cast("AsyncTransport", transport), call) for call in others]
+        glide = cast("AsyncTransport", glide_of(transport))
+        commands = [_command_of(glide.library, call) for call in others]
         reply, replies = await transport.call_before(first, [*commands, *waits], block, grace)
         missing = _missing(next(iter(marks.values())), reply)
         for of_queue, call, found in zip([*marks.values()][1:], others, replies, strict=False):
@@ -410,9 +414,9 @@ class Confirmer:
             await self._line.release()
 
 
-def _command_of(transport: AsyncTransport, call: Call[Any]) -> list[Any]:
+def _command_of(library: Library, call: Call[Any]) -> list[Any]:
     """Return a function call as a command."""
-    name = transport.library.function(call.function)
+    name = library.function(call.function)
     return ["FCALL", name, str(len(call.keys)), *call.keys, *call.args]
 
 

@@ -323,14 +323,6 @@ async def _call(
     return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now)
 
 
-class BegunExchange(NamedTuple):
-    """An exchange that was sent already."""
-
-    call: Call[ExchangeReply]
-    reply: asyncio.Future[ExchangeReply]
-    """Raises the errors of `Transport.call`."""
-
-
 def exchange_call(
     queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
     channel: WakeChannel | None,
@@ -347,11 +339,6 @@ def exchange_call(
     )  # fmt: skip
 
 
-def is_complete(reply: ExchangeReply) -> bool:
-    """Return whether a reply needs no further call: no result is to be sent elsewhere, and no budget to be checked."""
-    return not reply.flags & _OUTBOX_PENDING and reply.budgets is None
-
-
 def outcomes_of(
     link: QueueLink, reports: Sequence[Report], reply: ExchangeReply, *, is_repeated: bool = False
 ) -> list[LeaseOutcome]:
@@ -364,7 +351,7 @@ def outcomes_of(
 
 async def exchange_rows(
     queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
-    channel: WakeChannel | None, begun: BegunExchange | None = None,
+    channel: WakeChannel | None,
 ) -> tuple[ExchangeReply, list[LeaseOutcome]]:  # fmt: skip
     """Report at most `ROWS_PER_CALL` leases and fetch others in one call; return its reply and one outcome per report.
 
@@ -373,11 +360,11 @@ async def exchange_rows(
     Raises:
         AmbiguousResultError: If the reply was lost twice, or did not arrive within the request timeout.
     """
-    call = exchange_call(queue, link, reports, fetch, channel) if begun is None else begun.call
-    call.unclaimed = lambda reply: release_unclaimed(queue, link, call.read(reply))
+    call = exchange_call(queue, link, reports, fetch, channel)
+    call.unclaimed = lambda reply: _release_unclaimed(queue, link, call.read(reply))
     sent = False
     try:
-        reply = await (link.transport.call(call) if begun is None else begun.reply)
+        reply = await link.transport.call(call)
     except AmbiguousResultError as lost:
         if not reports or lost.timed_out:
             raise
@@ -385,7 +372,7 @@ async def exchange_rows(
         reply = await link.transport.call(call)
     outcomes = outcomes_of(link, reports, reply, is_repeated=sent)
     if reply.flags & _OUTBOX_PENDING:
-        await link.runtime.there(uncancelled(deliver(link), lambda _: release_unclaimed(queue, link, reply)))
+        await link.runtime.there(uncancelled(deliver(link), lambda _: _release_unclaimed(queue, link, reply)))
     return reply, outcomes
 
 
@@ -506,7 +493,7 @@ def _runs_of(link: QueueLink, reply: ExchangeReply) -> list[Run]:
     return [Run(link, job, reply.now, None) for job in reply.jobs]
 
 
-def release_unclaimed(queue: LeasingQueue, link: QueueLink, reply: ExchangeReply) -> None:
+def _release_unclaimed(queue: LeasingQueue, link: QueueLink, reply: ExchangeReply) -> None:
     """Release the jobs of a fetch that was cancelled."""
     _release_runs(queue, _runs_of(link, reply))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import Gateway, hub
+from glidemq_py.gateway import Gateway
 from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
 from tests.bench.install import PeerMissingError
 from tests.inside import exchanging
@@ -62,7 +62,6 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
         sent.append((len(reports), 0 if fetch is None else fetch.count))
         return exchange(queue, link, reports, fetch, channel)
 
-    monkeypatch.setattr(hub, "exchange_call", counted)
     monkeypatch.setattr(exchanging, "exchange_call", counted)
     return sent
 

@@ -10,7 +10,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, hub
 from glidemq_py.gateway.commands import fetching
 from glidemq_py.gateway.session import Session
-from tests.inside import async_transport, connected, exchanging, hubs_of
+from tests.inside import connected, direct, exchanging, hubs_of
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
@@ -47,16 +47,17 @@ async def used(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, task
 def lose_reply(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lose the reply to the first call of each function in this list, which was executed."""
     functions: list[str] = []
-    take: Any = async_transport._Begun.set_result
+    ask: Any = direct.DirectTransport._ask
 
-    def lose(self: Any, reply: Any):
-        if self.call.function in functions:
-            functions.remove(self.call.function)
-            self.set_exception(GlideConnectionError("the connection was lost"))
-        else:
-            take(self, reply)
+    async def lose(self: Any, key: str, words: Any, *others: Any, **named: Any) -> Any:
+        reply = await ask(self, key, words, *others, **named)
+        for function in functions:
+            if words[1].endswith(f"_{function}".encode()):
+                functions.remove(function)
+                return GlideConnectionError("the connection was lost")
+        return reply
 
-    monkeypatch.setattr(async_transport._Begun, "set_result", lose)
+    monkeypatch.setattr(direct.DirectTransport, "_ask", lose)
     return functions
 
 

@@ -10,7 +10,7 @@ from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import bulk
 from glidemq_py.gateway.ids import IdMaker
 from glidemq_py.gateway.rows import row_of
-from tests.inside import AsyncTransport, JobOptions, connected, encode_row, staged_writes
+from tests.inside import AsyncTransport, JobOptions, connected, encode_row, staged_writes, without_direct_connections
 from tests.server.gateway.wire import Wire, failure, good, packed
 
 
@@ -28,19 +28,15 @@ async def test_small_bulks_in_flight_leave_together_in_their_order(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     calls: list[int] = []
-    begin: Any = AsyncTransport.begin
     send: Any = AsyncTransport.call
 
-    def counted(way: Any) -> Any:
-        def counting(self: Any, call: Any, *others: Any) -> Any:
-            if call.function == "add":
-                calls.append(1)
-            return way(self, call, *others)
+    def counted(self: Any, call: Any) -> Any:
+        if call.function == "add":
+            calls.append(1)
+        return send(self, call)
 
-        return counting
-
-    monkeypatch.setattr(AsyncTransport, "begin", counted(begin))
-    monkeypatch.setattr(AsyncTransport, "call", counted(send))
+    without_direct_connections(monkeypatch)
+    monkeypatch.setattr(AsyncTransport, "call", counted)
     await good(wire, "PUSHB", queue=queue.name, jobs=many(2))
     calls.clear()
     pushes = [{"cmd": "PUSH", "queue": queue.name, **many(1)[0]}, {"cmd": "PUSHB", "queue": queue.name}]

@@ -1,0 +1,500 @@
+"""A transport that sends calls over a socket of the event loop, around GLIDE: `accelerated` returns it.
+
+GLIDE passes every call through threads of its own and a pipe: a lone call takes two to three times as long as over a
+socket of the event loop, and a hundred calls in flight cost five times the processor time. So, if hiredis is installed,
+calls of the library go directly to the node that owns the slot of their key, and so do the reads of streams that block.
+GLIDE does everything else. After any surprise (an error reply that is not the function's own, no reply in time, a lost
+connection, a cluster that has changed) it also runs the calls, until a new direct connection is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import math
+import random
+import re
+import select
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+from glide_shared.exceptions import ClosingError, GlideError, RequestError
+from glide_shared.exceptions import ConnectionError as GlideConnectionError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.busy_poll import BusyPoll
+from glidemq_py._client.call_retry import classify
+from glidemq_py._client.connect_errors import tls_context
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome
+from glidemq_py._client.loop_transport import ForwardingTransport, close_at_loop_end
+from glidemq_py._client.threads import in_thread, to_first_address
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import Call
+from glidemq_py._core.keys import hash_tag
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import ClosedError, GlideMQError
+
+try:
+    import hiredis
+except ImportError:  # without the extra `speed`
+    hiredis = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+_log = get_logger(__name__)
+_FIRST_PAUSE_S: Final = 0.1
+_LAST_PAUSE_S: Final = 5.0
+_LONGEST_WAIT_S: Final = 1.0
+"""Longest wait of a call for a new connection, seconds; then GLIDE serves it."""
+_pack: Any = getattr(hiredis, "pack_command", None)
+_NOWHERE: Any = object()
+_INCOMPLETE: Final = object()
+_Words = tuple[Any, ...]
+_Node = tuple[str, int] | None
+_Unclaimed = Callable[[Any], None] | None
+_MOVED: Final = re.compile(r"MOVED (\d{1,5}) ([^\s?]\S*):(\d{1,5})$")
+
+
+def accelerated(glide: AsyncTransport) -> Transport:
+    """Return a transport that makes calls of the running loop faster, over one of GLIDE; or that one.
+
+    It is that one without hiredis, and if the user disabled direct connections, limits the requests in flight, signs in
+    by IAM (GLIDE renews its tokens), or gives a certificate as bytes (Python's ssl reads files only) or a client.
+    """
+    options, owner = glide.options, glide.client_owner
+    if options is None or _pack is None or isinstance(options.tls_cert, bytes):
+        return glide
+    if not options.direct or options.iam is not None or options.inflight_requests_limit is not None:
+        return glide
+    nodes = next((each for each in owner.attached if isinstance(each, Nodes)), None)
+    if nodes is None:
+        nodes = Nodes(options, owner)
+        owner.attached.append(nodes)
+    return DirectTransport(glide, nodes)
+
+
+class DirectTransport(ForwardingTransport):
+    """A `Transport` over direct connections, and a transport of GLIDE for everything else.
+
+    If it is dedicated, for blocking reads, ``glide`` is not closed with it, and another client of GLIDE is created when
+    a read first needs it.
+    """
+
+    def __init__(self, glide: AsyncTransport, nodes: Nodes, *, dedicated: bool = False) -> None:
+        super().__init__()
+        self.glide = glide
+        self.config, self.is_cluster, self.interruptions = glide.config, glide.is_cluster, glide.interruptions
+        self._nodes = nodes
+        self._is_dedicated = dedicated
+        self._client: AsyncTransport | None = None if dedicated else glide
+        self._connecting = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = nodes.loop
+        if dedicated:
+            close_at_loop_end(nodes.loop, self)
+
+    async def here(self) -> AsyncTransport:
+        """Return the transport of GLIDE that does everything else."""
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self.glide.dedicated()
+            if self._loop is None:
+                await self._client.close()  # it may have been created meanwhile
+                raise ClosedError("the connection was closed")
+            return self._client
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        if self._loop is not asyncio._get_running_loop():
+            return await self.glide.call(call)  # raises the error
+        started = time.monotonic()
+        reply = await self._ask(call.key, self._words(call), unclaimed=call.unclaimed)
+        if reply is _NOWHERE:
+            return await self.glide.call(call)
+        if isinstance(reply, GlideError):
+            return await self.glide.resume(call, reply, started)
+        return call.read(reply)
+
+    def _words(self, call: Call[Any]) -> _Words:
+        return (b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args)
+
+    async def _ask(
+        self, key: str, words: _Words, block_s: float = 0.0, before: _Words | None = None, unclaimed: _Unclaimed = None
+    ) -> Any:
+        """Return the reply to a command, or the error of the server or the connection; `_NOWHERE` without a connection.
+
+        The command may block for ``block_s`` seconds, also because of the one ``before``, whose reply is ignored.
+        """
+        timeout, is_redirected = self.glide.timeout_s + block_s, False
+        while True:
+            connection = self._nodes.find(key) or await self._nodes.connect(key)
+            if connection is None:
+                return _NOWHERE
+            if before is not None:
+                connection.send(before, timeout).cancel()
+            replied = connection.send(words, timeout, unclaimed)
+            try:
+                reply = await replied
+            except asyncio.CancelledError:
+                if unclaimed is not None and not replied.cancelled() and replied.exception() is None:
+                    unclaimed(replied.result())  # it had arrived
+                raise
+            except GlideError as error:
+                return error
+            if (server := self.glide.interruptions.server).is_doubted:
+                server.replied()
+            if not isinstance(reply, GlideError) or not _must_leave(reply):
+                return reply
+            if is_redirected or not self._nodes.learn(str(reply)):
+                connection.retire()
+                return reply
+            is_redirected = True
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`. Blocking reads of streams, and their CLIENT ID, go over the direct connection."""
+        is_read, reply, key = args[0] in ("XREAD", "XREADGROUP"), _NOWHERE, ""
+        if self._is_dedicated and is_read:
+            key = str(args[args.index("STREAMS") + 1])
+            block_s = int(args[args.index("BLOCK") + 1]) / 1000 if "BLOCK" in args else 0.0
+            reply = await self._ask(key, args, block_s)
+        elif self._is_dedicated and args == ("CLIENT", "ID") and not self.is_cluster:
+            reply = await self._ask(key, args)
+        if reply is _NOWHERE:
+            return await (await self.here()).command(*args)
+        if isinstance(reply, GlideError):
+            raise self._failure(reply, key, reads=True) from reply
+        return _entries(reply) if is_read else reply
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`."""
+        reply = await self._ask(call.key, self._words(call), block / 1000, before=tuple(read))
+        if reply is _NOWHERE:
+            return await (await self.here()).call_after(read, call, block)
+        if isinstance(reply, GlideError):
+            if classify(reply) is FUNCTION_MISSING:
+                return await self.call(call)
+            raise self._failure(reply, call.key) from reply
+        return call.read(reply)
+
+    def _failure(self, error: GlideError, key: str, *, reads: bool = False) -> GlideMQError:
+        self.glide.note_error(error)
+        if _must_leave(error):
+            self.interruptions.record(hash_tag(key) if self.is_cluster else None)
+        return self.glide.translated(error, reads=reads)
+
+    async def dedicated(self) -> Transport:
+        """See `Transport.dedicated`."""
+        owner = self.glide.client_owner
+        return DirectTransport(owner, Nodes(self._nodes.options, owner, beside=self._nodes), dedicated=True)
+
+    async def close(self) -> None:
+        """See `Transport.close`. The direct connections of calls are closed with the client of GLIDE."""
+        if self._loop is not None:
+            self._loop = None
+            if self._is_dedicated:
+                await self._nodes.close()
+            if self._client is not None:
+                await self._client.close()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        if self._loop is not None:
+            self._loop = None
+            if self._is_dedicated:
+                self._nodes.abandon()
+            if self._client is not None:
+                self._client.abandon()
+
+
+def _must_leave(error: GlideError) -> bool:
+    """Return whether calls must go through GLIDE after this error reply, which says that the node cannot serve them."""
+    failure = classify(error)
+    return failure is not FUNCTION_MISSING and failure.outcome is not CallOutcome.PERMANENT
+
+
+def _entries(reply: Any) -> dict[bytes, dict[bytes, list[tuple[bytes, bytes]]]] | None:
+    """Return the entries of each stream as GLIDE does: names and values of fields in pairs, by the id of the entry."""
+    if not reply:
+        return None
+    return {
+        stream: {entry: list(zip(words[::2], words[1::2], strict=True)) for entry, words in entries}
+        for stream, entries in reply.items()
+    }
+
+
+class Nodes:
+    """The direct connections of the running loop: one per node, found by the hash slot of a key.
+
+    If one of them has been silent, those ``beside`` must be replaced, too.
+    """
+
+    def __init__(self, options: ConnectionOptions, glide: AsyncTransport, beside: Nodes | None = None) -> None:
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self._glide = glide
+        self._beside = beside
+        self._poll = BusyPoll(wanted=options.busy_poll and beside is None)
+        self._open: dict[_Node, DirectConnection] = {}
+        """Connections by node; None is the first primary of the options, which knows the others."""
+        self._opening: dict[_Node, asyncio.Task[None]] = {}
+        self._moved: dict[int, _Node] = {}
+        """The slots of a cluster that other nodes own, as far as they are known."""
+        self._pause = _FIRST_PAUSE_S
+        self._not_before = 0.0
+        """When it may connect again, by the loop's clock."""
+        self._is_failing = False
+        """No connection could be opened: calls do not wait for the next attempt."""
+
+    def _node_of(self, key: str) -> _Node:
+        if not self._moved:
+            return None
+        return self._moved.get(binascii.crc_hqx((hash_tag(key) or key).encode("utf-8", "surrogateescape"), 0) & 16_383)
+
+    def learn(self, reply: str) -> bool:
+        """Learn from a MOVED reply which node owns a slot; return False if it is none."""
+        found = _MOVED.search(reply)
+        if found is not None:
+            self._moved[int(found[1])] = found[2], int(found[3])
+        return found is not None
+
+    def find(self, key: str) -> DirectConnection | None:
+        """Return the connection to the node that owns the key, or None."""
+        found = self._open.get(self._node_of(key))
+        if found is not None and found.has_ended():
+            found.retire()
+            return None
+        return found
+
+    async def connect(self, key: str) -> DirectConnection | None:
+        """Return the connection as `find`; open it first, unless that has failed lately. Raises nothing."""
+        node = self._node_of(key)
+        if self._not_before == math.inf:
+            return None
+        opening = self._opening.get(node)
+        if opening is None:
+            opening = self._opening[node] = self.loop.create_task(self._connect(node))
+        if not self._is_failing and self.loop.time() >= self._not_before:
+            done, _ = await asyncio.wait((opening,), timeout=_LONGEST_WAIT_S)
+            self._is_failing |= not done
+        return self.find(key)
+
+    async def _connect(self, node: _Node) -> None:
+        # A failure is no error: GLIDE serves the calls, and reports the cause.
+        failure: Exception | None = None
+        try:
+            await asyncio.sleep(max(0.0, self._not_before - self.loop.time()))
+            for host, port in [(each.host, each.port) for each in self.options.addresses] if node is None else [node]:
+                try:
+                    async with asyncio.timeout(self.options.connection_timeout / 1000):
+                        self._open[node] = await self._connect_to(host, port)
+                except Exception as error:  # a node's name may be anything
+                    failure = error
+                else:
+                    self._pause, self._is_failing = _FIRST_PAUSE_S, False
+                    return
+            _log.debug("no direct connection to %s: %r", node or self.options, failure)
+            self._is_failing = True
+            self._forget()
+            if isinstance(failure, OSError) and not isinstance(failure, ssl.SSLError):
+                self._glide.note_error(GlideConnectionError(str(failure)))
+        finally:
+            del self._opening[node]
+
+    async def _connect_to(self, host: str, port: int) -> DirectConnection:
+        """Connect to a primary and sign in. Raises OSError or GlideError."""
+        options, context = self.options, None
+        if options.tls:
+            context = await in_thread(tls_context, self._glide.config, options.tls_cert, options.tls_key)
+        hello = ["HELLO", "3"]
+        if options.password is not None:
+            hello += ["AUTH", options.username or "default", options.password]
+        if options.client_name is not None:
+            hello += ["SETNAME", options.client_name]
+        name = None if context is None else host
+        make = partial(DirectConnection, self.loop, self._ended, self._poll)
+        connect = partial(self.loop.create_connection, make, port=port, ssl=context, server_hostname=name)
+        connection: DirectConnection
+        _, connection = await to_first_address(host, port, connect)
+        try:
+            found = await connection.send(tuple(hello))
+            if not isinstance(found, dict) or found.get(b"role") != b"master":
+                raise GlideConnectionError(f"no primary: {found}")
+            if options.database_id:
+                found = await connection.send(("SELECT", options.database_id))
+                if isinstance(found, GlideError):
+                    raise found
+            if not connection.usable:
+                raise GlideConnectionError("lost")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _forget(self) -> None:
+        """Forget the owners of slots, which may have changed, and connect again later."""
+        self._moved.clear()
+        self._not_before = max(self._not_before, self.loop.time() + self._pause * (0.5 + random.random()))
+        self._pause = min(self._pause * 2, _LAST_PAUSE_S)
+
+    def _ended(self, connection: DirectConnection) -> None:
+        for node, each in list(self._open.items()):
+            if each is connection:
+                del self._open[node]
+                if not connection.was_silent:
+                    self._forget()
+                # Otherwise the packets of GLIDE's connections are probably dropped, too. So the next call waits for a
+                # new connection to the same node, instead of losing its time there.
+                elif self._beside is not None:
+                    for other in list(self._beside._open.values()):
+                        other.was_silent = True
+                        other.retire()
+
+    async def close(self) -> None:
+        """Close the connections, in their event loop."""
+        self._close()
+        await asyncio.sleep(0)  # the event loop closes the sockets in its next turn
+
+    def _close(self) -> None:
+        self._not_before = math.inf
+        for task in list(self._opening.values()):
+            task.cancel()
+        for connection in list(self._open.values()):
+            connection.close()
+
+    def abandon(self) -> None:
+        """Free the sockets from outside the event loop, which is closed or not running."""
+        try:
+            self.loop.call_soon_threadsafe(self._close)
+        except RuntimeError:  # it is closed
+            for connection in list(self._open.values()):
+                connection.abandon()
+
+
+class DirectConnection(asyncio.Protocol):
+    """One connection to one server. Sends commands and returns their replies in the same order (RESP3).
+
+    Errors are those of GLIDE, so that `call_retry` classifies them in the same way. ``ended`` is called once, when it
+    must not be used any more.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, ended: Callable[[DirectConnection], None], poll: BusyPoll
+    ) -> None:
+        self._loop, self._ended, self._poll = loop, ended, poll
+        self._reader: Any = hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
+        self._pending: deque[tuple[asyncio.Future[Any], float, _Unclaimed]] = deque()
+        self._transport: Any = None
+        self._hangups = select.poll()
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = math.inf
+        """When it calls `_check`."""
+        self.usable = True
+        self.was_silent = False
+        """It ended because a reply did not arrive in time, on it or on another connection to the server."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport; called by the event loop."""
+        self._transport = transport
+        if transport.get_extra_info("sslcontext") is None:  # TLS sends data of its own at any time
+            self._hangups.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def has_ended(self) -> bool:
+        """Return whether the server has closed it while the event loop was busy."""
+        return not self._pending and bool(self._hangups.poll(0))
+
+    def send(self, words: _Words, timeout: float = math.inf, unclaimed: _Unclaimed = None) -> asyncio.Future[Any]:
+        """Send a command; return a future of its reply, which is a GlideError if the server replied with an error.
+
+        It raises TimeoutError of GLIDE if there is no reply in ``timeout`` seconds, ConnectionError of GLIDE if the
+        connection is lost, and ClosingError if it was closed on this side: the command may have been executed. If it
+        was cancelled, ``unclaimed`` gets the reply.
+        """
+        future, deadline = self._loop.create_future(), self._loop.time() + timeout
+        if self._pending:
+            self._poll.end(replied=False)
+        else:
+            self._poll.begin()
+        self._transport.write(_pack(words))
+        self._pending.append((future, deadline, unclaimed))
+        if deadline < self._watch_at:  # earlier commands may have had more time
+            self._check_at(deadline)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        """Deliver the replies that are complete; called by the event loop."""
+        reader, pending = self._reader, self._pending
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _INCOMPLETE:
+                future, _, unclaimed = pending.popleft()
+                if not future.done():
+                    future.set_result(reply)
+                elif unclaimed is not None and not isinstance(reply, GlideError):
+                    unclaimed(reply)
+        except (hiredis.ProtocolError, IndexError, TypeError) as error:  # TypeError: a map as the key of a map
+            self._end(GlideConnectionError(f"malformed reply of the server: {error}"))
+        if not pending:
+            self._poll.end()
+            if not self.usable:
+                self.close()
+
+    def _check_at(self, deadline: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch, self._watch_at = self._loop.call_at(deadline, self._check), deadline
+
+    def _check(self) -> None:
+        """End the connection if the oldest command is overdue; else check again when it would be."""
+        self._watch, self._watch_at = None, math.inf
+        if self._pending:
+            deadline = self._pending[0][1]
+            if deadline > self._loop.time():
+                self._check_at(deadline)
+            else:
+                self.was_silent = True
+                self._end(GlideTimeoutError("no reply in time"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the commands without a reply; called by the event loop."""
+        self._fail(GlideConnectionError(f"the connection was lost: {exc or 'closed by the server'}"))
+
+    def _end(self, error: GlideError) -> None:
+        self._fail(error)
+        self._transport.abort()
+
+    def _fail(self, error: GlideError) -> None:
+        self._leave()
+        while self._pending:
+            future = self._pending.popleft()[0]
+            if not future.done():
+                future.set_exception(error)
+        self._poll.end(replied=False)
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _leave(self) -> None:
+        if self.usable:
+            self.usable = False
+            self._ended(self)
+
+    def retire(self) -> None:
+        """Send nothing more; close when the commands under way have replies."""
+        self._leave()
+        if not self._pending:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; the commands under way fail with ClosingError. Idempotent."""
+        self._end(ClosingError("the connection was closed"))
+
+    def abandon(self) -> None:
+        """Free the socket after the event loop was closed. Idempotent."""
+        self._pending.clear()
+        # asyncio's own last step, which a closed loop does not run any more; uvloop has closed the socket itself.
+        finish = getattr(self._transport, "_call_connection_lost", None)
+        if finish is not None and getattr(self._transport, "_sock", None) is not None:
+            finish(None)
