@@ -1,49 +1,17 @@
 """Levels of log lines, and messages of progress."""
 
 import asyncio
-from typing import Any, Literal
-
-import pytest
+from typing import Any
 
 from glidemq_py import (
     Broadcast,
     BroadcastWorker,
-    GlideMQValidationError,
     Job,
-    JobLogLine,
-    JobNotLoadedError,
-    PayloadTooLargeError,
 )
 from tests.contract.api import Queue, QueueEvents
-from tests.contract.observe import Raw
 from tests.server.worker_support import PATIENCE, WorkerFor, with_timeout
 
 # -- levels ------------------------------------------------------------------------------------------------
-
-
-async def test_lines_have_levels(queue: Queue, raw: Raw):
-    job = await queue.add("a")
-    await job.log("plain")
-    for level in ("debug", "info", "warning", "error", "critical"):
-        await job.log(f"at {level}", level=level)
-    raw.run("RPUSH", f"log:{job.id}", "of a peer", "[ERROR] of a peer", "[NOTICE] unknown")
-    stored = ["plain", "[DEBUG] at debug", "[INFO] at info", "[WARNING] at warning", "[ERROR] at error",
-              "[CRITICAL] at critical", "of a peer", "[ERROR] of a peer", "[NOTICE] unknown"]  # fmt: skip
-    assert await job.logs() == stored
-    logs = await queue.get_job_logs(job.id)
-    assert (logs.logs, logs.count) == (stored, 9)
-    assert logs.lines[3] == JobLogLine(level="warning", message="at warning")
-    assert [line.level for line in logs.lines] == ["info", "debug", "info", "warning", "error", "critical", "info",
-                                                   "error", "info"]  # fmt: skip
-    counts: dict[Literal["debug", "info", "warning", "error", "critical"], int] = {
-        "debug": 9, "info": 8, "warning": 4, "error": 3, "critical": 1,
-    }  # fmt: skip
-    for level, count in counts.items():
-        assert (await queue.get_job_logs(job.id, level=level)).count == count
-    errors = await queue.get_job_logs(job.id, 1, level="error")
-    assert ([line.message for line in errors.lines], errors.count) == (["at critical", "of a peer"], 3)
-    assert (await queue.get_job_logs(job.id, -1, level="error")).logs == ["[ERROR] of a peer"]
-    assert (await queue.get_job_logs(job.id, 0, 0, level="warning")).logs == ["[WARNING] at warning"]
 
 
 async def test_many_lines_are_filtered_and_trimmed(queue: Queue):
@@ -53,44 +21,7 @@ async def test_many_lines_are_filtered_and_trimmed(queue: Queue):
     assert logs.count == len(logs.logs) == 4 + (logs.lines[0].message == "0")
 
 
-async def test_invalid_levels_are_rejected(queue: Queue):
-    job = await queue.add("a")
-    for level in ("warn", "WARNING", "", 30):
-        with pytest.raises(GlideMQValidationError, match="level"):
-            await job.log("x", level=level)  # type: ignore[arg-type]
-        with pytest.raises(GlideMQValidationError, match="level"):
-            await queue.get_job_logs(job.id, level=level)  # type: ignore[arg-type]
-    with pytest.raises(GlideMQValidationError, match="log line"):
-        await job.log(5, level="info")  # type: ignore[arg-type]
-    with pytest.raises(PayloadTooLargeError):
-        await job.log("x" * 1_048_576, level="info")
-    assert await job.logs() == []
-
-
 # -- progress ----------------------------------------------------------------------------------------------
-
-
-async def test_progress_has_a_message(queue: Queue, raw: Raw):
-    job = await queue.add("a")
-    with pytest.raises(JobNotLoadedError, match="progress_message"):
-        _ = job.progress_message
-    await job.update_progress(40, "12 of 30 pages")
-    assert (job.progress, job.progress_message) == (40, "12 of 30 pages")
-    read = await queue.get_job(job.id)
-    assert read is not None
-    assert (read.progress, read.progress_message) == (40, "12 of 30 pages")
-    stored = raw.job(job.id)
-    assert (stored["progress"], stored["progressMessage"]) == ("40", "12 of 30 pages")  # a peer reads the number
-    await job.update_progress({"pages": 13})
-    assert (job.progress, job.progress_message) == ({"pages": 13}, None)
-    await read.reload()
-    assert (read.progress, read.progress_message) == ({"pages": 13}, None)
-    for wrong in (5, b"x"):
-        with pytest.raises(GlideMQValidationError, match="progress message"):
-            await job.update_progress(50, wrong)  # type: ignore[arg-type]
-    with pytest.raises(PayloadTooLargeError, match="progress message"):
-        await job.update_progress(50, "x" * 1_048_577)
-    assert raw.job(job.id)["progress"] == '{"pages":13}'
 
 
 async def test_event_has_the_message(queue: Queue, worker_for: WorkerFor, url: str):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobFailedError, MetricsByNameSetting
+from glidemq_py import Job, JobFailedError, MetricsByNameSetting
 from tests.contract.api import Queue
 from tests.server.worker_support import WorkerFor
 
@@ -70,16 +70,3 @@ async def test_handlers_in_threads(queue: Queue, worker_for: WorkerFor):
         for job in await queue.add_bulk([("plain", None)] * 5):
             await job.wait_until_finished()
     assert [(each.name, each.completed) for each in await queue.get_metrics_by_name(interval=None)] == [("plain", 5)]
-
-
-async def test_invalid_arguments(queue: Queue):
-    with pytest.raises(GlideMQValidationError, match="minutes"):
-        await queue.set_metrics_by_name(-1)
-    with pytest.raises(GlideMQValidationError, match="max_names"):
-        await queue.set_metrics_by_name(max_names=0)
-    with pytest.raises(GlideMQValidationError, match=r"interval.*must be whole minutes"):
-        await queue.get_metrics_by_name(interval=90_000)
-    with pytest.raises(GlideMQValidationError, match="window"):
-        await queue.get_metrics_by_name(timedelta(days=31))
-    with pytest.raises(GlideMQValidationError, match=r"option 'window' = 5: must be .* from 60,000 to "):
-        await queue.get_metrics_by_name(5)  # minutes were meant

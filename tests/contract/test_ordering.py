@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobOutcome, UnrecoverableError
+from glidemq_py import GlideMQValidationError, Job, UnrecoverableError
 from glidemq_py.errors import BulkAddError
 from glidemq_py.testing import RespClient
 from tests.contract.api import Queue, QueueEvents
@@ -257,20 +257,6 @@ async def test_cost_above_the_bucket_capacity_is_rejected(queue: Queue):
     assert isinstance(refused, GlideMQValidationError)
     assert (refused.option, refused.value) == ("cost", 3)
     assert (await queue.get_job_counts()).waiting == 2
-
-
-async def test_mutually_exclusive_options_are_rejected(url: str, queue_name: str):
-    async with Queue(queue_name, url) as queue:
-        with pytest.raises(GlideMQValidationError, match="lifo"):
-            await queue.add("a", None, ordering="k", lifo=True)
-        with pytest.raises(GlideMQValidationError, match="cost"):
-            await queue.add("a", None, cost=2)
-        with pytest.raises(GlideMQValidationError, match=r"jobs\[1\]\.cost"):
-            await queue.add_bulk([("a",), ("a", None, {"cost": 2})])
-    async with Queue(queue_name, url, default_job_options={"ordering": "k"}) as queue:
-        with pytest.raises(GlideMQValidationError, match="lifo"):
-            await queue.add("a", None, lifo=True)
-        assert (await queue.add("a", None, cost=2)).outcome is JobOutcome.ADDED
 
 
 async def test_priority_does_not_change_the_order_within_a_group(queue: Queue, worker_for: WorkerFor):
