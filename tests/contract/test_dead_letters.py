@@ -79,19 +79,6 @@ async def test_expired_job_creates_an_entry(worker_for: WorkerFor, url: str, que
         assert [letter.data["failedReason"] for letter in await queue.get_dead_letter_jobs()] == ["expired"]
 
 
-async def test_revoked_job_creates_an_entry_only_if_configured(url: str, queue_name: str):
-    async with open_queue(queue_name, url) as queue:
-        await (await queue.add("a", delay=60_000)).revoke()
-        assert await queue.get_dead_letter_jobs() == []
-    wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
-    async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
-        await (await queue.add("b", delay=60_000)).revoke()
-        # There is no worker: the queue delivers before it reads.
-        assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
-        await failed_job(queue, url)
-        assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
-
-
 async def test_job_revoked_while_active(worker_for: WorkerFor, url: str, queue_name: str):
     gate = Gate()
     wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
@@ -117,40 +104,7 @@ async def test_worker_sets_the_dead_letter_queue(worker_for: WorkerFor, url: str
     assert await queue.replay_dead_letter_job("x") is None
 
 
-async def test_queues_share_a_dead_letter_queue(url: str, queue_name: str):
-    names = [f"{queue_name}-{i}" for i in range(2)]
-    queues = [open_queue(name, url, dead_letter_queue=dlq_of(queue_name)) for name in names]
-    for queue in queues:
-        for _ in range(3):
-            await failed_job(queue, url)
-    for queue in queues:
-        found = await queue.get_dead_letter_jobs()
-        assert [letter.data["originalJobId"] for letter in found] == ["1", "2", "3"]
-        assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs(1, 1)] == ["2"]
-        assert [letter.id async for letter in queue.iter_dead_letter_jobs(2)] == [letter.id for letter in found]
-    foreign = await queues[1].get_dead_letter_jobs(0, 0)
-    assert await queues[0].get_dead_letter_job(foreign[0].id) is None
-    assert not await queues[0].remove_dead_letter_job(foreign[0].id)
-    for queue in queues:
-        await queue.close()
-
-
 # -- contents ----------------------------------------------------------------------------------------------
-
-
-async def test_entries_have_the_tags_of_their_job(url: str, queue_name: str):
-    async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:
-        job = await failed_job(queue, url, {"to": 1}, tags=["vip", 'a "quoted" tag'], headers={"x": "y"})
-        (entry,) = await queue.get_dead_letter_jobs()
-        assert entry.tags == job.tags == ("vip", 'a "quoted" tag')
-        assert set(entry.opts) == {"tags"}
-        assert [each.id async for each in dead.iter_jobs("waiting", tags="vip")] == [entry.id]
-        await queue.remove(job.id)
-        replayed = await queue.replay_dead_letter_job(entry.id)
-        assert replayed is not None
-        found = await queue.get_job(replayed.id)
-        assert found is not None
-        assert (found.tags, found.data) == (job.tags, {"to": 1})
 
 
 async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient, queue_name: str):
@@ -171,18 +125,6 @@ async def test_entries_are_json_with_any_serializer(url: str, resp: RespClient, 
     envelope = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
     assert envelope["data"] == {"plain": [1, 2.5, None]}
     assert "encoding" not in envelope
-
-
-async def test_data_without_json_form_is_kept_as_stored(url: str, resp: RespClient, queue_name: str):
-    async with open_queue(queue_name, url, serializer="msgpack") as queue:
-        job = await failed_job(queue, url, b"\x00\xff")
-        (letter,) = await queue.get_dead_letter_jobs()
-        assert letter.data["encoding"] == "stored"
-        assert letter.data["data"] == Raw(resp, queue_name).job(job.id)["data"]
-        await job.remove()
-        again = await queue.replay_dead_letter_job(letter.id)
-        assert again is not None
-        assert again.data == b"\x00\xff"
 
 
 async def test_broken_data_is_kept_as_it_was_stored(worker_for: WorkerFor, url: str, raw: Raw, queue_name: str):
@@ -242,17 +184,6 @@ async def test_malformed_entry_is_deleted_and_the_others_are_delivered(
 # -- removing and replaying --------------------------------------------------------------------------------
 
 
-async def test_removed_entry_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
-    letters = Raw(resp, dlq_of(queue_name))
-    async with open_queue(queue_name, url) as queue:
-        await failed_job(queue, url)
-        (letter,) = await queue.get_dead_letter_jobs()
-        assert await queue.remove_dead_letter_job(letter.id)
-        assert not await queue.remove_dead_letter_job(letter.id)
-        assert await queue.get_dead_letter_job(letter.id) is None
-    assert (letters.run("XLEN", "stream"), letters.job(letter.id)) == (0, {})
-
-
 async def test_removed_entry_of_a_node_client_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
     """It has its own clock, and no record names its stream entry (W76)."""
     letters = Raw(resp, dlq_of(queue_name))
@@ -266,67 +197,6 @@ async def test_removed_entry_of_a_node_client_leaves_no_keys(url: str, resp: Res
         assert (again.name, again.data) == ("task", 5)
     assert letters.run("XLEN", "stream") == 500
     assert letters.job("9001") == {}
-
-
-async def test_replay_copies_data_and_options(worker_for: WorkerFor, url: str, raw: Raw, queue_name: str):
-    options: Any = {
-        "job_id": "mine", "delay": 1, "deduplication": {"id": "mine"}, "attempts": 2, "timeout": 9_000, "ttl": 60_000,
-        "backoff": {"type": "fixed", "delay": 1},
-    }  # fmt: skip
-    async with open_queue(queue_name, url, compression="gzip") as queue:
-        original = await failed_job(queue, url, {"a": "b" * 500}, **options)
-        (letter,) = await queue.get_dead_letter_jobs()
-        job = await queue.replay_dead_letter_job(letter.id)
-        assert job is not None
-        assert (job.name, job.data, job.outcome) == ("mail", {"a": "b" * 500}, "added")
-        assert await job.is_waiting()
-        record, before = raw.job(job.id), raw.job(original.id)
-        kept = {"attempts": 2, "timeout": 9_000, "ttl": 60_000, "backoff": {"type": "fixed", "delay": 1}}
-        assert json.loads(record["opts"]) == kept
-        assert (record["data"], record["maxAttempts"], record["delay"]) == (before["data"], "2", "0")
-        assert int(record["expireAt"]) > int(before["expireAt"])
-        assert await queue.get_dead_letter_jobs() == []
-        assert await original.is_failed()
-
-        async def work(job: Job):
-            return job.data
-
-        async with worker_for(work):
-            assert await job.wait_until_finished() == {"a": "b" * 500}
-
-
-async def test_replay_without_the_original_job(url: str, queue_name: str):
-    async with open_queue(queue_name, url) as queue:
-        await failed_job(queue, url, [1, 2], remove_on_fail=True)
-        (letter,) = await queue.get_dead_letter_jobs()
-        job = await queue.replay_dead_letter_job(letter.id)
-        assert job is not None
-        assert (job.data, dict(job.opts)) == ([1, 2], {})
-
-
-async def test_replayed_job_that_fails_creates_another_entry(worker_for: WorkerFor, url: str, queue_name: str):
-    async with open_queue(queue_name, url) as queue:
-        await failed_job(queue, url)
-        (first,) = await queue.get_dead_letter_jobs()
-        job = await queue.replay_dead_letter_job(first.id)
-        assert job is not None
-        async with worker_for(fail):
-            with pytest.raises(JobFailedError):
-                await job.wait_until_finished()
-        (second,) = await queue.get_dead_letter_jobs()
-        assert (second.data["originalJobId"], second.id == first.id) == (job.id, False)
-        again = await queue.replay_dead_letter_job(second.id)
-        assert again is not None
-        assert again.id != job.id
-
-
-async def test_requeued_job_creates_an_entry_per_failure(worker_for: WorkerFor, url: str, queue_name: str):
-    async with open_queue(queue_name, url) as queue:
-        job = await failed_job(queue, url)
-        await job.retry()
-        async with worker_for(fail) as worker:
-            await EventRecorder(worker).wait("failed")
-        assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs()] == [job.id] * 2
 
 
 # -- serializers of the application -------------------------------------------------------------------------

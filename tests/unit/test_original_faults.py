@@ -189,7 +189,7 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
     "W67": ("contract/test_producer.py::validation_matches_the_queue",),
     "W74": ("lua/test_own_original_faults.py::progress_alone_does_not_fill_the_events",),
     "W75": ("lua/test_own_groups.py::group_unused_for_a_day_is_deleted",),
-    "W76": ("contract/test_dead_letters.py::removed_entry_leaves_no_keys",),
+    "W76": ("contract/test_dead_letters.py::removed_entry_of_a_node_client_leaves_no_keys",),
     "W85": ("unit/test_job_options.py::retention_of_zero_removes_immediately",),
     "W87": ("contract/test_limits.py::compressed_data_stays_compressed",),
     "W88": ("contract/transcripts/reading.txt::data is left out",),
