@@ -50,7 +50,7 @@ from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.shared_reads import READERS_PER_LINE, SharedReader
 from glidemq_py._client.transport import Transport as transport_Transport
-from glidemq_py._core import json_text, record, requests
+from glidemq_py._core import json_text, record
 from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, reading, unpack, working
 from glidemq_py._core.calls.adding import AddReply, Row, add, encode_row, request, row, stored_row
 from glidemq_py._core.calls.administration import (
@@ -70,7 +70,6 @@ from glidemq_py._core.calls.working import (
     BudgetCharge,
     ExchangeFlags,
     ExchangeReply,
-    ExchangeRequest,
     Finished,
     NameMetrics,
     NameMetricsReport,
@@ -147,6 +146,7 @@ from glidemq_py._features.leases import calls as leases_calls
 from glidemq_py._features.leases import ending, exchanging
 from glidemq_py._features.leases.exchanging import completed_row
 from glidemq_py._features.leases.tokens import decode_token, encode_token
+from glidemq_py._features.metrics_by_name import _page_call as metrics_page
 from glidemq_py._features.outbox import Outbox, OutboxEntry, OutboxReply, dead_letter_id, dead_letter_queue, outbox
 from glidemq_py._features.queue_list import shard_key, shard_keys
 from glidemq_py._features.schedulers import queue_api as schedulers_queue_api
@@ -181,7 +181,14 @@ from glidemq_py._partitions.layout import (
     split_partition_id,
 )
 from glidemq_py._partitions.routing import routing_key
-from glidemq_py._partitions.stored import create_partitions, layout_text, parse_layout, restore_layout, store_layout
+from glidemq_py._partitions.stored import (
+    create_partitions,
+    layout_text,
+    parse_layout,
+    restore_layout,
+    store_layout,
+    stored,
+)
 from glidemq_py._worker import (
     background,
     components,

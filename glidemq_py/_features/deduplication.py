@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call
+from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.deduplication import ID_LENGTH
 from glidemq_py._job import reading
@@ -16,9 +15,10 @@ from glidemq_py._job.link import ConnectedQueue
 _check_id: Final = partial(check_text, "deduplication_id", maximum=ID_LENGTH)
 
 
-def remove_entry(meta: str, deduplication_id: str) -> Call[bool]:
+@call("remove_deduplication", repeatable=True)
+def remove_entry(id: Argument[str]) -> bool:
     """Remove a deduplication id; returns True if it existed."""
-    return Call("remove_deduplication", meta, requests.remove_deduplication(id=deduplication_id), bool)
+    ...
 
 
 async def get_deduplication_job(self: ConnectedQueue, deduplication_id: str) -> Job[Any, Any] | None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, administration, unpack
+from glidemq_py._core.calls import administration
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import QueueLink, change_job
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 
-def due_times(meta: str, ids: Sequence[str]) -> Call[list[int]]:
+@call("due_times", repeatable=True)
+def due_times(ids: Sequence[str]) -> list[int]:
     """Return when each of at most 1,000 jobs is due, epoch ms; 0 if it is not delayed."""
-    return Call("due_times", meta, requests.due_times(ids=ids), unpack)
+    ...
 
 
 async def change_job_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:

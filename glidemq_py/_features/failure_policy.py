@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
 from glidemq_py._core.calls.administration import set_settings
+from glidemq_py._core.calls.declaration import Flag, call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, SECOND_MS, Milliseconds, to_ms
@@ -33,7 +32,6 @@ _OTHER_BYTES: Final = 2_048
 """Space for the other parts of an attempt than its traceback."""
 
 
-@declared("run_failure_policy_reply")
 class PolicyReply(NamedTuple):
     """Reply of `run_failure_policy`."""
 
@@ -45,10 +43,10 @@ class PolicyReply(NamedTuple):
     """Milliseconds until the next job is due; -1 = none."""
 
 
-def run_failure_policy(meta: str, is_first: bool) -> Call[PolicyReply]:
+@call("run_failure_policy", repeatable=True)
+def run_failure_policy(is_first: Flag) -> PolicyReply:
     """Execute the failure policy for a batch of jobs; ``is_first`` for the first call of a round."""
-    arguments = requests.run_failure_policy(is_first=int(is_first))
-    return Call("run_failure_policy", meta, arguments, reader(PolicyReply))
+    ...
 
 
 class FailurePolicy(NamedTuple):

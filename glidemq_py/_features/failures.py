@@ -10,9 +10,9 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls import declared
 from glidemq_py._core.calls.administration import set_settings
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id, validate_job_name
@@ -260,7 +260,6 @@ class FailureRow(NamedTuple):
     expires: int | bool
 
 
-@declared("failures_page_reply")
 class PageReply(NamedTuple):
     """Reply of `failures_page`."""
 
@@ -268,7 +267,6 @@ class PageReply(NamedTuple):
     cursor: str
 
 
-@declared("failures_change_reply")
 class ChangeReply(NamedTuple):
     """Reply of `failures_change`."""
 
@@ -278,7 +276,6 @@ class ChangeReply(NamedTuple):
     """Last time of a failure to include, for the next call."""
 
 
-@declared("failure_stats_reply")
 class StatsReply(NamedTuple):
     """Reply of `failure_stats`."""
 
@@ -289,25 +286,27 @@ class StatsReply(NamedTuple):
     counts: list[str]
 
 
-def failures_page(meta: str, filter: Filter, cursor: str, count: int) -> Call[PageReply]:
-    """Return failed jobs after ``cursor`` ('' = the first), oldest first; ``count`` of them are read."""
-    reasons, name, low, high = filter
-    arguments = requests.failures_page(reasons=reasons, name=name, low=low, high=high, cursor=cursor, count=count)
-    return Call("failures_page", meta, arguments, reader(PageReply))
+@call("failures_page", repeatable=True)
+def failures_page(
+    reasons: Sequence[str], name: str | bool, low: int | bool, high: int | bool, cursor: str, count: int
+) -> PageReply:
+    """Return failed jobs of a `Filter` after ``cursor`` ('' = the first), oldest first; ``count`` of them are read."""
+    ...
 
 
-def failures_change(meta: str, action: str, filter: Filter, cursor: str, count: int, total: int) -> Call[ChangeReply]:
-    """Requeue ('retry') or delete ('purge') failed jobs; ``total`` of previous calls are in the event of the last."""
-    reasons, name, low, high = filter
-    arguments = requests.failures_change(
-        action=action, reasons=reasons, name=name, low=low, high=high, cursor=cursor, count=count, total=total
-    )
-    return Call("failures_change", meta, arguments, reader(ChangeReply))
+@call("failures_change")
+def failures_change(
+    action: str, reasons: Sequence[str], name: str | bool, low: int | bool, high: int | bool, cursor: str, count: int,
+    total: int,
+) -> ChangeReply:  # fmt: skip
+    """Requeue ('retry') or delete ('purge') failed jobs of a `Filter`; the event has ``total`` of the calls before."""
+    ...
 
 
-def failure_stats(meta: str) -> Call[StatsReply]:
+@call("failure_stats", repeatable=True)
+def failure_stats() -> StatsReply:
     """Return the numbers of failed jobs."""
-    return Call("failure_stats", meta, (), reader(StatsReply))
+    ...
 
 
 _PAGE: Final = 100
@@ -428,7 +427,7 @@ async def iter_failures(
     link, cursor = await self._connected(), ""
     seen_at, seen = -1, set[str]()
     while True:
-        reply = await link.call(failures_page, wanted, cursor, _LISTED)
+        reply = await link.call(failures_page, *wanted, cursor, _LISTED)
         for row in reply.rows:
             failure = _failure(FailureRow(*row))
             # Only neighbors that failed at the same time can be repeated.
@@ -584,7 +583,7 @@ async def _pieces(link: QueueLink, action: str, wanted: Filter, position: str = 
         high_text, _, cursor = position.partition(" ")
         high = int(high_text)
     while True:
-        reply = await link.call(failures_change, action, (*wanted[:3], high), cursor, _PAGE, changed)
+        reply = await link.call(failures_change, action, *wanted[:3], high, cursor, _PAGE, changed)
         changed, cursor, high = changed + reply.changed, reply.cursor, reply.high
         yield reply.changed, f"{high} {cursor}" if cursor else ""
         if not cursor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.calls import Call, declared
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.calls.working import ExchangeReply, Preferred
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_int
@@ -84,8 +84,8 @@ class FairKeyRow(NamedTuple):
     limited_until: int
 
 
+@call("set_fair_limits", repeatable=True)
 def set_fair_limits(
-    meta: str,
     key: str,
     *,
     weight: int | Literal[False] = False,
@@ -95,32 +95,22 @@ def set_fair_limits(
     paused: Literal["yes", "no", False] = False,
     named: bool = False,
     hold: int | Literal[False] = False,
-) -> Call[int]:
+) -> int:
     """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms).
 
     ``key``: '' = each key. ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua).
     ``hold``: ms for which none of its jobs starts.
     """
-    request = requests.set_fair_limits(
-        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named,
-        hold=hold,
-    )  # fmt: skip
-    return Call("set_fair_limits", meta, request, int)
+    ...
 
 
-def fair_keys(
-    meta: str, key: str | Literal[False], after: str = "", count: int = 1, *, named: bool = False
-) -> Call[list[FairKeyRow]]:
+@call("fair_keys", repeatable=True)
+def fair_keys(key: str | Literal[False], after: str = "", count: int = 1, *, named: bool = False) -> list[FairKeyRow]:
     """Return the state of ``key`` ('': the limits of each key), or of the keys with ready jobs after ``after``.
 
     ``named``: ``key`` is the name of jobs.
     """
-    request = requests.fair_keys(key=key, after=after, count=count, named=named)
-    return Call("fair_keys", meta, request, _rows)
-
-
-def _rows(reply: bytes) -> list[FairKeyRow]:
-    return [FairKeyRow(*row) for row in unpack(reply)]
+    ...
 
 
 def _info(row: FairKeyRow) -> FairKeyInfo:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.calls import unpack
+from glidemq_py._core.calls.declaration import Argument, Flag, call
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.limits import (
@@ -28,7 +28,6 @@ Setting = tuple[int, int] | int
 """A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
 
 
-@declared("group_info_reply")
 class GroupReply(NamedTuple):
     """Reply of `group_info`; 0 = no such limit."""
 
@@ -43,7 +42,6 @@ class GroupReply(NamedTuple):
     limited_until: int
 
 
-@declared("queue_limits_reply")
 class QueueLimitsReply(NamedTuple):
     """Reply of `queue_limits`; 0 = no such limit."""
 
@@ -59,40 +57,42 @@ class QueueLimitsReply(NamedTuple):
     """Milliseconds until the next window."""
 
 
-def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Call[int]:
+@call("limit_queue", repeatable=True)
+def limit_queue(concurrency: int, rate: Setting, ttl: int = 0) -> int:
     """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged.
 
     After ``ttl`` ms (0 = never) the limits that applied before apply again.
     """
-    request = requests.limit_queue(concurrency=concurrency, rate=rate, ttl=ttl)
-    return Call("limit_queue", meta, request, int)
+    ...
 
 
-def queue_limits(meta: str) -> Call[QueueLimitsReply]:
+@call("queue_limits", repeatable=True)
+def queue_limits() -> QueueLimitsReply:
     """Return the limits of the queue that apply now."""
-    return Call("queue_limits", meta, (), reader(QueueLimitsReply))
+    ...
 
 
-def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
+@call("limit_group", repeatable=True)
+def limit_group(key: str, concurrency: int, rate: Setting, bucket: Setting) -> int:
     """Set the limits of a group: concurrency, rate as (jobs, ms), bucket as (capacity, refill per s) in millitokens."""
-    return Call(
-        "limit_group", meta, requests.limit_group(key=key, concurrency=concurrency, rate=rate, bucket=bucket), int
-    )
+    ...
 
 
-def block_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
+@call("rate_limit_group", repeatable=True)
+def block_group(key: str, ms: int, replace: Flag) -> int:
     """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
-    return Call("rate_limit_group", meta, requests.rate_limit_group(key=key, ms=ms, replace=int(replace)), int)
-
-
-def group_info(meta: str, key: str) -> Call[GroupReply | None]:
-    """Return the current state of a group, or None."""
-    return Call("group_info", meta, requests.group_info(key=key), _group)
+    ...
 
 
 def _group(reply: bytes) -> GroupReply | None:
     found = unpack(reply)
     return GroupReply(*(int(value) for value in found)) if found else None
+
+
+@call("group_info", read=_group, repeatable=True)
+def group_info(key: Argument[str]) -> GroupReply | None:
+    """Return the current state of a group, or None."""
+    ...
 
 
 _EXTEND = ("max", "replace")

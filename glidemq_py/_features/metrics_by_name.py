@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
 from glidemq_py._core.calls.administration import set_settings
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.calls.working import AttemptStatus, NameMetrics, NameMetricsReport
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import validate_job_name
@@ -393,16 +392,16 @@ class _Asked:
         return [sums.point(*place) for place, sums in sorted(self._found.items())]
 
 
-@declared("metrics_by_name_reply")
 class _Page(NamedTuple):
     last: int
     rows: list[list[Any]]
     cursor: int
 
 
-def _page_call(meta: str, last: int, minutes: int, name: object, cursor: int) -> Call[_Page]:
-    request = requests.metrics_by_name(last=last, minutes=minutes, name=name, cursor=cursor)
-    return Call("metrics_by_name", meta, request, reader(_Page))
+@call("metrics_by_name", repeatable=True)
+def _page_call(last: int, minutes: int, name: object, cursor: int) -> _Page:
+    """Return one page of the rows of some minutes; ``name``: False = all."""
+    ...
 
 
 class _Sums:

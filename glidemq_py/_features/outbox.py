@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.calls import unpack
 from glidemq_py._core.calls.adding import Row, add, row
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
@@ -37,7 +37,6 @@ class OutboxEntry(NamedTuple):
     fields: dict[str, str]
 
 
-@declared("outbox_reply")
 class OutboxReply(NamedTuple):
     """Reply of `outbox`."""
 
@@ -49,14 +48,6 @@ class OutboxReply(NamedTuple):
     """Number of unfinished staged writes of the queue."""
 
 
-def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[str]) -> Call[OutboxReply]:
-    """Delete the ``delivered`` entries and read those after ``cursor`` ('' = from the first).
-
-    ``holder`` gets the outbox lock for ``hold`` ms.
-    """
-    return Call("outbox", meta, requests.outbox(holder=holder, hold=hold, cursor=cursor, delivered=delivered), _read)
-
-
 def _read(reply: bytes) -> OutboxReply:
     held, entries, writes = unpack(reply)
     read: list[OutboxEntry] = []
@@ -66,17 +57,25 @@ def _read(reply: bytes) -> OutboxReply:
     return OutboxReply(bool(held), read, writes)
 
 
-def dead_letter_queue(meta: str, name: str | None = None, on: str = "", subscription: str = "") -> Call[str]:
+@call("outbox", read=_read, repeatable=True)
+def outbox(holder: str, hold: int, cursor: str, delivered: Sequence[str]) -> OutboxReply:
+    """Delete the ``delivered`` entries and read those after ``cursor`` ('' = from the first).
+
+    ``holder`` gets the outbox lock for ``hold`` ms.
+    """
+    ...
+
+
+@call("dead_letter_queue", repeatable=True)
+def dead_letter_queue(name: str | None = None, on: str = "", subscription: str = "") -> str:
     """Set the dead letter queue and the outcomes that use it; returns the name in effect.
 
     Args:
-        meta: key of the queue's meta.
         name: name of the dead letter queue; '' = none, None = keep the current setting.
         on: the outcomes, comma separated.
         subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
     """
-    arguments = requests.dead_letter_queue(name=False if name is None else name, on=on, subscription=subscription)
-    return Call("dead_letter_queue", meta, arguments, bytes.decode)
+    ...
 
 
 async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:

@@ -20,8 +20,7 @@ from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.transport import Transport
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call
+from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name
@@ -54,9 +53,10 @@ def shard_key(prefix: str, name: str) -> str:
     return f"{prefix}:queues:{zlib.crc32(name.encode()) % SHARDS}"
 
 
-def register_queue(prefix: str, name: str) -> Call[int]:
+@call("register_queue", repeatable=True, has_queue=False)
+def register_queue(name: Argument[str]) -> int:
     """Add a queue to the list; return 1, 0 if it is listed, or -1 if this user may not."""
-    return Call("register_queue", shard_key(prefix, name), requests.register_queue(name=name), int)
+    ...
 
 
 # -- registering -----------------------------------------------------------------------------------------------

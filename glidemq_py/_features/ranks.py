@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, administration, declared, reader
+from glidemq_py._core.calls import administration
+from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import MAX_PRIORITY, MAX_RANK
 from glidemq_py._job.link import QueueLink, change_job
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 
-@declared("count_ranks_reply")
 class RankCounts(NamedTuple):
     """One page of the counts per rank."""
 
@@ -29,9 +28,10 @@ class RankCounts(NamedTuple):
     """Rank and jobs by turns."""
 
 
-def count_ranks_page(meta: str, cursor: str) -> Call[RankCounts]:
+@call("count_ranks", repeatable=True)
+def count_ranks_page(cursor: Argument[str]) -> RankCounts:
     """Count the ready jobs of some ranks, the highest first."""
-    return Call("count_ranks", meta, requests.count_ranks(cursor=cursor), reader(RankCounts))
+    ...
 
 
 async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:

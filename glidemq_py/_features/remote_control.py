@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -30,7 +29,6 @@ from glidemq_py.errors import (
 )
 
 
-@declared("control_workers_reply")
 class Sent(NamedTuple):
     """Where a command was sent."""
 
@@ -40,25 +38,26 @@ class Sent(NamedTuple):
     """Workers that are not registered."""
 
 
-def control_workers(meta: str, command: str, workers: Sequence[str]) -> Call[Sent]:
+@call("control_workers", repeatable=True)
+def control_workers(command: str, workers: Sequence[str]) -> Sent:
     """Send a command to workers; to all if ``workers`` is empty."""
-    return Call("control_workers", meta, requests.control_workers(command=command, workers=workers), reader(Sent))
+    ...
 
 
-def control_reply(meta: str, request: str, worker: str, text: str) -> Call[int]:
+@call("control_reply", repeatable=True)
+def control_reply(request: str, worker: str, text: str) -> int:
     """Store the answer of a worker for a minute."""
-    arguments = requests.control_reply(request=request, worker=worker, text=text)
-    return Call("control_reply", meta, arguments, int)
-
-
-def control_replies(meta: str, request: str, workers: Sequence[str]) -> Call[list[str | None]]:
-    """Return the answers of workers; None = none yet."""
-    arguments = requests.control_replies(request=request, workers=workers)
-    return Call("control_replies", meta, arguments, _texts)
+    ...
 
 
 def _texts(reply: list[bytes | None]) -> list[str | None]:
     return [None if each is None else each.decode("utf-8", "replace") for each in reply]
+
+
+@call("control_replies", read=_texts, raw=True, repeatable=True)
+def control_replies(request: str, workers: Sequence[str]) -> list[str | None]:
+    """Return the answers of workers; None = none yet."""
+    ...
 
 
 _TIMEOUT_MS: Final = 15_000

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls import Call, declared
+from glidemq_py._core.calls.declaration import Flag, call
 
 DEFAULT_KEPT: Final = 1_000_000
 """About how many finished jobs a sequence keeps; an entry takes about 30 bytes."""
@@ -18,21 +18,20 @@ DEFAULT_KEPT: Final = 1_000_000
 
 def start_sequence(meta: str, kept: int = DEFAULT_KEPT) -> Call[int]:
     """Turn the result sequence on; nothing changes if it is on."""
-    return _set(meta, kept, only_if_off=True)
+    return _set(meta, kept, secrets.token_hex(4), True)
 
 
 def set_retention(meta: str, kept: int) -> Call[int]:
     """Set about how many finished jobs the sequence keeps, and turn it on; 0 turns it off and deletes it."""
-    return _set(meta, kept, only_if_off=False)
+    return _set(meta, kept, secrets.token_hex(4), False)
 
 
-def _set(meta: str, kept: int, *, only_if_off: bool) -> Call[int]:
-    token = secrets.token_hex(4)
-    arguments = requests.set_result_retention(count=kept, token=token, only_if_off=int(only_if_off))
-    return Call("set_result_retention", meta, arguments, int)
+@call("set_result_retention", repeatable=True)
+def _set(count: int, token: str, only_if_off: Flag) -> int:
+    """Set how many finished jobs the sequence keeps; ``token`` becomes the id of a new sequence."""
+    ...
 
 
-@declared("results_find_reply")
 class Found(NamedTuple):
     """Reply of `find`."""
 
@@ -42,12 +41,12 @@ class Found(NamedTuple):
     """Number of jobs that got a number."""
 
 
-def find(meta: str, cursor: str, count: int) -> Call[Found]:
+@call("results_find", repeatable=True)
+def find(cursor: str, count: int) -> Found:
     """Give numbers to finished jobs without one: ``count`` from the cursor on ('' at first), and the newest ones."""
-    return Call("results_find", meta, requests.results_find(cursor=cursor, count=count), reader(Found))
+    ...
 
 
-@declared("results_range_reply")
 class Range(NamedTuple):
     """Reply of `range_of`."""
 
@@ -65,13 +64,13 @@ class Range(NamedTuple):
     """Id of the job at `stop`, '' = it is not kept."""
 
 
-def range_of(meta: str, start: int = 0, most: int = 0, target: int = 0) -> Call[Range]:
+@call("results_range", repeatable=True)
+def range_of(start: int = 0, most: int = 0, target: int = 0) -> Range:
     """Return the ends of the sequence, and where to stop after ``start``.
 
     That is ``most`` entries later, at ``target``, or at the end; 0 = no limit.
     """
-    arguments = requests.results_range(start=start, most=most, target=target)
-    return Call("results_range", meta, arguments, reader(Range))
+    ...
 
 
 @declared("numbered_result")
@@ -82,7 +81,6 @@ class NumberedResult(NamedTuple):
     state: str
 
 
-@declared("results_page_reply")
 class Page(NamedTuple):
     """Reply of `page`."""
 
@@ -96,13 +94,12 @@ class Page(NamedTuple):
     """Number of results that were removed or replaced before they were read."""
 
 
-def page(meta: str, after: int, stop: int, count: int, states: Sequence[str], fields: Sequence[str]) -> Call[Page]:
+@call("results_page", repeatable=True)
+def page(after: int, stop: int, count: int, states: Sequence[str], fields: Sequence[str]) -> Page:
     """Return up to ``count`` entries after the number ``after`` up to ``stop``, of jobs that finished in ``states``."""
-    arguments = requests.results_page(after=after, stop=stop, count=count, states=states, fields=fields)
-    return Call("results_page", meta, arguments, reader(Page))
+    ...
 
 
-@declared("results_since_reply")
 class Since(NamedTuple):
     """Reply of `since`."""
 
@@ -112,7 +109,7 @@ class Since(NamedTuple):
     """1 = found, or the end of the sequence; 0 = continue after `number`."""
 
 
-def since(meta: str, at: int, after: int, count: int) -> Call[Since]:
+@call("results_since", repeatable=True)
+def since(at: int, after: int, count: int) -> Since:
     """Search ``count`` entries after the number ``after`` for one that finished at ``at`` (epoch ms) or later."""
-    arguments = requests.results_since(at=at, after=after, count=count)
-    return Call("results_since", meta, arguments, reader(Since))
+    ...

@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.calls.declaration import Argument, Flag, call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import StagedWriteError
@@ -72,7 +72,6 @@ Winner = tuple[str, int]
 """An attempt whose rows become jobs, and the number of pieces it has staged."""
 
 
-@declared("write_stage_reply")
 class StageReply(NamedTuple):
     """Reply of `stage`."""
 
@@ -81,7 +80,6 @@ class StageReply(NamedTuple):
     id: str
 
 
-@declared("write_open_reply")
 class WriteStatus(NamedTuple):
     """Reply of `open_write` and `claim`."""
 
@@ -90,7 +88,6 @@ class WriteStatus(NamedTuple):
     """The ballot that decided, or may decide, the write; ''."""
 
 
-@declared("write_publish_reply")
 class PublishReply(NamedTuple):
     """Reply of `publish`."""
 
@@ -101,7 +98,6 @@ class PublishReply(NamedTuple):
     ballot: str
 
 
-@declared("write_drain_reply")
 class DrainReply(NamedTuple):
     """Reply of `drain_queue`."""
 
@@ -150,31 +146,57 @@ class WriteEntry(NamedTuple):
     """Number of changes, to reject a cleanup planned before the last one."""
 
 
+@call("write_open", repeatable=True)
+def _write_open(
+    write: str, home: str, query: str, batch: int, ttl: int, create: Flag, queue: str, keep: int, driver: str
+) -> WriteStatus:
+    """Return the state of a write; start it."""
+    ...
+
+
 def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[WriteStatus]:
     """Return the state of the write; starts it if ``create`` is set and adds ``queue`` to it if given."""
-    arguments = requests.write_open(
-        write=write.id, home=write.home.name, query=write.query, batch=write.batch, ttl=write.ttl, create=int(create),
-        queue=queue, keep=write.keep, driver=write.driver,
-    )  # fmt: skip
-    return Call("write_open", write.home.meta, arguments, reader(WriteStatus))
+    home = write.home
+    return _write_open(
+        home.meta, write.id, home.name, write.query, write.batch, write.ttl, create, queue, write.keep, write.driver
+    )
+
+
+@call("write_claim", repeatable=True)
+def _write_claim(write: str, query: str, batch: int, token: str, floor: int, driver: str) -> WriteStatus:
+    """Get a ballot."""
+    ...
 
 
 def claim(write: WriteId, token: str, floor: int) -> Call[WriteStatus]:
     """Get a ballot with a number above ``floor``; commits with earlier ballots fail."""
-    arguments = requests.write_claim(
-        write=write.id, query=write.query, batch=write.batch, token=token, floor=floor, driver=write.driver
-    )
-    return Call("write_claim", write.home.meta, arguments, reader(WriteStatus))
+    return _write_claim(write.home.meta, write.id, write.query, write.batch, token, floor, write.driver)
+
+
+@call("write_stage", repeatable=True)
+def _write_stage(
+    write: str, home: str, query: str, batch: int, attempt: str, seq: int, ttl: int, create: Flag, unique: Flag,
+    keep: int, driver: str, jobs: Argument[bytes],
+) -> StageReply:  # fmt: skip
+    """Stage a piece of an attempt."""
+    ...
 
 
 def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, unique: bool) -> Call[StageReply]:
     """Stage the ``seq``-th piece of an attempt in a queue; ``blob`` is the request of an `add`."""
-    arguments = requests.write_stage(
-        write=write.id, home=write.home.name, query=write.query, batch=write.batch, attempt=attempt, seq=seq,
-        ttl=write.ttl, create=int(keys != write.home), unique=int(unique), keep=write.keep, driver=write.driver,
-        jobs=blob,
+    return _write_stage(
+        keys.meta, write.id, write.home.name, write.query, write.batch, attempt, seq, write.ttl, keys != write.home,
+        unique, write.keep, write.driver, blob,
     )  # fmt: skip
-    return Call("write_stage", keys.meta, arguments, reader(StageReply))
+
+
+@call("write_commit", repeatable=True)
+def _write_commit(
+    write: str, query: str, batch: int, winners: Sequence[Winner], first: int, total: int, is_home: Flag, keep: int,
+    ballot: str, facts: str, last_commit: int, queues: Sequence[str],
+) -> StageReply:  # fmt: skip
+    """Verify winning attempts, and commit or prepare."""
+    ...
 
 
 def commit(
@@ -186,77 +208,108 @@ def commit(
     ``queues``: for the home, all other queues with winners. With the ``last_commit`` of `drain_queue`, state 'changed'
     if another write was committed in the queue since.
     """
-    arguments = requests.write_commit(
-        write=write.id, query=write.query, batch=write.batch, winners=winners, first=first, total=total,
-        is_home=int(keys == write.home), keep=write.keep, ballot=ballot, facts=facts,
-        last_commit=last_commit, queues=list(queues),
+    return _write_commit(
+        keys.meta, write.id, write.query, write.batch, winners, first, total, keys == write.home, write.keep, ballot,
+        facts, last_commit, queues,
     )  # fmt: skip
-    return Call("write_commit", keys.meta, arguments, reader(StageReply))
 
 
-def drain_queue(keys: QueueKeys, last_commit: int = -1, cursor: str = "", total: int = 0) -> Call[DrainReply]:
+@call("write_drain", repeatable=True)
+def drain_queue(last_commit: int = -1, cursor: str = "", batch: int = _DRAINED_A_CALL, total: int = 0) -> DrainReply:
     """Delete some waiting jobs unless a write was committed in the queue since ``last_commit``; -1: return that."""
-    arguments = requests.write_drain(last_commit=last_commit, cursor=cursor, batch=_DRAINED_A_CALL, total=total)
-    return Call("write_drain", keys.meta, arguments, reader(DrainReply))
+    ...
+
+
+@call("write_publish", repeatable=True)
+def _write_publish(write: str, query: str, batch: int, decided: Flag, keep: int, ballot: str) -> PublishReply:
+    """Turn the next piece into jobs."""
+    ...
 
 
 def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Call[PublishReply]:
     """Turn the next piece into jobs. Safe to repeat: the server tracks which pieces are published."""
-    arguments = requests.write_publish(
-        write=write.id, query=write.query, batch=write.batch, decided=int(decided), keep=write.tombstone(keys, True),
-        ballot=ballot,
-    )  # fmt: skip
-    return Call("write_publish", keys.meta, arguments, reader(PublishReply))
+    return _write_publish(keys.meta, write.id, write.query, write.batch, decided, write.tombstone(keys, True), ballot)
+
+
+@call("write_finished", repeatable=True)
+def _write_finished(write: str, query: str, batch: int, queue: str, keep: int, jobs: int, others: int) -> str:
+    """Report that all jobs of a queue are added."""
+    ...
 
 
 def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> Call[str]:
     """Report to the home queue that all jobs of a queue are added."""
-    arguments = requests.write_finished(
-        write=write.id, query=write.query, batch=write.batch, queue=queue, keep=write.tombstone(write.home, True),
-        jobs=jobs, others=others,
-    )  # fmt: skip
-    return Call("write_finished", write.home.meta, arguments, bytes.decode)
+    home = write.home
+    return _write_finished(
+        home.meta, write.id, write.query, write.batch, queue, write.tombstone(home, True), jobs, others
+    )
 
 
-def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1) -> Call[tuple[str, list[str], str]]:
-    """Abort the write in a queue, or the part of its driver; returns its state, its other queues, and a cursor.
+class Aborted(NamedTuple):
+    """Reply of `abort`."""
 
-    State 'more': call again with the cursor. Without a driver: nothing happens if the count of ``changes`` differs;
-    -1 = any.
+    state: str
+    """'more': call again with the cursor."""
+    queues: list[str]
+    """The other queues of the write."""
+    cursor: str
+
+
+@call("write_abort", repeatable=True)
+def _write_abort(
+    write: str, query: str, batch: int, home: str, keep: int, driver: str, cursor: str, changes: int, is_home: Flag
+) -> Aborted:
+    """Abort a write in a queue."""
+    ...
+
+
+def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1) -> Call[Aborted]:
+    """Abort the write in a queue, or the part of its driver.
+
+    Without a driver: nothing happens if the count of ``changes`` differs; -1 = any.
     """
-    arguments = requests.write_abort(
-        write=write.id, query=write.query, batch=write.batch, home=write.home.name, keep=write.tombstone(keys, False),
-        driver=write.driver, cursor=cursor, changes=changes, is_home=int(keys == write.home),
+    home = write.home
+    return _write_abort(
+        keys.meta, write.id, write.query, write.batch, home.name, write.tombstone(keys, False), write.driver, cursor,
+        changes, keys == home,
     )  # fmt: skip
-    return Call("write_abort", keys.meta, arguments, _aborted)
 
 
-def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
+@call("writes", repeatable=True)
+def writes() -> list[WriteEntry]:
     """Return the unfinished writes of a queue."""
-    return Call("writes", keys.meta, (), _entries)
+    ...
+
+
+@call("write_reports", repeatable=True)
+def _write_reports(first: int, count: int) -> list[list[Any]]:
+    """Return the reports of the finished writes of a home queue."""
+    ...
 
 
 def write_reports(keys: QueueKeys, first: int = 0, count: int = 100) -> Call[list[WriteReport]]:
     """Return the reports of the finished writes of a home queue, newest first; at most 100 per call."""
-    arguments = requests.write_reports(first=first, count=count)
-    return Call("write_reports", keys.meta, arguments, lambda reply: _reports(keys, reply))
+    made = _write_reports(keys.meta, first, count)
+    return Call(made.function, keys.meta, made.args, lambda reply: _reports(keys, reply), made.repeatable)
+
+
+@call("write_report")
+def _write_report(
+    write: str, query: str, jobs: int, others: int, facts: str, own: tuple[int, int],
+    queues: Sequence[tuple[str, int, int]], repeated: Flag,
+) -> int:  # fmt: skip
+    """Store the report of a save."""
+    ...
 
 
 def add_report(write: WriteId, counts: Mapping[str, tuple[int, int]], facts: str, *, repeated: bool) -> Call[int]:
     """Store the report of a save that staged nothing, or that repeated a write; counts: jobs, other rows per queue."""
-    home = write.home.name
-    others = [(queue, *numbers) for queue, numbers in counts.items() if queue != home][:_QUEUES_REPORTED]
-    arguments = requests.write_report(
-        write=write.id, query=write.query, jobs=sum(jobs for jobs, _ in counts.values()),
-        others=sum(others for _, others in counts.values()), facts=facts, own=counts.get(home, (0, 0)), queues=others,
-        repeated=int(repeated),
-    )  # fmt: skip
-    return Call("write_report", write.home.meta, arguments, int)
-
-
-def _aborted(reply: bytes) -> tuple[str, list[str], str]:
-    state, queues, cursor = unpack(reply)
-    return state, list(queues), cursor
+    home = write.home
+    queues = [(queue, *numbers) for queue, numbers in counts.items() if queue != home.name][:_QUEUES_REPORTED]
+    jobs, others = (sum(column) for column in zip(*counts.values(), strict=True)) if counts else (0, 0)
+    return _write_report(
+        home.meta, write.id, write.query, jobs, others, facts, counts.get(home.name, (0, 0)), queues, repeated
+    )
 
 
 def _reports(keys: QueueKeys, reply: bytes) -> list[WriteReport]:
@@ -271,10 +324,6 @@ def _counts(home: str, own: Sequence[int], queues: Sequence[tuple[str, int, int]
     found = {queue: (jobs, others) for queue, jobs, others in queues}
     jobs, others = found.pop(home, (0, 0))
     return {home: (own[0] + jobs, own[1] + others), **found}
-
-
-def _entries(reply: bytes) -> list[WriteEntry]:
-    return [WriteEntry(*row) for row in unpack(reply)]
 
 
 if TYPE_CHECKING:
@@ -501,12 +550,12 @@ def _drain_all(
     found = {home: -1} | dict.fromkeys(sorted({*winners, *emptied()}), -1)
     for queue in found:
         keys, cursor, deleted = _beside(write.home, queue), "", 0
-        last_commit: int = (yield drain_queue(keys)).last_commit
+        last_commit: int = (yield drain_queue(keys.meta)).last_commit
         yield from finish_writes(keys, 0)  # jobs of a write that is committed would appear afterwards
         while True:
             if (yield open_write(write, create=False)).state != "open":
                 return found  # decided, or rejected by the commit
-            reply: DrainReply = yield drain_queue(keys, last_commit, cursor, deleted)
+            reply: DrainReply = yield drain_queue(keys.meta, last_commit, cursor, total=deleted)
             if reply.state != "ok":
                 return None
             cursor, deleted = reply.cursor, deleted + reply.deleted
@@ -611,7 +660,7 @@ def finish_writes(keys: QueueKeys, idle: int = LEFT_ALONE_MS) -> Steps[int]:
         The number of writes finished in this queue.
     """
     ended = 0
-    for entry in (yield writes(keys)):
+    for entry in (yield writes(keys.meta)):
         if entry.idle >= idle:
             ended += yield from _finish(keys, entry)
     return ended

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 
 from glidemq_py._client.runtime import BackgroundTask
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.calls.working import Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.job_states import JobState
@@ -100,7 +99,6 @@ def _parse(text: str) -> Any:
         return _NO_JSON
 
 
-@declared("sweep_suspended_reply")
 class Swept(NamedTuple):
     """Reply of `sweep`."""
 
@@ -121,14 +119,16 @@ def suspended(
     return Suspended(REPORT_KINDS["suspended"], job_id, entry, fence, processed_on, reason, timeout, keep)
 
 
-def deliver_signal(meta: str, job_id: str, name: str, data: str) -> Call[str]:
+@call("signal")
+def deliver_signal(id: str, name: str, data: str) -> str:
     """Send a signal and return 'resumed', 'kept', 'full', 'ended' or 'gone'. ``data`` is JSON text, '' = none."""
-    return Call("signal", meta, requests.signal(id=job_id, name=name, data=data), bytes.decode)
+    ...
 
 
-def sweep(meta: str) -> Call[Swept]:
+@call("sweep_suspended", repeatable=True)
+def sweep() -> Swept:
     """Fail up to 100 suspended jobs whose timeout has expired."""
-    return Call("sweep_suspended", meta, (), reader(Swept))
+    ...
 
 
 MAX_SIGNAL_NAME = 256

@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, unpack
-from glidemq_py._core.calls.administration import NO_TOKEN, registry_add
+from glidemq_py._core.calls import unpack
+from glidemq_py._core.calls.administration import registry_add
+from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.keys import usage_registry_key
@@ -202,7 +202,8 @@ def read_budget(fields: Mapping[str, str]) -> FlowBudget:
     )  # fmt: skip
 
 
-def create_budget(meta: str, flow_id: str, fields: Sequence[str]) -> Call[str]:
+@call("create_budget", repeatable=True)
+def create_budget(flow_id: str, fields: Sequence[str]) -> str:
     """Create the budget of a flow, before any of its jobs is added.
 
     Args:
@@ -213,15 +214,15 @@ def create_budget(meta: str, flow_id: str, fields: Sequence[str]) -> Call[str]:
     Returns:
         The key of the budget, which is the ``budgetKey`` of each job.
     """
-    return Call("create_budget", meta, requests.create_budget(flow_id=flow_id, fields=fields), bytes.decode)
+    ...
 
 
-def check_budget(meta: str, flow_id: str) -> Call[str]:
+@call("check_budget", repeatable=True)
+def check_budget(flow_id: Argument[str]) -> str:
     """Check whether a job of the flow may start; return '' (yes), 'fail' or 'pause'."""
-    return Call("check_budget", meta, requests.check_budget(flow_id=flow_id), bytes.decode)
+    ...
 
 
-@declared("usage_minutes_reply")
 class MinuteSums(NamedTuple):
     """Reply of `usage_minutes`: totals over minutes."""
 
@@ -236,8 +237,7 @@ class MinuteSums(NamedTuple):
     """Number of minutes read; fewer than requested if they have many names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
+class UsageRow(NamedTuple):
     """Usage that `report_usage` writes: fields of the job hash, and the numbers added to totals."""
 
     fields: Sequence[str]
@@ -250,37 +250,30 @@ class UsageRow:
     event: str
 
 
+class Reported(NamedTuple):
+    """Reply of `send_usage`."""
+
+    status: AttemptStatus
+    is_first: int
+    """1 = this is the first report of its minute."""
+
+
+@call("report_usage", raw=True, repeatable=True)
 def send_usage(
-    meta: str, job_id: str, row: UsageRow, token: tuple[int, int] = NO_TOKEN
-) -> Call[tuple[AttemptStatus, bool]]:
-    """Store the usage of a job, replacing its previous report.
+    id: str, fence: int, processed_on: int, fields: Sequence[str], tokens: Mapping[str, float],
+    costs: Mapping[str, float], total_tokens: float, total_cost: float, model: str, unit: str, event: str,
+) -> Reported:  # fmt: skip
+    """Store the usage of a job, given its fencing token and the `UsageRow`; it replaces the report before.
 
     Repeatable: a second run subtracts the amounts that the first one added.
-
-    Returns:
-        The status of the attempt, and True if this is the first report of its minute.
     """
-    fence, processed_on = token
-    arguments = requests.report_usage(
-        id=job_id, fence=fence, processed_on=processed_on, fields=row.fields, tokens=row.tokens, costs=row.costs,
-        total_tokens=row.total_tokens, total_cost=row.total_cost, model=row.model, unit=row.unit, event=row.event,
-    )  # fmt: skip
-    return Call("report_usage", meta, arguments, _reported)
+    ...
 
 
-def _reported(reply: list[int]) -> tuple[AttemptStatus, bool]:
-    status, is_first = reply
-    return AttemptStatus(status), bool(is_first)
-
-
-def usages(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[list[str | bool] | bool]]:
+@call("usages", repeatable=True)
+def usages(ids: Sequence[str], fields: Sequence[str]) -> list[list[str | bool] | bool]:
     """Return the usage fields of many jobs; False for a job that has reported nothing."""
-    return Call("usages", meta, requests.usages(ids=ids, fields=fields), unpack)
-
-
-def usage_minutes(meta: str, first: int, minutes: int) -> Call[MinuteSums]:
-    """Return totals over ``minutes`` minutes; the first one starts at ``first`` (epoch ms)."""
-    return Call("usage_minutes", meta, requests.usage_minutes(first=first, minutes=minutes), _summed)
+    ...
 
 
 def _summed(reply: bytes) -> MinuteSums:
@@ -289,13 +282,20 @@ def _summed(reply: bytes) -> MinuteSums:
     return MinuteSums(int(jobs), tokens, cost, unit, models, by_token, by_cost, minutes)
 
 
+@call("usage_minutes", read=_summed, repeatable=True)
+def usage_minutes(first: int, minutes: int) -> MinuteSums:
+    """Return totals over ``minutes`` minutes; the first one starts at ``first`` (epoch ms)."""
+    ...
+
+
 Charge = tuple[Mapping[str, float], Mapping[str, float], float, float]
 """Tokens and costs by category, total tokens, total cost."""
 
 
-def charge_budget(meta: str, flow_id: str, mark: str, job: str, usage: Charge) -> Call[bool]:
+@call("charge_budget", repeatable=True)
+def charge_budget(flow_id: str, mark: str, job: str, usage: Charge) -> bool:
     """Charge the usage of an attempt of another queue, once per ``mark``; return True if it exceeded a limit."""
-    return Call("charge_budget", meta, requests.charge_budget(flow_id=flow_id, mark=mark, job=job, usage=usage), bool)
+    ...
 
 
 _NAME_CHARS: Final = 256
@@ -346,8 +346,8 @@ async def report_usage(
         # Register before the report: a queue without usage in the registry is harmless, a missing one is not.
         await link.transport.call(registry_add(registry, (link.keys.name,)))
         link.has_usage = True
-    row = _row(usage)
-    status, first = await link.call(send_usage, self._stored_id, row, self._token)
+    fence, processed_on = self._token
+    status, first = await link.call(send_usage, self._stored_id, fence, processed_on, *_row(usage))
     self._check_status(status)
     if first:
         # Register again once per minute: another client may have obliterated the queue.

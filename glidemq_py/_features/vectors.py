@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int, check_text
@@ -226,11 +226,10 @@ def vector_fields_of(reply: object) -> list[str]:
     return names
 
 
-def _store(meta: str, job_id: str, field: str, vector: bytes, token: tuple[int, int]) -> Call[AttemptStatus]:
+@call("store_vector", repeatable=True)
+def _store(id: str, field: str, bytes: builtins.bytes, fence: int, processed_on: int) -> AttemptStatus:
     """Write the bytes of a vector to a field of the hash of an existing job."""
-    fence, processed_on = token
-    arguments = requests.store_vector(id=job_id, field=field, bytes=vector, fence=fence, processed_on=processed_on)
-    return Call("store_vector", meta, arguments, AttemptStatus)
+    ...
 
 
 async def store_vector(self: JobContents[Any, Any, Any], field: str, embedding: Iterable[float]) -> None:
@@ -247,7 +246,7 @@ async def store_vector(self: JobContents[Any, Any, Any], field: str, embedding: 
     """
     vector = encode_vector("embedding", embedding)
     name = check_field("field", field)
-    await self._write(_store(self._link.keys.meta, self._stored_id, name, vector, self._token))
+    await self._write(_store(self._link.keys.meta, self._stored_id, name, vector, *self._token))
 
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)

@@ -166,7 +166,7 @@ async def _rows(
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     if tags:
         where = [*where, reading.Condition("opts", False, False, False, encoded_tags(tags))]
-    found = await link.call(reading.page, state, cursor, count, wanted, name, where, newest)
+    found = await link.call(reading.page, state, cursor, count, wanted, name or None, where or None, newest)
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
     rows: list[tuple[Job[Any, Any], str]] = []

@@ -16,9 +16,8 @@ from glidemq_py._api.partitioned_writes import layout_number
 from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
 from glidemq_py._core.calls.administration import unlock
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.keys import OWED
 from glidemq_py._core.logs import get_logger
@@ -50,7 +49,6 @@ _LEAST_WATCH_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 
 
-@declared("maintenance_due_reply")
 class MaintenanceDue(NamedTuple):
     """Whether a queue has work for maintenance tasks."""
 
@@ -63,10 +61,10 @@ class MaintenanceDue(NamedTuple):
     """Number of the layout of its partitions; 0 = it has none."""
 
 
-def maintenance_due(meta: str, holder: str, hold: int) -> Call[MaintenanceDue]:
+@call("maintenance_due", repeatable=True)
+def maintenance_due(holder: str, hold: int, owed: Sequence[str] = OWED) -> MaintenanceDue:
     """Hold the maintenance of a queue for ``hold`` ms and return whether it has work."""
-    arguments = requests.maintenance_due(holder=holder, hold=hold, owed=OWED)
-    return Call("maintenance_due", meta, arguments, reader(MaintenanceDue))
+    ...
 
 
 class Maintenance(BackgroundService):

@@ -19,6 +19,7 @@ from glidemq_py._partitions.stored import (
     parse_layout,
     read_layout,
     store_layout,
+    stored,
 )
 from glidemq_py.errors import GlideMQError, QueuePartitionsError
 
@@ -58,7 +59,7 @@ async def create_layout(transport: JobTransport, keys: QueueKeys, names: tuple[s
         reply = AGAIN
         try:
             await _prepare(transport, keys.prefix, layout, beginning)
-            reply = await transport.call(create_partitions(keys.meta, layout, settings))
+            reply = await transport.call(create_partitions(keys.meta, *stored(layout), settings))
         except LayoutChangedError as error:  # a partition has a later number, by a clock that was ahead
             above = error.stored or 0
         if reply != AGAIN:
@@ -72,7 +73,7 @@ async def _prepare(transport: JobTransport, prefix: str, layout: Layout, beginni
     """Give all partitions but the first the layout."""
     for name in layout.names[1:]:
         part = QueueKeys(prefix, name)
-        call = store_layout(part.meta, layout, beginning.settings, beginning.deleted)
+        call = store_layout(part.meta, *stored(layout), beginning.settings, beginning.deleted)
         if not await transport.call(call):
             # A deletion was interrupted, or a call of a client that still knew a deleted queue came later.
             await delete_keys(transport, part, force=True, layout=layout.number - 1)

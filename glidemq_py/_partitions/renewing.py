@@ -11,7 +11,7 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._partitions.layout import Layout
-from glidemq_py._partitions.stored import read_layout, restore_layout, store_layout
+from glidemq_py._partitions.stored import read_layout, restore_layout, store_layout, stored
 from glidemq_py.errors import GlideMQError
 
 _log = get_logger(__name__)
@@ -38,7 +38,7 @@ async def renewed_layout(
         return layout
     if layout is None or layout.number < known.number:
         if known.number in await _numbers(transport, keys, known):
-            if await transport.call(restore_layout(keys.meta, known)):
+            if await transport.call(restore_layout(keys.meta, *stored(known))):
                 _log.warning("queue %r: partition 0 had lost the layout of its partitions; restored", keys.name)
             layout = await read_layout(transport, keys)
     elif refused and layout == known:
@@ -58,11 +58,11 @@ async def write_again(transport: JobTransport, keys: QueueKeys, layout: Layout) 
     numbers = await _numbers(transport, keys, layout)
     if max(numbers) > layout.number:
         before, layout = layout.number, Layout(max(numbers), layout.names)
-        if not await transport.call(restore_layout(keys.meta, layout, before)):
+        if not await transport.call(restore_layout(keys.meta, *stored(layout), before)):
             return await read_layout(transport, keys)
     for name, number in zip(layout.names[1:], numbers, strict=True):
         if number != layout.number:
-            await transport.call(store_layout(QueueKeys(keys.prefix, name).meta, layout))
+            await transport.call(store_layout(QueueKeys(keys.prefix, name).meta, *stored(layout)))
             _log.warning("queue %r: partition %r had lost its layout; restored", keys.name, name)
     return layout
 

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout
@@ -40,6 +39,11 @@ def layout_text(layout: Layout) -> str:
             "names": list(layout.names),
         }
     )
+
+
+def stored(layout: Layout) -> tuple[int, str]:
+    """Return number and text of a layout, as the calls that store it take them."""
+    return layout.number, layout_text(layout)
 
 
 def parse_layout(queue: str, text: str) -> Layout:
@@ -83,7 +87,6 @@ def _are_counts(counts: object, most: int) -> bool:
     return all(isinstance(count, int) and 1 <= count <= most for count in cast("list[object]", counts))
 
 
-@declared("begin_partitions_reply")
 class Beginning(NamedTuple):
     """Reply of `begin_partitions`."""
 
@@ -97,49 +100,44 @@ class Beginning(NamedTuple):
     """Number of the last layout that the queue was deleted with; 0 = none, or long ago."""
 
 
-_read_beginning: Final = reader(Beginning)
-
-
-def begin_partitions(meta: str, above: int) -> Call[Beginning]:
+@call("begin_partitions", repeatable=True)
+def begin_partitions(above: int) -> Beginning:
     """Issue the number of a layout, larger than ``above``."""
-    return Call("begin_partitions", meta, requests.begin_partitions(above=above), _read_beginning)
+    ...
 
 
-def store_layout(meta: str, layout: Layout, settings: Sequence[str] | None = None, deleted: int = 0) -> Call[int]:
+@call("store_layout", repeatable=True)
+def store_layout(number: int, layout: str, settings: Sequence[str] | None = None, deleted: int = 0) -> int:
     """Give a partition, but the first, a layout.
 
     Returns 0, and changes nothing, if a deleted queue has left jobs in it. Raises `LayoutChangedError` if it has a
     later layout, or a queue was deleted with this or a later one.
 
     Args:
-        meta: Key of the partition.
-        layout: The layout.
+        number: Number of the layout.
+        layout: Its text.
         settings: Fields and values, if the queue is created; None if the partition has lost its number.
         deleted: As of `Beginning`. A partition of a later layout keeps its jobs: only partition 0 has lost that.
     """
-    request = requests.store_layout(
-        number=layout.number, layout=layout_text(layout), settings=False if settings is None else settings,
-        deleted=deleted,
-    )  # fmt: skip
-    return Call("store_layout", meta, request, int)
+    ...
 
 
-def create_partitions(meta: str, layout: Layout, settings: Sequence[str]) -> Call[bytes]:
+@call("create_partitions", read=bytes, repeatable=True)
+def create_partitions(number: int, layout: str, settings: Sequence[str]) -> bytes:
     """Store the layout of a queue that has had no job, after `store_layout` for all other partitions.
 
     Returns the layout that applies; empty if the queue has jobs or limits; or `AGAIN`.
     """
-    request = requests.create_partitions(number=layout.number, layout=layout_text(layout), settings=settings)
-    return Call("create_partitions", meta, request, bytes)
+    ...
 
 
-def restore_layout(meta: str, layout: Layout, before: int = 0) -> Call[int]:
+@call("restore_layout", repeatable=True)
+def restore_layout(number: int, layout: str, before: int = 0) -> int:
     """Store a layout in partition 0, which has lost it. Returns 0 if it has a later one or was deleted with it.
 
     ``before``: the number that it must have; 0 = any.
     """
-    request = requests.restore_layout(number=layout.number, layout=layout_text(layout), before=before)
-    return Call("restore_layout", meta, request, int)
+    ...
 
 
 async def read_layout(transport: JobTransport, keys: QueueKeys) -> Layout | None:

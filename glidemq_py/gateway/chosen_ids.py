@@ -20,8 +20,8 @@ from urllib.parse import unquote
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, pieces, reading, unpack
+from glidemq_py._core.calls import pieces, reading
+from glidemq_py._core.calls.declaration import Packed, call
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._partitions.routing import candidates
@@ -75,9 +75,10 @@ def chosen_of(own: str) -> str | None:
         return None
 
 
-def claim_ids(shard: str, claims: list[str]) -> Call[list[str]]:
+@call("claim_ids", has_queue=False)
+def claim_ids(claims: Packed[list[str]]) -> list[str]:
     """Change entries: a flat list of id, expected and new value ('' = none); returns the values before."""
-    return Call("claim_ids", shard, requests.claim_ids(claims=claims), unpack)
+    ...
 
 
 class ChosenIds:

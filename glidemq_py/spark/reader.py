@@ -222,7 +222,9 @@ class JobsReader(DataSourceReader):
             for state in partition.moving:
                 cursor = stream if state == "waiting" else f"({partition.highest}@" if state in FINISHED else ""
                 while True:
-                    call = reading.page(options.keys.meta, state, cursor, options.fetch_size, fields, where=where)
+                    call = reading.page(
+                        options.keys.meta, state, cursor, options.fetch_size, fields, where=where or None
+                    )
                     page = transport.call(call)
                     rows = {job_id: values for job_id, _, values in page.rows if job_id not in seen}
                     seen |= rows.keys()
@@ -250,7 +252,12 @@ class JobsReader(DataSourceReader):
         cursor, bounds, seen = _first_cursor(partition), _Bounds(partition), _Seen()
         while True:
             call = reading.page(
-                options.keys.meta, state, cursor, options.fetch_size, names or ["name"], where=self._wanted.where
+                options.keys.meta,
+                state,
+                cursor,
+                options.fetch_size,
+                names or ["name"],
+                where=self._wanted.where or None,
             )
             page = transport.call(call)
             rows: list[tuple[str, str, list[Any]]] = []

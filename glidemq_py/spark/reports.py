@@ -157,7 +157,7 @@ class WritesReader(DataSourceReader):
         frame, names = Frame(self._columns), [ours(name, "writes") for name, _ in self._columns]
         unfinished = [
             {"writeId": each.id, "state": each.state, "query": each.query, "home": each.home, "idle": str(each.idle)}
-            for each in transport.call(staging.writes(keys))
+            for each in transport.call(staging.writes(keys.meta))
         ]
         first, page = 0, unfinished
         while True:

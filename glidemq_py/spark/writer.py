@@ -438,7 +438,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # Fail now if the server is unreachable.
         transport = transport_of(options.place, check=True)
         (self._layout,) = agreed_layouts_of(transport, [options.keys])
-        transport.call(staging.writes(options.keys))
+        transport.call(staging.writes(options.keys.meta))
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task of a micro-batch."""

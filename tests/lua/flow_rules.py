@@ -97,7 +97,7 @@ class FlowRules:
         ends: list[flows.ChildOutcome] = []
         more = 1
         while more:
-            rows, more, *_ = self.run(flows.watch_children(self.q.meta, 0, 0))
+            rows, more, *_ = self.run(flows.watch_children(self.q.meta, 0, 0, 0, 0))
             for parent, members in rows:
                 ids = [member.rpartition(":")[2] for member in members]
                 assert set(ids) == set(self.model.jobs[parent].open_children()), parent

@@ -124,7 +124,7 @@ def test_numbered_append_is_made_once_in_any_order(q: OwnQueue, kind: str):
         token = (job.fence, job.processed_on)
         if kind == "log":
             return q.run(administration.append_job_log(q.meta, "1", str(number), 0, token, str(number)))
-        status, entry = q.run(chunk(q.meta, "1", token, 0, ["n", str(number)], str(number)))
+        status, entry = q.run(chunk(q.meta, "1", *token, 0, ["n", str(number)], str(number)))
         if status in (S.OK, S.ALREADY) and str(number) not in old:
             assert q.redis("XRANGE", "jstream:1", entry, entry) == [[entry, ["n", str(number)]]]
         return status

@@ -398,8 +398,8 @@ def test_changed_group_is_not_checked(q: OwnQueue):
     add_ordered(q, 2)
     facts = checking.GroupFacts("k", [], 2, 1, [1, 2], 3, 0, 1)
     q.take_one()
-    assert q.run(checking.check_group(q.meta, facts)).moved
-    assert q.run(checking.repair_group(q.meta, facts)) == []
+    assert q.run(checking.check_group(q.meta, *facts)).moved
+    assert q.run(checking.repair_group(q.meta, *facts)) == []
 
 
 # -- repairs look once more --------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def recover(q: OwnQueue, job: Fetched, max_stalled: int = 1, consumer: str = "py
 
 
 def page(q: OwnQueue, wanted: Any = EVERYTHING, cursor: str = "", count: int = 100) -> tuple[list[FailureRow], str]:
-    reply = q.run(failures_page(q.meta, wanted, cursor, count))
+    reasons, name, low, high = wanted
+    reply = q.run(failures_page(q.meta, reasons, name, low, high, cursor, count))
     return [FailureRow(*row) for row in reply.rows], reply.cursor
 
 

@@ -85,7 +85,7 @@ def waiting(q: OwnQueue, *ids: str, children: int = 2, at: int | None = None):
 def all_watched(q: OwnQueue, age: int = 1_000, pages: int = 100) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for _ in range(pages):
-        reply = q.run(flows.watch_children(q.meta, age, 500))
+        reply = q.run(flows.watch_children(q.meta, age, 500, age, 500))
         for parent, members in reply.rows:
             assert not found.setdefault(parent, set()) & set(members) or len(members) > 100
             found[parent] |= set(members)
@@ -102,7 +102,7 @@ def test_all_long_waiting_parents_are_checked(q: OwnQueue):
     assert set(found) == set(ids)
     assert all(len(members) == 2 for members in found.values())
     # It pauses, then starts again.
-    assert q.run(flows.watch_children(q.meta, 1_000, 500)) == ([], 0, 0, 0)
+    assert q.run(flows.watch_children(q.meta, 1_000, 500, 1_000, 500)) == ([], 0, 0, 0)
     q.advance(500)
     assert set(all_watched(q)) == set(ids)
 
@@ -129,7 +129,7 @@ def test_beside_peers_parents_are_checked_earlier_and_more_often(q: OwnQueue):
 
 def test_parent_with_many_children_is_checked_in_pages(q: OwnQueue):
     waiting(q, "before", "p", children=1_000, at=1)
-    first = q.run(flows.watch_children(q.meta, 1_000, 500))
+    first = q.run(flows.watch_children(q.meta, 1_000, 500, 1_000, 500))
     assert first.more
     assert sum(len(members) for _, members in first.rows) < 400
     found = all_watched(q)
@@ -138,7 +138,7 @@ def test_parent_with_many_children_is_checked_in_pages(q: OwnQueue):
 
 def test_watch_continues_after_cursor_parent_is_deleted(q: OwnQueue):
     waiting(q, *(f"p{i:03}" for i in range(60)), children=10, at=1)
-    seen = {parent for parent, _ in q.run(flows.watch_children(q.meta, 1_000, 500)).rows}
+    seen = {parent for parent, _ in q.run(flows.watch_children(q.meta, 1_000, 500, 1_000, 500)).rows}
     last = max(seen)
     q.redis("ZREM", "waiting-children", last)
     assert seen | set(all_watched(q)) == {f"p{i:03}" for i in range(60)}

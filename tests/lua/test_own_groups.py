@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py.testing import RespError
-from tests.inside import Call, ExchangeRequest, administration, pack, row, unpack
+from tests.inside import Call, administration, pack, row, unpack, working
 from tests.inside import limits as limiting
 from tests.lua.own_support import Fetched, OwnQueue
 
@@ -21,9 +21,8 @@ def member(key: str, concurrency: int = 1, *, rate: tuple[int, int] = (0, 0), bu
 
 
 def fetch(q: OwnQueue, want: int, *finished: Any, limiter: Any = False) -> tuple[list[Fetched], Any]:
-    request = ExchangeRequest("py-1", want, finished, False, False, limiter=limiter)
-    reply = q.run(Call("exchange", q.meta, (request.packed(),), unpack))
-    return [Fetched(job, reply[0]) for job in reply[2]], reply
+    reply = q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter or None))
+    return [Fetched(job, reply.now) for job in reply.jobs], reply
 
 
 def sequences(q: OwnQueue, added: Any) -> list[int]:

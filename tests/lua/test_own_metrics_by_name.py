@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.inside import Call, NameMetrics, NameMetricsReport, requests, set_settings, unpack, working
+from tests.inside import NameMetrics, NameMetricsReport, metrics_page, set_settings, working
 from tests.lua.own_support import START, OwnQueue
 
 MINUTE = 60_000
@@ -30,8 +30,7 @@ def read(q: OwnQueue, minutes: int = 60, name: object = False, last: int = 0) ->
     found: list[list[Any]] = []
     cursor = 0
     while True:
-        request = requests.metrics_by_name(last=last, minutes=minutes, name=name, cursor=cursor)
-        last, rows, cursor = q.run(Call("metrics_by_name", q.meta, request, unpack))
+        last, rows, cursor = q.run(metrics_page(q.meta, last, minutes, name, cursor))
         found += rows
         if not cursor:
             return sorted(found, key=lambda each: (each[0], str(each[1])))

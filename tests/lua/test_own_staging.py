@@ -118,11 +118,11 @@ def stage_in_both(place: Place):
 
 def test_cleanup_planned_before_a_change_is_rejected(place: Place):
     stage_in_both(place)
-    (entry,) = place.home.run(staging.writes(place.beside_keys))
+    (entry,) = place.home.run(staging.writes(place.beside_keys.meta))
     place.stage("b", 0, "later", beside=True)
     reply = place.home.run(staging.abort(place.write, place.beside_keys, changes=entry.changes))
     assert reply[0] == "open"
-    (entry,) = place.home.run(staging.writes(place.beside_keys))
+    (entry,) = place.home.run(staging.writes(place.beside_keys.meta))
     assert place.home.run(staging.abort(place.write, place.beside_keys, changes=entry.changes))[0] == "aborted"
 
 

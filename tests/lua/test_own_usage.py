@@ -26,7 +26,7 @@ MINUTE = START - START % 60_000
 def report(q: OwnQueue, job_id: str, token: tuple[int, int] = (0, 0), **given: Any) -> tuple[S, bool]:
     names = ("model", "provider", "tokens", "costs", "total_tokens", "total_cost", "cost_unit", "latency", "cached")
     status: tuple[S, bool] = q.run(
-        report_usage(q.meta, job_id, _row(_checked(*(given.get(name) for name in names))), token)
+        report_usage(q.meta, job_id, token[0], token[1], *_row(_checked(*(given.get(name) for name in names))))
     )
     return status
 

@@ -47,7 +47,7 @@ class FaultyClient:
 @pytest.fixture
 async def transport(core_url: str, keys: QueueKeys) -> AsyncIterator[AsyncTransport]:
     found = await AsyncTransport.connect(f"{core_url}?direct=false")
-    await found.call(staging.writes(keys))  # loads the library
+    await found.call(staging.writes(keys.meta))  # loads the library
     yield found
     await found.close()
 
@@ -84,7 +84,7 @@ async def test_repeatable_calls_run_once_and_in_order(
 @pytest.mark.parametrize("direct", [False, True])
 async def test_missing_library_is_loaded(core_url: str, core_resp: RespClient, keys: QueueKeys, direct: bool) -> None:
     transport = await open_transport(f"{core_url}?direct={str(direct).lower()}")
-    await transport.call(staging.writes(keys))
+    await transport.call(staging.writes(keys.meta))
     core_resp.execute("FUNCTION", "FLUSH", "SYNC")
     replies = await transport.call_all(adds(keys))
     assert [reply.results for reply in replies] == [[str(n)] for n in range(1, 6)]

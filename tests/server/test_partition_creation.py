@@ -31,6 +31,7 @@ from tests.inside import (
     restore_layout,
     split_partition_id,
     store_layout,
+    stored,
 )
 from tests.server.worker_support import WorkerFor, until, with_timeout
 
@@ -410,9 +411,9 @@ async def test_late_calls_with_a_deleted_layout(queue: Queue, url: str, queue_na
             given: list[list[str] | None] = [None, []]
             for settings in given:
                 with pytest.raises(LayoutChangedError):
-                    await call(part, store_layout(keys_of(part).meta, layout, settings))
-        assert await call(known[0], create_partitions(keys_of(other).meta, layout, [])) == b"again"
-        assert await call(known[0], restore_layout(keys_of(other).meta, layout)) == 0
+                    await call(part, store_layout(keys_of(part).meta, *stored(layout), settings))
+        assert await call(known[0], create_partitions(keys_of(other).meta, *stored(layout), [])) == b"again"
+        assert await call(known[0], restore_layout(keys_of(other).meta, *stored(layout))) == 0
         assert resp.keys(f"glide:{{{queue_name}*") == left
         assert {key.rpartition(":")[2] for key in left} == {"deleted-layout"}
         assert len(left) == PARTITIONS
@@ -422,11 +423,11 @@ async def test_late_calls_with_a_deleted_layout(queue: Queue, url: str, queue_na
 async def test_late_calls_of_a_creation_do_not_replace_a_later_one(queue: Queue, queue_name: str):
     await queue.connect()
     before, first = Layout(1, partition_names(queue_name, 4)), parts_of(queue)[0]
-    assert (await call(first, create_partitions(keys_of(queue).meta, before, []))).startswith(b"{")
-    assert await call(first, restore_layout(keys_of(queue).meta, before)) == 0
+    assert (await call(first, create_partitions(keys_of(queue).meta, *stored(before), []))).startswith(b"{")
+    assert await call(first, restore_layout(keys_of(queue).meta, *stored(before))) == 0
     for part in parts_of(queue)[1:]:
         with pytest.raises(LayoutChangedError):
-            await call(part, store_layout(keys_of(part).meta, before, []))
+            await call(part, store_layout(keys_of(part).meta, *stored(before), []))
     for at in range(PARTITIONS):
         await queue.add("n", ordering={"key": key_of(at)})
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from glidemq_py._core.calls.declaration import Argument, Flag, Packed, call
 from glidemq_py._core.rows import FIELDS
-from tests.inside import Variant, adding, assemble, declared, requests, run, unpack
-from tools.generate_rows import rendered
-from tools.rows import BUILT, CALLS, LUA_ROWS, ROWS
+from tests.inside import Variant, adding, assemble, declared, pack, run, working
+from tools.generate_rows import CALLS, rendered
+from tools.rows import BUILT, LUA_ROWS, ROWS
 
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "lua"
@@ -53,11 +54,11 @@ def test_generated_files_are_up_to_date(path: str):
 
 
 def test_every_function_is_declared():
-    assert {call.name for call in CALLS} == assemble(Variant.OWN).functions
+    assert {call.function for call in CALLS} == assemble(Variant.OWN).functions
 
 
 def test_every_declared_field_has_one_position():
-    for name, fields in (ROWS | {call.name: (*call.request, *call.args) for call in CALLS}).items():
+    for name, fields in (ROWS | {each.function: (*each.request, *each.args) for each in CALLS}).items():
         assert len(set(fields)) == len(fields), name
     assert set(BUILT) <= ROWS.keys() | LUA_ROWS.keys()
 
@@ -89,8 +90,8 @@ def test_lua_keeps_no_positions_of_its_own():
 
 def test_lua_uses_declared_names_only():
     known: dict[str, dict[str, Any]] = {
-        "rows": ROWS | LUA_ROWS, "new": dict.fromkeys(BUILT), "calls": {call.name: () for call in CALLS},
-             "replies": {call.name: call.reply for call in CALLS if call.hot}}  # fmt: skip
+        "rows": ROWS | LUA_ROWS, "new": dict.fromkeys(BUILT), "calls": {call.function: () for call in CALLS},
+             "replies": {call.function: call.reply for call in CALLS if call.hot}}  # fmt: skip
     for place, code in lua_lines():
         for table, name in re.findall(r"\bG\.(rows|new|calls|replies)\.(\w+)", code):
             assert name in known[table], f"{place}: G.{table}.{name}"
@@ -121,7 +122,13 @@ def test_lua_builds_rows_completely():
 
 NO_REPLIES = {"failures.lua": "failed_at", "flow.lua": "building", "recover_stalled.lua": "orderingSeq"}
 """Files with a function that returns a table which is no reply, and a field of that table."""
-OPTIONAL = {"reattach": {"budgets"}}
+OPTIONAL = {
+    "reattach": {"budgets"},
+    "broadcast_reattach": {"budgets"},
+    "broadcast_heartbeat": {"commands", "layout"},
+    "broadcast_recover_stalled": {"interval", "policy"},
+}
+"""Fields with a default, at the end of a reply."""
 
 
 def test_lua_builds_replies_completely():
@@ -130,7 +137,9 @@ def test_lua_builds_replies_completely():
         text = path.read_text(encoding="utf-8")
         exported = re.findall(r"^G\.export\('(\w+)'", text, re.MULTILINE)
         replies = {
-            call.name: set(call.reply) for call in CALLS if call.name in exported and call.reply and not call.hot
+            call.function: set(call.reply)
+            for call in CALLS
+            if call.function in exported and call.reply and not call.hot
         }
         found = set[str]()
         for _, names in tables(text, r"\breturn( )\{"):
@@ -221,16 +230,53 @@ def test_fields_of_a_new_job_are_in_order():
             assert position in (value, False), name
 
 
-def test_arguments_are_packed_in_order():
-    (packed, jobs) = requests.write_stage(
-        write="w", home="h", query="q", batch=1, attempt="a", seq=2, ttl=3, create=4, unique=5, keep=6, driver="d",
-        jobs=b"jobs",
-    )  # fmt: skip
-    assert unpack(packed) == ["w", "h", "q", 1, "a", 2, 3, 4, 5, 6, "d"]
-    assert jobs == b"jobs"
-    assert requests.lock(token="t", ttl="5") == ("t", "5")
-    (packed,) = requests.exchange(consumer="c", want=1, finished=(), quiet=True, no_metrics=False)
-    assert unpack(packed) == ["c", 1, [], True, False, *[False] * 9]
+class Reply(NamedTuple):
+    now: int
+    rows: list[Two]
+    kind: working.AttemptStatus
+    more: int = 7
+
+
+@call("declared_for_a_test", repeatable=True)
+def example(rows: list[Two], quiet: Flag, name: str | None = None, *, mark: Argument[bool], n: Argument[int]) -> Reply:
+    """A call with every kind of argument."""
+    ...
+
+
+@call("packed_for_a_test", raw=True)
+def packed_example(ids: Packed[list[str]]) -> list[int]:
+    """A call with a packed list."""
+    ...
+
+
+def test_a_signature_is_the_layout_of_its_call():
+    made = example("{q}:meta", [Two("i", ["v"])], True, mark=False, n=5)
+    assert (made.function, made.key, made.repeatable) == ("declared_for_a_test", "{q}:meta", True)
+    assert made.args == (pack([[["i", ["v"]]], 1, False]), "", "5")
+    assert made.read(pack((1, [("i", ["v"])], 4))) == Reply(1, [Two("i", ["v"])], working.AttemptStatus.RETRYING)
+    assert (example.request, example.args, example.reply) == (("rows", "quiet", "name"), ("mark", "n"), Reply._fields)
+    other = packed_example("{q}:meta", ["a"])
+    assert (other.args, other.read((1, 2)), other.repeatable) == ((pack(["a"]),), [1, 2], False)
+    assert (packed_example.packed, packed_example.packed_list) == ("ids", False)
+    with pytest.raises(TypeError, match="'declared_for_a_test' is declared twice"):
+        call("declared_for_a_test")(lambda: None)
+    with pytest.raises(TypeError, match="missing"):
+        example("{q}:meta", [])  # type: ignore[call-arg]
+
+
+def test_only_the_request_of_a_hot_call_ends_after_its_last_field_that_is_given():
+    made = working.exchange("{q}:meta", "c", 1, (), True, False)
+    assert made.args == (pack(["c", 1, [], True]),)
+    made = working.idle_exchange("{q}:meta", "c", 1, True, False, "t")
+    assert made.args == (pack(["c", 1, [], True, False, False, False, False, "t"]),)
+
+
+def test_calls_that_only_read_are_repeatable():
+    sources = (path.read_text(encoding="utf-8") for path in LUA.glob("*/**/functions/*.lua"))
+    readers = {
+        name for text in sources for name in re.findall(r"^G\.export\('(\w+)', { 'no-writes' }", text, re.MULTILINE)
+    }
+    assert {each.function for each in CALLS if each.function in readers and not each.repeatable} == set()
 
 
 REPLIES = {"call", "command", "unpack", "decode"}

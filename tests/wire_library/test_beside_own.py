@@ -136,7 +136,7 @@ def test_parents_that_a_peer_released_leave_the_index(own: OwnQueue, state: str)
 def test_parent_watch_removes_parents_that_no_longer_wait(own: OwnQueue):
     _wait_and_go(own, 300, "completed")
     pages = 0
-    while own.run(flows.watch_children(own.meta, 1_000, 500)).more:
+    while own.run(flows.watch_children(own.meta, 1_000, 500, 1_000, 500)).more:
         pages += 1
         assert pages < 50
     assert own.redis("EXISTS", "waiting-children") == 0

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import msgpack
 
-from glidemq_py._core.rows import FIELDS, REPEATABLE
+from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQError, ScriptError
 
 __all__ = [
@@ -72,13 +72,14 @@ class Call(Generic[T_co]):
         key: str,
         args: tuple[bytes | str, ...],
         decode: Callable[[Any], T_co],
+        repeatable: bool = False,
     ) -> None:
         self.function = function
         self.key = key
         self.keys = declared_keys(key)
         self.args = args
         self.decode = decode
-        self.repeatable = function in REPEATABLE
+        self.repeatable = repeatable
         self.unclaimed: Callable[[Any], None] | None = None
 
     def once(self) -> Self:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from glidemq_py._core.calls import Call, array_head, declared, pack, reader
+from glidemq_py._core.calls import Call, array_head, declared, pack
+from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import Compression, Serializer, encode_data
 from glidemq_py._core.rows import FIELDS
@@ -19,7 +20,6 @@ Row = list[object]
 (``lua/core/functions/add.lua``)."""
 
 
-@declared("add_request")
 class AddRequest(NamedTuple):
     """Argument of `add`."""
 
@@ -29,7 +29,6 @@ class AddRequest(NamedTuple):
     """Number of the layout of the queue's partitions that the client knows; 0 = it has none."""
 
 
-@declared("add_reply")
 class AddReply(NamedTuple):
     """Results of the rows of one `add`."""
 
@@ -158,7 +157,13 @@ def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
     return [name, data, opts, job_id, False, attempts] if attempts else [name, data, opts, job_id]
 
 
-_read_added: Final = reader(AddReply)
+@call("add", hot=True)
+def marked_add(rows: Sequence[Row], quiet: bool, layout: int, mark: Argument[str]) -> AddReply:
+    """Add jobs with the mark of a durable add."""
+    ...
+
+
+_read_added: Final = marked_add.read
 
 
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.calls import Call
+from glidemq_py._core.calls.declaration import Argument, Flag, Packed, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py.errors import JobStateError
 
@@ -14,36 +14,57 @@ NO_TOKEN = (0, 0)
 """Used instead of (fence, processed_on) if the caller is not the worker that runs the job."""
 
 
-def pause(meta: str) -> Call[bool]:
+@call("pause", repeatable=True)
+def pause() -> bool:
     """Pause the queue; return True if it was not paused before."""
-    return Call("pause", meta, (), bool)
+    ...
 
 
-def resume(meta: str) -> Call[bool]:
+@call("resume", repeatable=True)
+def resume() -> bool:
     """Resume the queue; return True if it was paused before."""
-    return Call("resume", meta, (), bool)
+    ...
+
+
+@call("set_settings", repeatable=True)
+def _set_settings(settings: Packed[Sequence[str | bool]]) -> int:
+    """Set options of the queue: names of fields in its meta, and texts or False, flat."""
+    ...
 
 
 def set_settings(meta: str, /, **settings: str | None) -> Call[int]:
     """Set options of the queue, by the names of their fields in its meta; None deletes one."""
     flat = [part for name, text in settings.items() for part in (name, text if text is not None else False)]
-    return Call("set_settings", meta, requests.set_settings(settings=flat), int)
+    return _set_settings(meta, flat)
 
 
-def registry_add(key: str, members: Sequence[str]) -> Call[int]:
+@call("registry_add", repeatable=True, has_queue=False)
+def registry_add(members: Packed[Sequence[str]]) -> int:
     """Add members to a set that belongs to no queue; return how many are new."""
-    return Call("registry_add", key, requests.registry_add(members=members), int)
+    ...
+
+
+@call("registry_set", repeatable=True, has_queue=False)
+def _registry_set(fields: Packed[Sequence[str]]) -> int:
+    """Set fields of a hash that belongs to no queue: names and values, flat."""
+    ...
 
 
 def registry_set(key: str, fields: Mapping[str, str]) -> Call[int]:
     """Set fields of a hash that belongs to no queue; return how many are new."""
-    flat = [text for pair in fields.items() for text in pair]
-    return Call("registry_set", key, requests.registry_set(fields=flat), int)
+    return _registry_set(key, [text for pair in fields.items() for text in pair])
 
 
-def registry_touch(key: str, member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> Call[int]:
+@call("registry_touch", repeatable=True, has_queue=False)
+def registry_touch(member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> int:
     """Write a time to a sorted set that belongs to no queue, and set its TTL to ``ttl`` ms (0: unchanged)."""
-    return Call("registry_touch", key, requests.registry_touch(member=member, score=score, mode=mode, ttl=ttl), int)
+    ...
+
+
+@call("remove", repeatable=True)
+def _remove(id: Argument[str], states: Argument[str]) -> bool:
+    """Delete a job and all its keys."""
+    ...
 
 
 def remove(meta: str, job_id: str, states: str = "") -> Call[bool]:
@@ -57,17 +78,19 @@ def remove(meta: str, job_id: str, states: str = "") -> Call[bool]:
             raise JobStateError(job_id, reply.decode(), "remove")
         return bool(reply)
 
-    return Call("remove", meta, requests.remove(id=job_id, states=states), read)
+    made = _remove(meta, job_id, states)
+    made.decode = read
+    return made
 
 
-def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str]:
+@call("requeue_job")
+def requeue_job(id: Argument[str], completed: Argument[bool] = False) -> str:
     """Requeue a failed job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("requeue_job", meta, requests.requeue_job(id=job_id, completed="1" if completed else ""), bytes.decode)
+    ...
 
 
-def obliterate(
-    meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False, layout: int = 0
-) -> Call[Obliterated]:
+@call("obliterate", repeatable=True)
+def obliterate(force: bool, batch: int, cursor: str = "", has_usage: Flag = False, layout: int = 0) -> Obliterated:
     """Delete up to ``batch`` jobs of the queue.
 
     The status is "more" (call again), "done", "partitioned" (partition 0 has another layout, or another
@@ -75,36 +98,29 @@ def obliterate(
     that of the deleted jobs.
 
     Args:
-        meta: Key of the queue.
         force: Delete active jobs, too.
         batch: Number of jobs.
         cursor: Of the reply before.
         has_usage: Whether the queue may have usage that a Node peer reported.
         layout: Number of the layout of a partitioned queue, which is deleted with it; 0 = another queue.
     """
-    return Call(
-        "obliterate",
-        meta,
-        requests.obliterate(force=force, batch=batch, cursor=cursor, has_usage=int(has_usage), layout=layout),
-        _obliterated,
-    )
+    ...
 
 
-def _obliterated(reply: bytes) -> Obliterated:
-    status, number, cursor, removed = unpack(reply)
-    return Obliterated(str(status), int(number), str(cursor), int(removed))
+@call("update_job", repeatable=True)
+def _update_job(
+    kind: int, id: str, text: str, fence: int, processed_on: int, keep: int, message: str | bool | None,
+    number: Argument[str],
+) -> AttemptStatus:  # fmt: skip
+    """Change a job; see the functions below."""
+    ...
 
 
 def _update(
     meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int = 0,
     message: str | bool | None = None, number: str = "",
 ) -> Call[AttemptStatus]:  # fmt: skip
-    fence, processed_on = token
-    arguments = requests.update_job(
-        kind=kind, id=job_id, text=text, fence=fence, processed_on=processed_on, keep=keep,
-        message=False if message is None else message, number=number,
-    )  # fmt: skip
-    return Call("update_job", meta, arguments, AttemptStatus)
+    return _update_job(meta, kind, job_id, text, *token, keep, message, number)
 
 
 def update_job_progress(
@@ -138,22 +154,24 @@ def update_job_cursor(meta: str, job_id: str, text: str, token: tuple[int, int])
     return _update(meta, 5, job_id, text, token)
 
 
-def lock(key: str, token: str, ttl: int) -> Call[bool]:
+@call("lock", has_queue=False)
+def lock(token: Argument[str], ttl: Argument[int]) -> bool:
     """Acquire a lock for ``ttl`` ms; return False if another client holds it."""
-    return Call("lock", key, requests.lock(token=token, ttl=str(ttl)), bool)
+    ...
 
 
-def unlock(key: str, token: str) -> Call[bool]:
+@call("unlock", repeatable=True, has_queue=False)
+def unlock(token: Argument[str]) -> bool:
     """Release a lock; return False if this client no longer holds it."""
-    return Call("unlock", key, requests.unlock(token=token), bool)
+    ...
 
 
-def renew(key: str, token: str, ttl: int) -> Call[bool]:
+@call("renew", repeatable=True, has_queue=False)
+def renew(token: Argument[str], ttl: Argument[int]) -> bool:
     """Renew a lock for ``ttl`` ms; return False if this client no longer holds it."""
-    return Call("renew", key, requests.renew(token=token, ttl=str(ttl)), bool)
+    ...
 
 
-@declared("obliterate_reply")
 class Obliterated(NamedTuple):
     """Reply of one step of obliterate."""
 
@@ -166,7 +184,6 @@ class Obliterated(NamedTuple):
     """Approximate number of removed keys and places in indexes; 0 = there was no progress."""
 
 
-@declared("drain_reply")
 class Drained(NamedTuple):
     """Reply of one batch of a drain."""
 
@@ -175,7 +192,6 @@ class Drained(NamedTuple):
     """'' = the end."""
 
 
-@declared("clean_reply")
 class Cleaned(NamedTuple):
     """Reply of one batch of a clean."""
 
@@ -185,7 +201,6 @@ class Cleaned(NamedTuple):
     more: bool
 
 
-@declared("promote_jobs_reply")
 class Promoted(NamedTuple):
     """Reply of one batch of promoted jobs."""
 
@@ -194,7 +209,6 @@ class Promoted(NamedTuple):
     """'' = the end."""
 
 
-@declared("requeue_jobs_reply")
 class Retried(NamedTuple):
     """Reply of one batch of requeued jobs."""
 
@@ -205,89 +219,83 @@ class Retried(NamedTuple):
     """Number of jobs that are not requeued: another job has their deduplication id."""
 
 
-def drain(meta: str, delayed: bool, cursor: str, batch: int, total: int) -> Call[Drained]:
+@call("drain")
+def drain(delayed: bool, cursor: str, batch: int, total: int) -> Drained:
     """Delete waiting jobs, and delayed ones if ``delayed``; ``total`` = number deleted by the previous calls."""
-    return Call(
-        "drain", meta, requests.drain(delayed=delayed, cursor=cursor, batch=batch, total=total), reader(Drained)
-    )
+    ...
 
 
-def clean(meta: str, state: str, grace: int, cutoff: int, batch: int, want: int, total: int) -> Call[Cleaned]:
+@call("clean")
+def clean(state: str, grace: int, cutoff: int, batch: int, want: int, total: int) -> Cleaned:
     """Delete jobs that ended at least ``grace`` ms ago; ``cutoff``: -1, then that of the previous reply."""
-    return Call(
-        "clean",
-        meta,
-        requests.clean(state=state, grace=grace, cutoff=cutoff, batch=batch, want=want, total=total),
-        reader(Cleaned),
-    )
+    ...
 
 
-def clean_jobs(meta: str, ids: Sequence[str], states: str, before: int, total: int, is_last: bool) -> Call[list[str]]:
+@call("clean_jobs")
+def clean_jobs(ids: Sequence[str], states: str, before: int, total: int, is_last: bool) -> list[str]:
     """Delete those of the jobs that are still in one of the states (separated by spaces) and not added after `before`.
 
     Returns:
         The ids of the deleted jobs.
     """
-    arguments = requests.clean_jobs(ids=ids, states=states, before=before, total=total, is_last=is_last)
-    return Call("clean_jobs", meta, arguments, unpack)
+    ...
 
 
-def promote_jobs(meta: str, batch: int, want: int, cursor: str, name: str) -> Call[Promoted]:
+@call("promote_jobs")
+def promote_jobs(batch: int, want: int, cursor: str, name: str) -> Promoted:
     """Make delayed jobs ready; ``want`` 0 = all, ``name`` '' = any."""
-    arguments = requests.promote_jobs(batch=batch, want=want, cursor=cursor, name=name)
-    return Call("promote_jobs", meta, arguments, reader(Promoted))
+    ...
 
 
-def requeue_jobs(
-    meta: str, batch: int, want: int, left: int, total: int, completed: bool = False, kept: int = 0
-) -> Call[Retried]:
+@call("requeue_jobs")
+def requeue_jobs(batch: int, want: int, left: int, total: int, completed: bool = False, kept: int = 0) -> Retried:
     """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, and ``kept``: 0, then those of the previous reply."""
-    return Call(
-        "requeue_jobs",
-        meta,
-        requests.requeue_jobs(batch=batch, want=want, left=left, total=total, completed=completed, kept=kept),
-        reader(Retried),
-    )
+    ...
 
 
-def revoke(meta: str, job_id: str, states: str = "") -> Call[str]:
+@call("revoke", repeatable=True)
+def revoke(id: Argument[str], states: Argument[str] = "") -> str:
     """Revoke a job; return 'revoked', 'flagged', 'not_found', or the state if it is none of ``states`` ('' = all)."""
-    return Call("revoke", meta, requests.revoke(id=job_id, states=states), bytes.decode)
+    ...
 
 
-def revoke_jobs(meta: str, ids: Sequence[str], states: str = "") -> Call[list[str]]:
+@call("revoke_jobs", repeatable=True)
+def revoke_jobs(ids: Sequence[str], states: str = "") -> list[str]:
     """Revoke at most a hundred jobs; return the outcomes of the first ones, as `revoke` does, or 'error'."""
-    arguments = requests.revoke_jobs(ids=ids, states=states)
-    return Call("revoke_jobs", meta, arguments, unpack)
+    ...
 
 
-def discard(meta: str, job_id: str) -> Call[str]:
+@call("discard", repeatable=True)
+def discard(id: Argument[str]) -> str:
     """Give up the remaining attempts of an active job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("discard", meta, requests.discard(id=job_id), bytes.decode)
+    ...
 
 
-def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
+@call("change_priority", repeatable=True)
+def change_priority(id: Argument[str], priority: Argument[int]) -> str:
     """Change a job's priority (0 to 2047).
 
     Returns 'ok', 'no_op', 'gone', 'held', 'lost', or the state that does not allow it.
     """
-    return Call("change_priority", meta, requests.change_priority(id=job_id, priority=str(priority)), bytes.decode)
+    ...
 
 
-def change_rank(meta: str, job_id: str, rank: int, *, lifo: bool = False) -> Call[str]:
+@call("change_rank", repeatable=True)
+def change_rank(id: Argument[str], rank: Argument[int], *, lifo: Argument[bool] = False) -> str:
     """Change a job's rank (-1,000,000 to 1,000,000); ``lifo`` also makes it a LIFO job.
 
     Returns the same results as `change_priority`, 'keyed' or 'ordered'.
     """
-    arguments = requests.change_rank(id=job_id, rank=str(rank), lifo="1" if lifo else "")
-    return Call("change_rank", meta, arguments, bytes.decode)
+    ...
 
 
-def change_delay(meta: str, job_id: str, delay: int) -> Call[str]:
+@call("change_delay", repeatable=True)
+def change_delay(id: Argument[str], delay: Argument[int]) -> str:
     """Make a job due ``delay`` ms from now, 0 = immediately. Returns the same results as `change_priority`."""
-    return Call("change_delay", meta, requests.change_delay(id=job_id, delay=str(delay)), bytes.decode)
+    ...
 
 
-def promote(meta: str, job_id: str) -> Call[str]:
+@call("promote")
+def promote(id: Argument[str]) -> str:
     """Make a delayed job due immediately; return 'ok', 'gone', 'lost', or the state that does not allow it."""
-    return Call("promote", meta, requests.promote(id=job_id), bytes.decode)
+    ...

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, pack, reader, unpack
+from glidemq_py._core.calls import Call, declared
+from glidemq_py._core.calls.declaration import Argument, Packed, call
 from glidemq_py._core.keys import CONSUMER_GROUP
 from glidemq_py._core.rows import REPORT_KINDS
 
@@ -143,34 +143,6 @@ class NameMetricsReport(NamedTuple):
     rows: list[NameMetrics]
 
 
-@declared("exchange_request")
-class ExchangeRequest(NamedTuple):
-    """Argument of `exchange`; False = not given. A plain job passes it twice: no function of `requests` is called."""
-
-    consumer: str
-    want: int
-    finished: Sequence[Any]
-    quiet: bool
-    no_metrics: bool
-    held: object = False
-    leasing: object = False
-    channel: object = False
-    idle: object = False
-    limiter: object = False
-    tokens: object = False
-    charges: object = False
-    by_name: object = False
-    preferred: object = False
-
-    def packed(self) -> bytes:
-        """Return the argument without its last fields that are not given: the server reads it twice per lone job."""
-        end = len(self)
-        while self[end - 1] is False:
-            end -= 1
-        return pack(self[:end])
-
-
-@declared("exchange_reply")
 class ExchangeReply(NamedTuple):
     """Reply of `exchange`."""
 
@@ -188,7 +160,6 @@ class ExchangeReply(NamedTuple):
     the rows of ``finished`` (from 1) that exceeded a limit."""
 
 
-@declared("heartbeat_reply")
 class HeartbeatReply(NamedTuple):
     """Reply of `heartbeat`."""
 
@@ -200,7 +171,6 @@ class HeartbeatReply(NamedTuple):
     """Number of the layout of the queue's partitions; 0 = it has none."""
 
 
-@declared("recover_stalled_reply")
 class RecoverStalledReply(NamedTuple):
     """Reply of `recover_stalled`."""
 
@@ -214,7 +184,6 @@ class RecoverStalledReply(NamedTuple):
     """1 = the queue has a failure policy, and failed jobs."""
 
 
-@declared("reattach_reply")
 class ReattachReply(NamedTuple):
     """Reply of `reattach`."""
 
@@ -465,7 +434,16 @@ BudgetCharge = tuple[int, str, "tuple[Mapping[str, float], Mapping[str, float], 
 total cost; False if there is none."""
 
 
-_read_exchange: Final = reader(ExchangeReply)
+@call("exchange", hot=True)
+def _exchange(
+    consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool, held: Held | None = None,
+    leasing: Leasing | None = None, channel: WakeChannel | None = None, idle: str | None = None,
+    limiter: tuple[int, int] | None = None, tokens: Tokens | None = None,
+    charges: Sequence[BudgetCharge] | None = None, by_name: NameMetricsReport | None = None,
+    preferred: Preferred | None = None,
+) -> ExchangeReply:  # fmt: skip
+    """Report attempts and fetch jobs."""
+    ...
 
 
 def exchange(
@@ -491,79 +469,70 @@ def exchange(
     the worker waits for wake-ups there, ``by_name`` if it has figures of ended jobs, ``preferred`` if it prefers fair
     keys.
     """
-    request = ExchangeRequest(
-        consumer, want, finished, quiet, no_metrics, limiter=limiter or False, tokens=tokens or False,
-        charges=charges or False, held=held or False, leasing=leasing or False, channel=channel or False,
-        by_name=by_name or False, preferred=preferred or False,
+    return _exchange(
+        meta, consumer, want, finished, quiet, no_metrics, held, leasing, channel, None, limiter, tokens,
+        charges or None, by_name, preferred,
     )  # fmt: skip
-    return Call("exchange", meta, (request.packed(),), _read_exchange)
 
 
 def idle_exchange(
     meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str, held: Held | None = None
 ) -> Call[ExchangeReply]:
     """Return an exchange that is pipelined after a blocking read on the same connection; see `invalidate`."""
-    request = ExchangeRequest(consumer, want, (), quiet, no_metrics, idle=token, held=held or False)
-    return Call("exchange", meta, (request.packed(),), _read_exchange)
+    return _exchange(meta, consumer, want, (), quiet, no_metrics, held, idle=token)
 
 
-def invalidate(meta: str, token: str) -> Call[bool]:
+@call("invalidate", repeatable=True)
+def invalidate(token: Argument[str]) -> bool:
     """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
-    return Call("invalidate", meta, requests.invalidate(token=token), bool)
+    ...
 
 
-def pass_wake_up(meta: str) -> Call[int]:
+@call("pass_wake_up", repeatable=True)
+def pass_wake_up() -> int:
     """Wake up another worker."""
-    return Call("pass_wake_up", meta, (), int)
+    ...
 
 
-def heartbeat(
-    meta: str, consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]
-) -> Call[HeartbeatReply]:
+@call("heartbeat", repeatable=True)
+def heartbeat(consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]) -> HeartbeatReply:
     """Renew the worker's registration and the locks of its jobs.
 
     ``info`` is the registration JSON ('' = unchanged), for ``ttl`` ms; ``jobs`` are (id, entry, fence, processed_on)
     of its active jobs.
     """
-    return Call(
-        "heartbeat", meta, requests.heartbeat(consumer=consumer, info=info, ttl=ttl, jobs=jobs), reader(HeartbeatReply)
-    )
+    ...
 
 
+@call("recover_stalled", repeatable=True)
 def recover_stalled(
-    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, grace: int = 0
-) -> Call[RecoverStalledReply]:
+    holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, grace: int = 0
+) -> RecoverStalledReply:
     """Recover stalled jobs; for ``hold`` ms only ``holder`` may do this.
 
     ``max_stalled`` and ``grace`` are for jobs without a policy of their worker or of the queue.
     """
-    arguments = requests.recover_stalled(
-        holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
-        grace=grace,
-    )  # fmt: skip
-    return Call("recover_stalled", meta, arguments, reader(RecoverStalledReply))
+    ...
 
 
+@call("reattach")
 def reattach(
-    meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, known_ids: Sequence[str]
-) -> Call[ReattachReply]:
+    consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, known_ids: Sequence[str]
+) -> ReattachReply:
     """Return jobs that are assigned to this consumer but unknown to it.
 
     ``known`` are the stream entries of its known jobs, ``known_ids`` the ids of known jobs without a stream entry.
     """
-    return Call(
-        "reattach",
-        meta,
-        requests.reattach(consumer=consumer, known=known, want=want, quiet=quiet, cursor=cursor, known_ids=known_ids),
-        reader(ReattachReply),
-    )
+    ...
 
 
-def delete_side_keys(meta: str, ids: Sequence[str]) -> Call[list[str]]:
+@call("delete_side_keys", repeatable=True)
+def delete_side_keys(ids: Packed[Sequence[str]]) -> list[str]:
     """Delete the logs, chunks, signals and relatives of jobs that no longer exist; return the ids of the others."""
-    return Call("delete_side_keys", meta, requests.delete_side_keys(ids=ids), unpack)
+    ...
 
 
-def leave(meta: str, consumer: str, group: str = CONSUMER_GROUP) -> Call[bool]:
+@call("leave", repeatable=True)
+def leave(consumer: Argument[str], group: Argument[str] = CONSUMER_GROUP) -> bool:
     """Delete a worker's registration and its consumer in a group; return False if it still has pending entries."""
-    return Call("leave", meta, requests.leave(consumer=consumer, group=group), bool)
+    ...

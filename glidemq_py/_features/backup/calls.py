@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls import declared
+from glidemq_py._core.calls.declaration import Argument, Flag, call
 
 _msgpack: Any = msgpack  # it has no type annotations
 
@@ -19,7 +19,6 @@ RowT = TypeVar("RowT", bound=tuple[Any, ...])
 Flat: TypeAlias = Sequence[bytes]
 
 
-@declared("backup_facts_reply")
 class BackupFacts(NamedTuple):
     """Facts about a queue before it is read."""
 
@@ -76,7 +75,6 @@ class PlacedJob(NamedTuple):
     due: bytes
 
 
-@declared("backup_jobs_reply")
 class JobsRead(NamedTuple):
     """Records of jobs."""
 
@@ -91,7 +89,6 @@ class JobsRead(NamedTuple):
     """Ids of jobs with very many fields, whose records are read as other keys."""
 
 
-@declared("backup_keys_reply")
 class KeysRead(NamedTuple):
     """Pages of other keys."""
 
@@ -104,7 +101,6 @@ class KeysRead(NamedTuple):
     """CPU time of the server, microseconds."""
 
 
-@declared("restore_begin_reply")
 class RestoreBegun(NamedTuple):
     """Whether a restore may write."""
 
@@ -129,49 +125,55 @@ def _reader(kind: type[RowT]) -> Callable[[bytes], RowT]:
     return read
 
 
-def backup_facts(meta: str) -> Call[BackupFacts]:
+@call("backup_facts", repeatable=True)
+def backup_facts() -> BackupFacts:
     """Return the time of the server, the kind of the queue and its features."""
-    return Call("backup_facts", meta, (), reader(BackupFacts))
+    ...
 
 
-def backup_jobs(meta: str, ids: Sequence[str], *, parents: bool) -> Call[JobsRead]:
+@call("backup_jobs", read=_reader(JobsRead), repeatable=True)
+def backup_jobs(ids: Sequence[str], *, parents: Flag) -> JobsRead:
     """Read records; those of jobs with children only if ``parents`` is True."""
-    arguments = requests.backup_jobs(ids=ids, parents=int(parents))
-    return Call("backup_jobs", meta, arguments, _reader(JobsRead))
+    ...
 
 
-def backup_keys(meta: str, suffixes: Sequence[str], cursor: bytes) -> Call[KeysRead]:
+@call("backup_keys", read=_reader(KeysRead), repeatable=True)
+def backup_keys(suffixes: Sequence[str], cursor: bytes) -> KeysRead:
     """Read other keys, the first from the cursor on."""
-    arguments = requests.backup_keys(suffixes=suffixes, cursor=cursor)
-    return Call("backup_keys", meta, arguments, _reader(KeysRead))
+    ...
 
 
-def restore_begin(meta: str, backup: str, features: str, last: int) -> Call[RestoreBegun]:
+@call("restore_begin", repeatable=True)
+def restore_begin(backup: str, features: str, last: int) -> RestoreBegun:
     """Begin to restore a backup, or continue an interrupted restore of it."""
-    arguments = requests.restore_begin(backup=backup, features=features, last=last)
-    return Call("restore_begin", meta, arguments, reader(RestoreBegun))
+    ...
 
 
-def restore_keys(meta: str, backup: str, rows: Sequence[RestoredKey]) -> Call[int]:
+@call("restore_keys")
+def restore_keys(backup: str, rows: Sequence[RestoredKey]) -> int:
     """Write keys. Not repeatable: an append could be made twice."""
-    return Call("restore_keys", meta, requests.restore_keys(backup=backup, rows=rows), int)
+    ...
 
 
-def restore_jobs(meta: str, backup: str, rows: Sequence[BackedUpJob]) -> Call[int]:
+@call("restore_jobs", repeatable=True)
+def restore_jobs(backup: str, rows: Sequence[BackedUpJob]) -> int:
     """Write records that do not exist, and place the finished jobs. Return how many were written."""
-    return Call("restore_jobs", meta, requests.restore_jobs(backup=backup, rows=rows), int)
+    ...
 
 
-def restore_place(meta: str, backup: str, rows: Sequence[PlacedJob]) -> Call[int]:
+@call("restore_place", repeatable=True)
+def restore_place(backup: str, rows: Sequence[PlacedJob]) -> int:
     """Place unfinished jobs in this order. Return how many were placed; a placed job is not placed again."""
-    return Call("restore_place", meta, requests.restore_place(backup=backup, rows=rows), int)
+    ...
 
 
-def restore_groups(meta: str, backup: str, names: Sequence[str]) -> Call[int]:
+@call("restore_groups", repeatable=True)
+def restore_groups(backup: str, names: Sequence[str]) -> int:
     """Start parked jobs of ordering groups. Return how many were started."""
-    return Call("restore_groups", meta, requests.restore_groups(backup=backup, names=names), int)
+    ...
 
 
-def restore_end(meta: str, backup: str) -> Call[int]:
+@call("restore_end", repeatable=True)
+def restore_end(backup: Argument[str]) -> int:
     """End a restore."""
-    return Call("restore_end", meta, requests.restore_end(backup=backup), int)
+    ...

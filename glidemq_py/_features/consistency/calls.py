@@ -6,13 +6,12 @@ The ``check_*`` calls change nothing. The repairs verify the state again before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.calls import declared
+from glidemq_py._core.calls.declaration import Flag, Packed, call
 
 
-@declared("check_places_reply")
 class PlacesChecked(NamedTuple):
     """One page of a stream, list or set."""
 
@@ -24,7 +23,6 @@ class PlacesChecked(NamedTuple):
     """Cursor of the next page; '' = the last page."""
 
 
-@declared("check_jobs_reply")
 class JobsChecked(NamedTuple):
     """Jobs compared with the stream, list or set that their state implies."""
 
@@ -64,7 +62,6 @@ class GroupFacts(NamedTuple):
     calm: int
 
 
-@declared("check_group_reply")
 class GroupVerdict(NamedTuple):
     """Problems found in an ordering group."""
 
@@ -74,45 +71,66 @@ class GroupVerdict(NamedTuple):
     """Kind (slots, sequence, counter, parked) and detail."""
 
 
-def check_places(meta: str, source: str, cursor: str, count: int) -> Call[PlacesChecked]:
+@call("check_places", repeatable=True)
+def check_places(source: str, cursor: str, count: int) -> PlacesChecked:
     """Check one page of the stream, list or set ``source``."""
-    return Call(
-        "check_places", meta, requests.check_places(source=source, cursor=cursor, count=count), reader(PlacesChecked)
-    )
+    ...
 
 
-def check_jobs(meta: str, ids: Sequence[str]) -> Call[JobsChecked]:
+@call("check_jobs", repeatable=True)
+def check_jobs(ids: Packed[Sequence[str]]) -> JobsChecked:
     """Check that these jobs are in the stream, list or set that their state implies."""
-    return Call("check_jobs", meta, requests.check_jobs(ids=ids), reader(JobsChecked))
+    ...
 
 
-def check_keys(meta: str, suffixes: Sequence[str]) -> Call[list[str]]:
+@call("check_keys", repeatable=True)
+def check_keys(suffixes: Packed[Sequence[str]]) -> list[str]:
     """Return those of these key suffixes (``log:7``) whose job does not exist."""
-    return Call("check_keys", meta, requests.check_keys(suffixes=suffixes), _unpacked)
+    ...
 
 
-def check_scope(meta: str) -> Call[tuple[int, int]]:
-    """Return 1 if subscriptions read the stream, and 1 if workers of other libraries are registered."""
-    return Call("check_scope", meta, (), _unpacked)
+class Scope(NamedTuple):
+    """Reply of `check_scope`."""
+
+    broadcast: int
+    """1 if subscriptions read the stream."""
+    peers: int
+    """1 if workers of other libraries are registered."""
 
 
-def check_groups(meta: str, cursor: str, count: int, names: Sequence[str] = ()) -> Call[tuple[list[GroupRow], str]]:
-    """Return one page of groups and the cursor of the next page, or the groups with these names."""
-    return Call("check_groups", meta, requests.check_groups(cursor=cursor, count=count, names=names), _groups)
+@call("check_scope", repeatable=True)
+def check_scope() -> Scope:
+    """Return what kind of queue it is."""
+    ...
 
 
-def _groups(reply: bytes) -> tuple[list[GroupRow], str]:
-    rows, cursor = unpack(reply)
-    return [GroupRow(*row) for row in rows], cursor
+class GroupPage(NamedTuple):
+    """Some ordering groups."""
+
+    rows: list[GroupRow]
+    cursor: str
+    """Where the next page begins."""
 
 
-def blocked_groups(
-    meta: str, holder: str, hold: int, blocked: int, full: int, cursor: str, peers: bool
-) -> Call[tuple[list[str], str]]:
+@call("check_groups", repeatable=True)
+def check_groups(cursor: str, count: int, names: Sequence[str] = ()) -> GroupPage:
+    """Return one page of groups, or the groups with these names."""
+    ...
+
+
+class BlockedGroups(NamedTuple):
+    """Names of ordering groups that a Node client may have blocked."""
+
+    names: list[str]
+    cursor: str
+    """'' = the last page."""
+
+
+@call("blocked_groups", repeatable=True)
+def blocked_groups(holder: str, hold: int, blocked: int, full: int, cursor: str, peers: Flag) -> BlockedGroups:
     """Return one page of ordering groups that a Node client may have blocked.
 
     Args:
-        meta: meta key of the queue.
         holder: id of the caller, which gets the lock of this task.
         hold: how long the lock lasts, ms.
         blocked: how long a group must have made no progress, ms.
@@ -120,42 +138,39 @@ def blocked_groups(
         cursor: '' for the first page, else the cursor of the reply before.
         peers: the library of Node clients is loaded; without it, groups are only checked if a Node worker is or was
             registered.
-
-    Returns:
-        Names of groups, and the cursor of the next page ('' = the last page).
     """
-    return Call(
-        "blocked_groups",
-        meta,
-        requests.blocked_groups(holder=holder, hold=hold, blocked=blocked, full=full, cursor=cursor, peers=int(peers)),
-        unpack,
-    )
+    ...
 
 
-def check_group(meta: str, group: GroupFacts) -> Call[GroupVerdict]:
-    """Check one group atomically."""
-    return Call("check_group", meta, requests.check_group(**group._asdict()), reader(GroupVerdict))
+@call("check_group", repeatable=True)
+def check_group(
+    name: str, ids: Sequence[str], covered: int, assumed: int, gaps: Sequence[int], first: int, top: int, calm: int
+) -> GroupVerdict:
+    """Check one group atomically, given its `GroupFacts`."""
+    ...
 
 
-def check_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[tuple[str, int, int]]]:
+@call("check_counters", repeatable=True)
+def check_counters(top: int, others: Sequence[str], peers: Flag) -> list[tuple[str, int, int]]:
     """Return wrong counters: name, stored value, correct value."""
-    return Call("check_counters", meta, requests.check_counters(top=top, others=others, peers=int(peers)), _unpacked)
+    ...
 
 
-def apply_repair(meta: str, rows: Sequence[Sequence[str]]) -> Call[list[int]]:
+@call("repair", repeatable=True)
+def apply_repair(rows: Packed[Sequence[Sequence[str]]]) -> list[int]:
     """Repair the given rows; per row, return 1 if it was repaired."""
-    return Call("repair", meta, requests.repair(rows=rows), _unpacked)
+    ...
 
 
-def repair_group(meta: str, group: GroupFacts) -> Call[list[str]]:
-    """Repair a group and return the kinds of problems repaired."""
-    return Call("repair_group", meta, requests.repair_group(**group._asdict()), _unpacked)
+@call("repair_group", repeatable=True)
+def repair_group(
+    name: str, ids: Sequence[str], covered: int, assumed: int, gaps: Sequence[int], first: int, top: int, calm: int
+) -> list[str]:
+    """Repair a group, given its `GroupFacts`, and return the kinds of problems repaired."""
+    ...
 
 
-def repair_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[str]]:
+@call("repair_counters", repeatable=True)
+def repair_counters(top: int, others: Sequence[str], peers: Flag) -> list[str]:
     """Repair the counters and return the names of those that changed."""
-    return Call("repair_counters", meta, requests.repair_counters(top=top, others=others, peers=int(peers)), _unpacked)
-
-
-def _unpacked(reply: bytes) -> Any:
-    return unpack(reply)
+    ...

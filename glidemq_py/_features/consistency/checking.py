@@ -228,7 +228,7 @@ class GroupScan:
                 facts = yield from self.facts(row.name)
                 if facts is None:
                     break
-                verdict = yield checking.check_group(self._meta, facts)
+                verdict = yield checking.check_group(self._meta, *facts)
                 if not verdict.moved:
                     found += [(row.name, KINDS[kind], detail) for kind, detail in verdict.rows]
                     break
@@ -285,7 +285,7 @@ class GroupScan:
             facts = yield from self.facts(name)
             if facts is None:
                 break
-            if (yield checking.repair_group(self._meta, facts)):
+            if (yield checking.repair_group(self._meta, *facts)):
                 break
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from glidemq_py._client.runtime import Runtime
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, reader
-from glidemq_py._core.calls.adding import AddCall, Added, Adder, AddReply, Row
+from glidemq_py._core.calls import Call
+from glidemq_py._core.calls.adding import AddCall, Added, Adder, AddReply, Row, marked_add
 from glidemq_py._core.queue_options import Durability
 from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
 from glidemq_py.errors import DurabilityError
 
 RENEW_S = MARK_S * 0.4
 """Marks are renewed so early that they outlive the longest timeout, seconds."""
-_read_reply: Final = reader(AddReply)
 
 
 def new_mark() -> str:
@@ -29,7 +27,7 @@ def marked_call(layout: int, mark: str) -> AddCall:
     """Return a function that adds jobs with this mark. See `add_to_layout`."""
 
     def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-        return Call("add", meta, requests.add(rows=rows, quiet=quiet, layout=layout, mark=mark), _read_reply)
+        return marked_add(meta, rows, quiet, layout, mark)
 
     return add
 
@@ -42,7 +40,7 @@ def add_marked(layout: int = 0) -> AddCall:
         call = marked_call(layout, mark)(meta, rows, quiet)
 
         def decode(reply: bytes) -> AddReply:
-            now, results = _read_reply(reply)
+            now, results = marked_add.read(reply)
             return AddReply(now, [(Mark(mark), result) for result in results])  # type: ignore[misc]
 
         return Call("add", meta, call.args, decode)

@@ -20,9 +20,9 @@ from glidemq_py._client.connect import glide_of
 from glidemq_py._client.reservations import Reservation, claim_read
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, pieces, reader
+from glidemq_py._core.calls import Call, pieces
 from glidemq_py._core.calls.adding import AddReply
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.queue_options import Durability
 from glidemq_py.errors import (
@@ -61,7 +61,6 @@ _CLOSED: Final = "not confirmed: the queue was closed"
 _NO_REPLICA: Final = "the server has no connected replica"
 
 
-@declared("confirm_durable_reply")
 class ConfirmReply(NamedTuple):
     """Reply of `confirm_durable`."""
 
@@ -71,10 +70,10 @@ class ConfirmReply(NamedTuple):
     """Id of the node of a cluster; empty otherwise."""
 
 
-def confirm_durable(meta: str, marks: list[str], keep: int, cluster: bool) -> Call[ConfirmReply]:
+@call("confirm_durable", repeatable=True)
+def confirm_durable(marks: list[str], keep: int, cluster: bool) -> ConfirmReply:
     """Check which marks exist, and keep them for ``keep`` seconds. Repeatable."""
-    arguments = requests.confirm_durable(marks=marks, keep=keep, cluster=cluster)
-    return Call("confirm_durable", meta, arguments, reader(ConfirmReply))
+    ...
 
 
 class Mark(NamedTuple):
@@ -368,13 +367,13 @@ class Confirmer:
         first, *others = [confirm_durable(meta, names, keep, cluster) for meta, names in marks.items()]
         # Only connections of GLIDE are shared by several queues.
         glide = cast("AsyncTransport", glide_of(transport))
-        commands = [_command_of(glide.library, call) for call in others]
+        commands = [_command_of(glide.library, made) for made in others]
         reply, replies = await transport.call_before(first, [*commands, *waits], block, grace)
         missing = _missing(next(iter(marks.values())), reply)
-        for of_queue, call, found in zip([*marks.values()][1:], others, replies, strict=False):
+        for of_queue, made, found in zip([*marks.values()][1:], others, replies, strict=False):
             if isinstance(found, GlideMQError):
                 raise found
-            missing |= _missing(of_queue, call.read(found))
+            missing |= _missing(of_queue, made.read(found))
         return reply.node, missing, replies[len(others) :]
 
     async def _waits(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.calls import Call, declared
 from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.calls.declaration import Argument, Flag, Packed, call
 
 
 @declared("child_outcome")
@@ -25,7 +25,6 @@ class ChildOutcome(NamedTuple):
     """Generation of the parent; "" = any."""
 
 
-@declared("open_children_reply")
 class Open(NamedTuple):
     """The pending children of a parent."""
 
@@ -34,7 +33,6 @@ class Open(NamedTuple):
     """Failure reason of a child whose failure fails the parent; False if there is none."""
 
 
-@declared("children_reply")
 class Children(NamedTuple):
     """One page of a parent's children."""
 
@@ -44,7 +42,6 @@ class Children(NamedTuple):
     cursor: str
 
 
-@declared("watch_children_reply")
 class Watched(NamedTuple):
     """Parents that have been waiting for a long time."""
 
@@ -57,7 +54,6 @@ class Watched(NamedTuple):
     """1 if the queue has unfinished batches."""
 
 
-@declared("child_outcomes_reply")
 class ChildOutcomes(NamedTuple):
     """The outcomes of jobs."""
 
@@ -67,7 +63,6 @@ class ChildOutcomes(NamedTuple):
     """Outcome, result or failure reason, and failure policy of each job; False for an unfinished job."""
 
 
-@declared("flow_reserve_reply")
 class Reserved(NamedTuple):
     """Ids reserved for jobs."""
 
@@ -78,7 +73,6 @@ class Reserved(NamedTuple):
     """1-based number of the ordering whose bucket holds less than the job costs; 0 if none."""
 
 
-@declared("flow_add_reply")
 class FlowAdded(NamedTuple):
     """Reply of `flow_add`."""
 
@@ -88,30 +82,27 @@ class FlowAdded(NamedTuple):
     """1-based row number and the reason why nothing was added ('duplicate' or 'cost'); False if all was added."""
 
 
-def children_ended(meta: str, ends: Sequence[ChildOutcome]) -> Call[bool]:
+@call("children_ended", repeatable=True)
+def children_ended(outcomes: Packed[Sequence[ChildOutcome]]) -> bool:
     """Report finished children to parents in this queue; returns True if the queue's outbox has new entries."""
-    return Call("children_ended", meta, requests.children_ended(outcomes=ends), bool)
+    ...
 
 
-def notify_parents(meta: str) -> Call[bool]:
+@call("notify_parents", repeatable=True)
+def notify_parents() -> bool:
     """Continue to notify the parents of children with very many; returns True if there may be more."""
-    return Call("notify_parents", meta, (), bool)
+    ...
 
 
-def add_remote_children(meta: str, parent: str, members: Sequence[str], generation: str = "") -> Call[str]:
+@call("add_remote_children", repeatable=True)
+def add_remote_children(parent: str, members: Sequence[str], generation: str = "") -> str:
     """Add children of other queues to a parent.
 
     Returns 'ok' and the generation of the parent, 'gone', or the final state of a finished parent.
     """
-    return Call(
-        "add_remote_children",
-        meta,
-        requests.add_remote_children(parent=parent, members=members, generation=generation),
-        bytes.decode,
-    )
+    ...
 
 
-@declared("notify_remote_parents_reply")
 class RemoteNotified(NamedTuple):
     """Reply of `notify_remote_parents`."""
 
@@ -122,70 +113,61 @@ class RemoteNotified(NamedTuple):
     """Number of children whose outcome is not yet delivered to a parent in another slot."""
 
 
-def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNotified]:
+@call("notify_remote_parents", repeatable=True)
+def notify_remote_parents(cursor: str, pause: int) -> RemoteNotified:
     """Add undelivered outcomes of children with parents in other slots to the outbox, one page per call.
 
     A round (cursor '') that begins within ``pause`` ms of the previous one does nothing.
     """
-    return Call(
-        "notify_remote_parents",
-        meta,
-        requests.notify_remote_parents(cursor=cursor, pause=pause),
-        reader(RemoteNotified),
-    )
+    ...
 
 
-def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
+@call("remote_children", repeatable=True)
+def remote_children(empty: Packed[Sequence[str]]) -> list[str]:
     """Return key prefixes of queues in other slots with children of this queue's parents.
 
     The prefixes in ``empty`` have no such children any more; they are removed after a grace period.
     """
-    return Call("remote_children", meta, requests.remote_children(empty=empty), unpack)
+    ...
 
 
-def sweep_parents(meta: str) -> Call[bool]:
+@call("sweep_parents", repeatable=True)
+def sweep_parents() -> bool:
     """Remove parents that no longer wait from the index of waiting parents; returns True if more may remain."""
-    return Call("sweep_parents", meta, (), bool)
+    ...
 
 
-def open_children(meta: str, parent: str) -> Call[Open]:
+@call("open_children", repeatable=True)
+def open_children(parent: Argument[str]) -> Open:
     """Return the number of pending children of a parent, and the failure that fails it, if any."""
-    return Call("open_children", meta, requests.open_children(parent=parent), reader(Open))
+    ...
 
 
-def children(meta: str, parent: str, cursor: str, count: int) -> Call[Children]:
+@call("children", repeatable=True)
+def children(parent: str, cursor: str, count: int) -> Children:
     """Return one page of a parent's children; a child may appear twice."""
-    return Call("children", meta, requests.children(parent=parent, cursor=cursor, count=count), reader(Children))
+    ...
 
 
-def flow_nodes(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
+@call("flow_nodes", repeatable=True)
+def flow_nodes(ids: Sequence[str], fields: Sequence[str]) -> list[tuple[int, list[str | bool]] | bool]:
     """Return the number of children and the given fields of each job; False for a deleted job."""
-    return Call("flow_nodes", meta, requests.flow_nodes(ids=ids, fields=fields), _unpacked)
+    ...
 
 
-def _unpacked(reply: bytes) -> Any:
-    return unpack(reply)
+@call("watch_children")
+def watch_children(age: int, pause: int, peer_age: int, peer_pause: int) -> Watched:
+    """Return the next page of parents that have waited for ``age`` ms; empty for ``pause`` ms after the last page.
+
+    The other two are those of parents whose children are jobs of a peer.
+    """
+    ...
 
 
-def watch_children(
-    meta: str, age: int, pause: int, peer_age: int | None = None, peer_pause: int | None = None
-) -> Call[Watched]:
-    """Return the next page of parents that have waited for ``age`` ms; empty for ``pause`` ms after the last page."""
-    return Call(
-        "watch_children",
-        meta,
-        requests.watch_children(age=age, pause=pause, peer_age=_or(peer_age, age), peer_pause=_or(peer_pause, pause)),
-        reader(Watched),
-    )
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
-
-
-def child_outcomes(meta: str, ids: Sequence[str]) -> Call[ChildOutcomes]:
+@call("child_outcomes", repeatable=True)
+def child_outcomes(ids: Packed[Sequence[str]]) -> ChildOutcomes:
     """Return the outcomes of jobs."""
-    return Call("child_outcomes", meta, requests.child_outcomes(ids=ids), reader(ChildOutcomes))
+    ...
 
 
 # -- dependencies ----------------------------------------------------------------------------------------------
@@ -201,47 +183,53 @@ class DependencyAnswer(NamedTuple):
     """Result or failure reason."""
 
 
-def depend(meta: str, rows: Sequence[tuple[str, Sequence[str], str]]) -> Call[list[DependencyAnswer]]:
+@call("depend", repeatable=True)
+def depend(rows: Packed[Sequence[tuple[str, Sequence[str], str]]]) -> list[DependencyAnswer]:
     """Register waiting jobs (members; "" only checks) with the ids that they wait for; one answer per id.
 
     Each row ends with the generation of the waiting job.
     """
-    return Call("depend", meta, requests.depend(rows=rows), _read_answers)
+    ...
 
 
-def _read_answers(reply: bytes) -> list[DependencyAnswer]:
-    return [DependencyAnswer(*row) for row in unpack(reply)]
-
-
-def add_dependency(meta: str, job_id: str, member: str, policy: str) -> Call[str]:
+@call("add_dependency", repeatable=True)
+def add_dependency(id: str, member: str, policy: str) -> str:
     """Let a job that has not started wait for another one; return 'ok' and its generation, or why it cannot."""
-    request = requests.add_dependency(id=job_id, member=member, policy=policy)
-    return Call("add_dependency", meta, request, bytes.decode)
+    ...
 
 
-def remove_dependency(meta: str, job_id: str, member: str) -> Call[str]:
+@call("remove_dependency", repeatable=True)
+def remove_dependency(id: str, member: str) -> str:
     """Let a job no longer wait for another one; return 'ok', 'gone', 'unknown' or 'done'."""
-    return Call("remove_dependency", meta, requests.remove_dependency(id=job_id, member=member), bytes.decode)
+    ...
 
 
-def withdraw_dependent(meta: str, job_id: str) -> Call[bool]:
+@call("withdraw_dependent", repeatable=True)
+def withdraw_dependent(id: Argument[str]) -> bool:
     """Delete a job that waits for dependencies and has not started; return False if it does not wait."""
-    return Call("withdraw_dependent", meta, requests.withdraw_dependent(id=job_id), bool)
+    ...
 
 
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-def flow_reserve(
-    meta: str, count: int, custom: Sequence[str], orderings: Sequence[object], token: str, layout: int
-) -> Call[Reserved]:
-    """Reserve ids for ``count`` jobs, unless a ``custom`` id is already used or a cost exceeds its bucket.
+@call("flow_reserve")
+def flow_reserve(count: int, ids: Sequence[str], orderings: Sequence[object], token: str, layout: int) -> Reserved:
+    """Reserve ids for ``count`` jobs, unless a ``ids`` id is already used or a cost exceeds its bucket.
 
     ``layout`` is the number of the layout of the queue's partitions, in which the flow ``token`` then has jobs; False:
     it is not checked.
     """
-    request = requests.flow_reserve(count=count, ids=custom, orderings=orderings, token=token, layout=layout)
-    return Call("flow_reserve", meta, request, reader(Reserved))
+    ...
+
+
+@call("flow_add", repeatable=True)
+def _flow_add(
+    token: str, number: int, rows: Sequence[Row], deps: Sequence[tuple[str, Sequence[str]]], ready: Sequence[str],
+    quiet: bool, budget: tuple[str, Sequence[str] | bool] | None, flow: str | None, mark: str | None, layout: int,
+) -> FlowAdded:  # fmt: skip
+    """Execute one step of a flow; see ``lua/features/flows/functions/flow_add.lua``."""
+    ...
 
 
 def flow_request(
@@ -257,11 +245,8 @@ def flow_request(
     layout: int = False,
 ) -> bytes:
     """Return the packed argument of `flow_add`; see ``lua/features/flows/functions/flow_add.lua``."""
-    (packed,) = requests.flow_add(
-        token=token, number=number, rows=rows, deps=deps, ready=ready, quiet=quiet, budget=budget or False,
-        flow=flow_id or False, mark=mark or False, layout=layout,
-    )  # fmt: skip
-    return packed
+    made = _flow_add("", token, number, rows, deps, ready, quiet, budget, flow_id, mark, layout)
+    return cast("bytes", made.args[0])
 
 
 def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:
@@ -271,28 +256,31 @@ def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:
 
 def flow_step(meta: str, request: bytes) -> Call[FlowAdded]:
     """Execute one step of a recorded flow; repeating it does nothing."""
-    return Call("flow_add", meta, (request,), reader(FlowAdded))
+    return Call("flow_add", meta, (request,), _flow_add.read, True)
 
 
-def flow_stage(meta: str, token: str, commit: bool, at: int, steps: Sequence[str | bytes]) -> Call[bool]:
+@call("flow_stage", repeatable=True)
+def flow_stage(token: str, commit: Flag, at: int, steps: Sequence[str | bytes]) -> bool:
     """Record steps (meta key and request, flat); once committed, a worker executes them if this client stops.
 
     ``at`` is the number of steps that were recorded before. Returns False if these are lost, or the flow was withdrawn.
     """
-    request = requests.flow_stage(token=token, commit=int(commit), at=at, steps=steps)
-    return Call("flow_stage", meta, request, bool)
+    ...
 
 
-def flow_withdraw(meta: str, token: str) -> Call[bool]:
+@call("flow_withdraw", repeatable=True)
+def flow_withdraw(token: Argument[str]) -> bool:
     """Prevent that any step of a flow is executed in this queue; returns False if one was executed."""
-    return Call("flow_withdraw", meta, requests.flow_withdraw(token=token), bool)
+    ...
 
 
-def flow_done(meta: str, token: str) -> Call[bool]:
+@call("flow_done", repeatable=True)
+def flow_done(token: Argument[str]) -> bool:
     """Delete the record of a flow whose steps are all done."""
-    return Call("flow_done", meta, requests.flow_done(token=token), bool)
+    ...
 
 
-def flows_due(meta: str, age: int, count: int) -> Call[list[str]]:
+@call("flows_due", repeatable=True)
+def flows_due(age: int, count: int) -> list[str]:
     """Return tokens of unfinished flows that were committed at least ``age`` ms ago."""
-    return Call("flows_due", meta, requests.flows_due(age=age, count=count), _unpacked)
+    ...

@@ -91,7 +91,7 @@ async def create_in(
         failure=rows.get("on_failure"),
         keep=kept,
         quiet=not queue.options.events,
-        layout=queue._layout_number,
+        layout=queue._layout_number or None,
     )
     return JobBatch(queue, name)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls import declared
+from glidemq_py._core.calls.declaration import call
 
 CONSUMER: Final = "leases"
 """Consumer of all leases of a queue (``lua/features/leases/leases.lua``)."""
@@ -23,7 +23,6 @@ class Leased(NamedTuple):
     limit: int
 
 
-@declared("extend_leases_reply")
 class ExtendReply(NamedTuple):
     """Reply of `extend_leases`."""
 
@@ -33,7 +32,6 @@ class ExtendReply(NamedTuple):
     """Epoch ms; 0 if the lease is lost."""
 
 
-@declared("release_leases_reply")
 class ReleaseReply(NamedTuple):
     """Reply of `release_leases`."""
 
@@ -41,7 +39,6 @@ class ReleaseReply(NamedTuple):
     cursor: str
 
 
-@declared("end_leases_reply")
 class EndReply(NamedTuple):
     """Reply of `end_leases`."""
 
@@ -54,19 +51,19 @@ class EndReply(NamedTuple):
     """1 = there are entries for other queues."""
 
 
-def extend_leases(meta: str, duration: int, leases: Sequence[Leased]) -> Call[ExtendReply]:
+@call("extend_leases", repeatable=True)
+def extend_leases(duration: int, leases: Sequence[Leased]) -> ExtendReply:
     """Extend leases: they end ``duration`` ms from now."""
-    arguments = requests.extend_leases(duration=duration, leases=leases)
-    return Call("extend_leases", meta, arguments, reader(ExtendReply))
+    ...
 
 
-def release_leases(meta: str, owner: str, cursor: str, quiet: bool) -> Call[ReleaseReply]:
+@call("release_leases", repeatable=True)
+def release_leases(owner: str, cursor: str, quiet: bool) -> ReleaseReply:
     """Release leases of an owner, reading those of the queue from ``cursor`` ('' = the first) on."""
-    arguments = requests.release_leases(owner=owner, cursor=cursor, quiet=quiet)
-    return Call("release_leases", meta, arguments, reader(ReleaseReply))
+    ...
 
 
-def end_leases(meta: str, quiet: bool) -> Call[EndReply]:
+@call("end_leases", repeatable=True)
+def end_leases(quiet: bool) -> EndReply:
     """End leases that are over, at most 100, the oldest first."""
-    arguments = requests.end_leases(quiet=quiet)
-    return Call("end_leases", meta, arguments, reader(EndReply))
+    ...

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._core.calls import declared
 from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, read_stored_options
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py.errors import GlideMQValidationError, SerializationError
@@ -278,7 +278,6 @@ class StoredRow(NamedTuple):
     text: str
 
 
-@declared("schedulers_read_reply")
 class ReadReply(NamedTuple):
     """Reply of `schedulers_read`."""
 
@@ -299,7 +298,6 @@ class DueRow(NamedTuple):
     ``<time>:<id>`` of the job whose end was reported; 1 if no job is unfinished."""
 
 
-@declared("schedulers_due_reply")
 class DueReply(NamedTuple):
     """Reply of `schedulers_due`."""
 
@@ -337,7 +335,6 @@ class FireRow(NamedTuple):
     """JSON text of the last runs, without brackets; those of the jobs are added to the entry, which must have none."""
 
 
-@declared("schedulers_fire_reply")
 class FireReply(NamedTuple):
     """Reply of `schedulers_fire`."""
 
@@ -346,58 +343,31 @@ class FireReply(NamedTuple):
     """For each row: 'busy', 'changed', 'overlap', or the results of its jobs as in `add`."""
 
 
-def schedulers_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
+@call("schedulers_read", repeatable=True)
+def schedulers_read(name: str | None = None, cursor: str = "", count: int = _PAGE) -> ReadReply:
     """Return one scheduler, or one page of all schedulers."""
-    arguments = requests.schedulers_read(name=False if name is None else name, cursor=cursor, count=_PAGE)
-    return Call("schedulers_read", meta, arguments, _read)
+    ...
 
 
-def _read(reply: bytes) -> ReadReply:
-    now, rows, cursor = unpack(reply)
-    return ReadReply(now, [StoredRow(*row) for row in rows], cursor)
-
-
+@call("schedulers_put")
 def schedulers_put(
-    meta: str,
-    name: str,
-    home: int,
-    expected: str,
-    text: str,
-    due: int,
-    *,
-    overlap: bool = False,
-    event: str = "",
+    name: str, home: int, expected: str, text: str, due: int, overlap: bool = False, event: str | None = None,
     workers: bool = False,
-) -> Call[str]:
+) -> str:  # fmt: skip
     """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'. overlap: it limits overlaps.
 
-    ``event``: name of the event to write; '' = none. ``workers``: it skips runs while no worker is registered.
+    ``event``: name of the event to write; None = no event. ``workers``: it skips runs while no worker is registered.
     """
-    arguments = requests.schedulers_put(
-        name=name,
-        home=home,
-        expected=expected,
-        text=text,
-        due=due,
-        overlap=overlap,
-        event=event or False,
-        workers=workers,
-    )
-    return Call("schedulers_put", meta, arguments, bytes.decode)
+    ...
 
 
-def schedulers_due(meta: str, holder: str) -> Call[DueReply]:
+@call("schedulers_due", repeatable=True)
+def schedulers_due(holder: str) -> DueReply:
     """Return the due entries for ``holder`` to fire."""
-    return Call("schedulers_due", meta, requests.schedulers_due(holder=holder), _due)
+    ...
 
 
-def _due(reply: bytes) -> DueReply:
-    now, rows, *rest = unpack(reply)
-    return DueReply(now, [DueRow(*row) for row in rows], *rest)
-
-
-def schedulers_fire(meta: str, holder: str, rows: Sequence[FireRow], quiet: bool) -> Call[FireReply]:
+@call("schedulers_fire", repeatable=True)
+def schedulers_fire(holder: str, rows: Sequence[FireRow], quiet: bool) -> FireReply:
     """Add the jobs of entries that have not changed since they were read. Repeatable: firing changes them."""
-    return Call(
-        "schedulers_fire", meta, requests.schedulers_fire(holder=holder, rows=rows, quiet=quiet), reader(FireReply)
-    )
+    ...

@@ -231,7 +231,7 @@ async def _changed(
             new.text,
             new.due,
             overlap=new.overlap,
-            event=new.event,
+            event=new.event or None,
             workers=new.workers,
         )
         if outcome == "ok":

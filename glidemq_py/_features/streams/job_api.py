@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, unpack
+from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.payload import PAYLOAD_LIMIT
@@ -18,20 +17,18 @@ if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
 
 
+class _Appended(NamedTuple):
+    status: AttemptStatus
+    entry: str
+    """Id of the stream entry."""
+
+
+@call("stream_chunk", repeatable=True)
 def _append(
-    meta: str, job_id: str, token: tuple[int, int], keep: int, fields: Sequence[str], number: str
-) -> Call[tuple[AttemptStatus, str]]:
-    """Append a chunk of flat ``fields``, keep the newest ``keep`` chunks (0 = all), and return the new entry's id."""
-    fence, processed_on = token
-    arguments = requests.stream_chunk(
-        id=job_id, fence=fence, processed_on=processed_on, keep=keep, fields=fields, number=number
-    )
-    return Call("stream_chunk", meta, arguments, _appended)
-
-
-def _appended(reply: bytes) -> tuple[AttemptStatus, str]:
-    status, entry = unpack(reply)
-    return AttemptStatus(status), entry
+    id: str, fence: int, processed_on: int, keep: int, fields: Sequence[str], number: Argument[str]
+) -> _Appended:
+    """Append a chunk of flat ``fields``, and keep the newest ``keep`` chunks (0 = all)."""
+    ...
 
 
 CHUNKS_KEPT = 10_000
@@ -60,7 +57,7 @@ async def stream(self: JobContents[Any, Any, Any], chunk: Mapping[str, str | flo
     """
     fields = _flat(chunk)
     most = check_int("keep", keep, 0, 2**31)
-    call = partial(_append, self._link.keys.meta, self._stored_id, self._token, most, fields)
+    call = partial(_append, self._link.keys.meta, self._stored_id, *self._token, most, fields)
     status, entry = await self._append(call)
     self._check_status(status)
     return entry

@@ -5,7 +5,7 @@
 --   band: 0, or the priority from which count_delayed continues; jobs from there on are counted as prioritized so far
 --   below normal: prioritized jobs with a rank below 0
 -- count_parked: count parked jobs, one page of the groups per call.
--- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), group, jobs parked in it, ...};
+-- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), jobs parked by group};
 -- groups without parked jobs are omitted, a group may be returned twice
 -- count_delayed: count delayed jobs with a priority.   KEYS 1 meta   ARGV 1 band   -> {delayed, band or 0}
 -- No scan of jobs: every number is a length kept by the server, or two places in a sorted set per priority in use, so
@@ -58,12 +58,12 @@ G.export('counts', { 'no-writes' }, function(q) return G.counts(q) end)
 
 G.export('count_parked', { 'no-writes' }, function(q, r)
   local groups, after = G.scan('HSCAN', q.ordering, r.cursor, GROUPS_A_CALL)
-  local found = { after }
+  local found = {}
   for i = 1, #groups, 2 do
     local n = parked_in(q, groups[i])
-    if n > 0 then found[#found + 1], found[#found + 2] = groups[i], n end
+    if n > 0 then found[groups[i]] = n end
   end
-  return found
+  return { cursor = after, groups = found }
 end)
 
 G.export('count_delayed', { 'no-writes' }, function(q, r)
