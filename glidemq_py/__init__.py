@@ -109,8 +109,9 @@ if TYPE_CHECKING:
     from glidemq_py._features.budgets import Budget
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
     from glidemq_py._features.dependencies.dependencies import Dependency
+    from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failure_policy import AttemptHistory, FailurePolicy
-    from glidemq_py._features.failures import FailedAttempt, Failure, FailureReason, FailureStats
+    from glidemq_py._features.failures import Failure, FailureStats
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.reading import JobNode
     from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus, JobBatch
@@ -173,7 +174,8 @@ else:
             "glidemq_py._features.consistency.checking": ("CheckReport", "Finding", "FindingKind"),
             "glidemq_py._core.deduplication": ("Deduplication",),
             "glidemq_py._features.failure_policy": ("AttemptHistory", "FailurePolicy"),
-            "glidemq_py._features.failures": ("FailedAttempt", "Failure", "FailureReason", "FailureStats"),
+            "glidemq_py._features.failed_attempts": ("FailedAttempt", "FailureReason"),
+            "glidemq_py._features.failures": ("Failure", "FailureStats"),
             "glidemq_py._core.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
             "glidemq_py._features.dependencies.dependencies": ("Dependency",),

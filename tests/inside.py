@@ -127,18 +127,16 @@ from glidemq_py._features.consistency.checking import CheckReport, ConsistencySc
 from glidemq_py._features.dead_letters import replay_entry
 from glidemq_py._features.durability import adding as durability_adding
 from glidemq_py._features.durability.adding import Marks
-from glidemq_py._features.failure_policy import PolicyReply, run_failure_policy
-from glidemq_py._features.failures import (
+from glidemq_py._features.failed_attempts import (
     FailedAttempt,
     FailureReason,
-    FailureRow,
-    failure_stats,
-    failures_page,
     last_run_time,
     last_start,
     read_failed_attempts,
     requeues,
 )
+from glidemq_py._features.failure_policy import PolicyReply, run_failure_policy
+from glidemq_py._features.failures import FailureRow, failure_stats, failures_page
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py._features.flows import calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, flow_step, flow_withdraw

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors.base import SECRET, show_value
 
 ItemT = TypeVar("ItemT")
 
@@ -197,3 +197,16 @@ def _shown(signature: inspect.Signature) -> str:
     empty = inspect.Parameter.empty
     bare = [each.replace(annotation=empty) for each in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=empty))
+
+
+class Mismatch(ValueError):  # noqa: N818 - callers that know the parameter turn it into an error
+    """A value does not match its annotation."""
+
+    def __init__(self, value: object, problem: str) -> None:
+        super().__init__(value, problem)
+        self.value = value
+        self.problem = problem
+
+    def describe(self, where: str) -> str:
+        """Return the problem and its place, such as "times = 'x': Expected `int`, got `str`"."""
+        return f"{where} = {show_value(self.value)}: {self.problem}"

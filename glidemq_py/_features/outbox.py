@@ -21,7 +21,7 @@ from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
-from glidemq_py._features.failures import read_failed_attempts
+from glidemq_py._features.failed_attempts import read_failed_attempts
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
 from glidemq_py._features.queue_list import register_keys
 from glidemq_py._features.usage import Charge, charge_budget

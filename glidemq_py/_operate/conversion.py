@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters import envelope_of
-from glidemq_py._features.failures import FailedAttempt, Failure, last_run_time, last_start
+from glidemq_py._features.failed_attempts import FailedAttempt, last_run_time, last_start
+from glidemq_py._features.failures import Failure
 from glidemq_py._features.outbox import STORED
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.in_words import pattern_in_words

@@ -14,7 +14,8 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.dead_letters import replay_entry
-from glidemq_py._features.failures import Failure, FailureReason, change_failures_in_pieces, is_cancelled
+from glidemq_py._features.failed_attempts import FailureReason, is_cancelled
+from glidemq_py._features.failures import Failure, change_failures_in_pieces
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import server_time

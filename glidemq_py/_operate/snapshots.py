@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.limits import GlobalLimits, RateLimit
 from glidemq_py._features.broadcast.broadcast import Subscription
-from glidemq_py._features.failures import FailedAttempt, FailureStats
+from glidemq_py._features.failed_attempts import FailedAttempt
+from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.job_batches.batch import BatchStatus
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline import TimelineEntry

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.failures import FailedAttempt, FailureReason, requeues
+from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.audit import read_audit
 from glidemq_py._operate.bulk import list_bulks, read_bulk

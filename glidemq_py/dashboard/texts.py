@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from markupsafe import Markup, escape
 
 from glidemq_py._core import json_text as json
-from glidemq_py._features.failures import FailureReason, reason_named
+from glidemq_py._features.failed_attempts import FailureReason, reason_named
 from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [

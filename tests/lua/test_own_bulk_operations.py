@@ -348,7 +348,7 @@ def pages(q: OwnQueue, state: str, count: int, name: str = "", newest: bool = Fa
     ids: list[str] = []
     cursor = ""
     while True:
-        piece = q.run(reading.page(q.meta, state, cursor, count, ("state",), name, newest=newest))
+        piece = q.run(reading.page(q.meta, state, cursor, count, ("state",), name or None, newest=newest))
         assert len(piece.rows) <= count
         ids += [each[0] for each in piece.rows]
         cursor = piece.cursor

@@ -26,7 +26,7 @@ FORBIDDEN = {
     "import glidemq_py": GLIDE | EXTRAS | TELEMETRY | CHEAP,
     "from glidemq_py import GlideMQError, JobNotFoundError": GLIDE | EXTRAS | TELEMETRY | CHEAP,
     "from glidemq_py import Queue, Worker, QueueEvents, FlowProducer": GLIDE | EXTRAS | {"msgspec"},
-    "from glidemq_py._features.typed_tasks import Codec; Codec(list[int])": GLIDE | EXTRAS,
+    "from glidemq_py._features.typed_values import Codec; Codec(list[int])": GLIDE | EXTRAS,
     "from glidemq_py import *": GLIDE | EXTRAS,
     "from glidemq_py.sync import *": GLIDE | EXTRAS,
     "import glidemq_py.spark": GLIDE | EXTRAS | TELEMETRY | CHEAP,

@@ -31,7 +31,8 @@ from typing_extensions import TypeAliasType
 
 from glidemq_py import GlideMQValidationError, Worker
 from glidemq_py._core import json_text as json
-from glidemq_py._features import typed_tasks
+from glidemq_py._core.checks import Mismatch
+from glidemq_py._features import typed_values
 
 T = TypeVar("T")
 
@@ -215,7 +216,7 @@ AN_ID = UUID("12345678123456781234567812345678")
     ids=repr,
 )
 def test_both_ways(annotation: Any, value: Any):
-    codec = typed_tasks.Codec(annotation)
+    codec = typed_values.Codec(annotation)
     read = codec.convert(json.loads(json.dumps(codec.write(value))))
     assert read == value
     assert type(read) is type(value)
@@ -249,7 +250,7 @@ def test_both_ways(annotation: Any, value: Any):
     ids=repr,
 )
 def test_values_written_by_peers(annotation: Any, value: Any, expected: Any):
-    assert typed_tasks.Codec(annotation).convert(value) == expected
+    assert typed_values.Codec(annotation).convert(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -301,8 +302,8 @@ def test_values_written_by_peers(annotation: Any, value: Any, expected: Any):
     ids=repr,
 )
 def test_mismatch_error_has_path_and_type(annotation: Any, value: Any, message: str):
-    with pytest.raises(typed_tasks.Mismatch) as caught:
-        typed_tasks.Codec(annotation).convert(value)
+    with pytest.raises(Mismatch) as caught:
+        typed_values.Codec(annotation).convert(value)
     assert message in caught.value.describe("it")
 
 
@@ -334,7 +335,7 @@ def test_unsupported_annotation_is_named_when_the_task_is_registered(annotation:
 
 
 def test_plain_annotations_cost_nothing():
-    assert typed_tasks.Codec(Any).is_plain
-    assert not typed_tasks.Codec(int).is_plain
-    assert not typed_tasks.Codec(list[Point]).special
-    assert typed_tasks.Codec(list[Tree]).special
+    assert typed_values.Codec(Any).is_plain
+    assert not typed_values.Codec(int).is_plain
+    assert not typed_values.Codec(list[Point]).special
+    assert typed_values.Codec(list[Tree]).special

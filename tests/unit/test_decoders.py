@@ -29,6 +29,7 @@ from glidemq_py.dashboard import __main__ as dashboard_command
 from glidemq_py.proxy import __main__ as proxy_command
 from glidemq_py.proxy.pages import seal_cursor
 from tests.inside import PAYLOAD_LIMIT, Call, config_of
+from tools.generate_rows import CALLS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = int(os.environ.get("GLIDEMQ_FUZZ_EXAMPLES", "30"))
@@ -148,11 +149,6 @@ def one(place: str, inputs: st.SearchStrategy[Any], *others: Any, **options: Any
     return place, Decoder(lambda value: of(place)(value, *others, **options), inputs)
 
 
-def reply(place: str) -> tuple[str, Decoder]:
-    """Return the decoder of a call's reply, which `Call.read` wraps."""
-    return place, Decoder(lambda value: Call("f", "k", (), of(place)).read(value), PACKED)
-
-
 def command(place: str, run: Callable[[list[str]], object]) -> tuple[str, Decoder]:
     def decode(arguments: list[str]):
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -201,7 +197,10 @@ DECODERS = dict(
             "_features.backup.manifest:parse_manifest",
             JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60),
         ),
-        reply("_features.backup.calls:unpack_bytes"),
+        (
+            "_features.backup.calls:unpack_bytes",
+            Decoder(Call("f", "k", (), of("_features.backup.calls:unpack_bytes")).read, PACKED),
+        ),
         one("_core.fallbacks:read_fallbacks", VALUES),
         one("_core.headers:read_headers", VALUES),
         one("_core.tags:read_tags", VALUES),
@@ -214,7 +213,7 @@ DECODERS = dict(
         ),
         one("_core.log_lines:parse_log_line", TEXT | st.sampled_from(["[ERROR] ", "[WARNING]x", "[DEBUG]  y"])),
         one(
-            "_features.failures:read_failed_attempts",
+            "_features.failed_attempts:read_failed_attempts",
             STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
         ),
         one("_features.iteration:read_cursor", TEXT | as_json(["cursor", "done"])),
@@ -295,31 +294,7 @@ DECODERS = dict(
             ),
         ),
         # Replies of our functions.
-        *map(
-            reply,
-            (
-                "_core.calls.administration:_obliterated",
-                "_core.calls.reading:_parked",
-                "_core.calls.reading:_workers",
-                "_features.broadcast.calls:_page",
-                "_features.consistency.calls:_groups",
-                "_features.consistency.calls:_unpacked",
-                "_features.flows.calls:_read_answers",
-                "_features.flows.calls:_unpacked",
-                "_features.limits:_group",
-                "_features.fair_keys:_rows",
-                "_features.job_batches.calls:_numbers",
-                "_features.remote_control:_texts",
-                "_features.outbox:_read",
-                "_partitions.stored:_read_beginning",
-                "_features.schedulers.entry:_read",
-                "_features.schedulers.entry:_due",
-                "_features.staged_writes:_aborted",
-                "_features.staged_writes:_entries",
-                "_features.streams.job_api:_appended",
-                "_features.usage:_summed",
-            ),
-        ),
+        *((f"call {each.function}", Decoder(Call(each.function, "k", (), each.read).read, PACKED)) for each in CALLS),
         one(
             "_job.client_workers:read_client_worker",
             st.binary() | JSON.map(lambda text: text.encode("utf-8", "replace")),
@@ -439,10 +414,18 @@ ELSEWHERE: dict[str, set[str]] = {
         "_client.connect_errors:_from_text",
         "_client.connect_errors:_is_alert",
         "_features.staged_writes:_reports",
-        "_features.broadcast.calls:_exchanged",
         "_worker.sandbox.framing:unpack_error",
         "_core.calls:Call.read",
         "_features.streams.queue_api:ChunkWatch._wake",
+    },
+    "reads the reply of a declared call, all of which are tried": {
+        "_core.calls.declaration:Declaration.read",
+        "_core.calls.reading:_workers",
+        "_features.job_batches.calls:_numbers",
+        "_features.limits:_group",
+        "_features.outbox:_read",
+        "_features.remote_control:_texts",
+        "_features.usage:_summed",
     },
     "reads a file, a module or the server, and decodes with the functions above": {
         "_client.glide_config:_read",
@@ -492,8 +475,8 @@ BOMBS: dict[str, list[Any]] = {
     "_core.payload:decode_data": ["[" * 1_000_000, "9" * 1_000_000, '"' + "\\u0000" * 170_000 + '"'],
     "_core.json_text:_loads_stdlib": ["[" * 1_000_000, '{"a":' * 200_000],
     "_core.json_text:_loads_orjson": ["[" * 1_000_000, '{"a":' * 200_000, "9" * 1_000_000],
-    "_core.calls.reading:_parked": [b"\xdd\xff\xff\xff\xff" * 100_000, b"\x91" * 1_000_000, b"\xdf\x00\x0f\xff\xff"],
-    "_features.flows.calls:_unpacked": [b"\xdc\xff\xff" * 300_000],
+    "call count_parked": [b"\xdd\xff\xff\xff\xff" * 100_000, b"\x91" * 1_000_000, b"\xdf\x00\x0f\xff\xff"],
+    "call flow_nodes": [b"\xdc\xff\xff" * 300_000],
     "_worker.sandbox.framing:_unpack": [b"\xdd\xff\xff\xff\xff" * 100_000],
     "_worker.command.arguments:parse_size": ["9" * 1_000_000, "9" * 400],
     "_core.command_line:parse_duration": ["9" * 1_000_000 + "h", "9" * 400 + "ms"],

@@ -38,6 +38,7 @@ ONLY_LUA = {
 }
 ONLY_PYTHON = {
     "cleaning": "the server's side of the index by age is in lua/features/retention",
+    "failed_attempts": "the server's side is in lua/features/failures",
     "failure_policy": "the server's side is in lua/features/failures",
     "iteration": "its position is the progress of a job",
     "middleware": "runs in producers and workers",
@@ -45,6 +46,7 @@ ONLY_PYTHON = {
     "signals": "the server's side is in the features whose results they report",
     "usage_summaries": "reads what usage.py reports",
     "typed_tasks": "runs in producers and workers",
+    "typed_values": "runs in producers and workers",
 }
 
 

@@ -238,7 +238,7 @@ class Reply(NamedTuple):
 
 
 @call("declared_for_a_test", repeatable=True)
-def example(rows: list[Two], quiet: Flag, name: str | None = None, *, mark: Argument[bool], n: Argument[int]) -> Reply:
+def example(rows: list[Two], quiet: Flag, mark: Argument[bool], n: Argument[int], name: str | None = None) -> Reply:
     """A call with every kind of argument."""
     ...
 

@@ -8,7 +8,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.failures import FailureReason
+from glidemq_py._features.failed_attempts import FailureReason
 from glidemq_py._operate.parsing import pairs_of, time_of
 from glidemq_py.cli.completion import complete_queue, words
 

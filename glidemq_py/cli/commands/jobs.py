@@ -10,7 +10,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.failures import requeues
+from glidemq_py._features.failed_attempts import requeues
 from glidemq_py._operate.parsing import pairs_of, span_of, value_of
 from glidemq_py.cli.commands.arguments import (
     Data,

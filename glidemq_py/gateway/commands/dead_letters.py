@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
+from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failure_policy import FailurePolicy
-from glidemq_py._features.failures import FailedAttempt, Failure, FailureReason
+from glidemq_py._features.failures import Failure
 from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
 from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
