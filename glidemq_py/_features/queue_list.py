@@ -20,6 +20,7 @@ from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -54,9 +55,14 @@ def shard_key(prefix: str, name: str) -> str:
 
 
 @call("register_queue", repeatable=True, has_queue=False)
-def register_queue(name: Argument[str]) -> int:
-    """Add a queue to the list; return 1, 0 if it is listed, or -1 if this user may not."""
+def _register_queue(name: Argument[str]) -> int:
+    """Add a name to a part of the list."""
     ...
+
+
+def register_queue(prefix: str, name: str) -> Call[int]:
+    """Add a queue to the list; return 1, 0 if it is listed, or -1 if this user may not."""
+    return _register_queue(shard_key(prefix, name), name)
 
 
 # -- registering -----------------------------------------------------------------------------------------------
