@@ -51,7 +51,7 @@ async def test_a_dead_letter_queue_is_listed_once():
     entry = module.OutboxEntry("1-1", "dead", fields)
     reply, end = module.OutboxReply(True, [entry]), module.OutboxReply(True, [])
     transport: Any = FakeTransport(reply, end, reply, end)
-    transport.server = object()
+    transport.glide = SimpleNamespace(server=object())
     outbox = outbox_of(transport)
     for _ in range(2):
         assert await outbox.deliver() == 1
