@@ -108,14 +108,14 @@ if TYPE_CHECKING:
     from glidemq_py._features.broadcast.worker import BroadcastWorker
     from glidemq_py._features.budgets import Budget
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
-    from glidemq_py._features.dependencies.dependencies import Dependency
+    from glidemq_py._features.dependencies import Dependency
     from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failure_policy import AttemptHistory, FailurePolicy
     from glidemq_py._features.failures import Failure, FailureStats
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.reading import JobNode
     from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus, JobBatch
-    from glidemq_py._features.job_batches.job_api import BatchRef
+    from glidemq_py._features.job_batches.calls import BatchRef
     from glidemq_py._features.leases.exchanging import LeaseOutcome
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.leases.queue_api import LeaseReport
@@ -178,11 +178,11 @@ else:
             "glidemq_py._features.failures": ("Failure", "FailureStats"),
             "glidemq_py._core.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
-            "glidemq_py._features.dependencies.dependencies": ("Dependency",),
+            "glidemq_py._features.dependencies": ("Dependency",),
             "glidemq_py._core.job_references": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
             "glidemq_py._features.job_batches.batch": ("BatchJob", "BatchStatus", "JobBatch"),
-            "glidemq_py._features.job_batches.job_api": ("BatchRef",),
+            "glidemq_py._features.job_batches.calls": ("BatchRef",),
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
             "glidemq_py._features.leases.lease": ("Lease",),
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),

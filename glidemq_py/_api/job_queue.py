@@ -73,7 +73,7 @@ from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import RestoreReport
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
-from glidemq_py._features.dependencies.relations import Relations
+from glidemq_py._features.dependencies import Relations
 from glidemq_py._features.durability.adding import DurableAdds, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.flows.job_api import show_parents

@@ -15,7 +15,7 @@ from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import validate_existing_id, validate_job_id
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch
-from glidemq_py._features.job_batches.job_api import BatchRef
+from glidemq_py._features.job_batches.calls import BatchRef
 from glidemq_py._features.job_batches.queue_api import create_in, create_within
 from glidemq_py._partitions.layout import Partition, partition_of_key, split_partition_id
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError

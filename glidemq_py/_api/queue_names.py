@@ -13,7 +13,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.usage import UsageSummary
 from glidemq_py._features.usage_summaries import summarize_usage
-from glidemq_py._partitions.listing import whole_queues
+from glidemq_py._partitions.stored import whole_queues
 
 
 async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PREFIX, scan: bool = False) -> list[str]:

@@ -30,7 +30,7 @@ from glidemq_py._features.usage import (
     usages,
 )
 from glidemq_py._job.link import ConnectedQueue, QueueLink, server_time
-from glidemq_py._partitions.listing import layout_or_name, whole_queues
+from glidemq_py._partitions.stored import layout_or_name, whole_queues
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_READS: Final = 100_000

@@ -16,14 +16,13 @@ from glidemq_py._core.payload import PackedValue, decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.tags import read_tags
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, failures, iteration, priorities, ranks, vectors
+from glidemq_py._features import delays, dependencies, failures, iteration, priorities, ranks, vectors
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features import suspend as suspension
 from glidemq_py._features import timeline as timelines
 from glidemq_py._features import usage as usage_reports
-from glidemq_py._features.dependencies import dependencies
 from glidemq_py._features.flows import job_api as flows
-from glidemq_py._features.job_batches import job_api as job_batches
+from glidemq_py._features.job_batches import calls as job_batches
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import Signal
 from glidemq_py._features.usage import read_usage

@@ -12,7 +12,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._job.link import QueueLink
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py._partitions.layout import split_partition_id
-from glidemq_py._partitions.listing import layout_or_name, whole_queues
+from glidemq_py._partitions.stored import layout_or_name, whole_queues
 
 _KEPT_S: Final = 60.0
 _REMEMBERED: Final = 20_000

@@ -8,7 +8,7 @@ from typing import Final
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.names import partition_home
 from glidemq_py._features.queue_list import find_queues
-from glidemq_py._partitions.listing import whole_queues
+from glidemq_py._partitions.stored import whole_queues
 
 __all__ = ["MARK", "listed_queues", "queue_of_part"]
 

@@ -8,7 +8,7 @@ from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.queue_list import find_queues
-from glidemq_py._partitions.listing import whole_queues
+from glidemq_py._partitions.stored import whole_queues
 
 __all__ = ["list_queues"]
 

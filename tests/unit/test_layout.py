@@ -13,7 +13,6 @@ LEAST_LINES = 40
 
 SMALL = {
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
-    "_features/job_batches/job_api.py": "methods of `Job` are in `job_api.py` of their feature",
     "_api/partitioned_fair_keys.py": "a module per area of partitioned queues",
     "_worker/memory.py": "heartbeats and supervised processes report it",
     "gateway/commands/events.py": "a module per group of commands",

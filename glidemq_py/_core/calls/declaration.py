@@ -1,6 +1,7 @@
 """`call`: a typed signature is the layout of a server call, from which its packer, its reader and Lua's side derive.
 
-``python -m tools.generate_rows`` writes Lua's side (``docs/design/protocol.md``, "Rows").
+``python -m tools.generate_rows`` writes Lua's side (``docs/design/protocol.md``, "Rows"). Optional parameters stand at
+the end.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PackedValue
-from glidemq_py._features.dependencies.dependencies import add_dependency
+from glidemq_py._features.dependencies import add_dependency
 from glidemq_py._features.flows.adding import UnfinishedFlowError
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
