@@ -174,7 +174,7 @@ async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any], durable: Dur
     except BulkAddError as error:
         results: Iterable[Any] = error.results
         raise BulkAddError(
-            [each if isinstance(each, Exception) else added_id(each) for each in results]
+            [one if isinstance(one, Exception) else added_id(one) for one in results]  # pyright: ignore[reportArgumentType]
         ) from error.__cause__
 
 

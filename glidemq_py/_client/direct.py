@@ -1,10 +1,11 @@
+# pyright: reportOptionalMemberAccess=false
 """A transport that sends calls over a socket of the event loop, around GLIDE: `accelerated` returns it.
 
 GLIDE passes every call through threads of its own and a pipe: a lone call takes two to three times as long as over a
 socket of the event loop, and a hundred calls in flight cost five times the processor time. So, if hiredis is installed,
 calls of the library go directly to the node that owns the slot of their key, and so do the reads of streams that block.
-GLIDE does everything else. After any surprise (an error reply that is not the function's own, no reply in time, a lost
-connection, a cluster that has changed) it also runs the calls, until a new direct connection is open.
+GLIDE does everything else, and the calls too after any surprise (an error reply that is not the function's own, no
+reply in time, a lost connection, a cluster that has changed), until a new direct connection is open.
 """
 
 from __future__ import annotations
@@ -321,7 +322,7 @@ class Nodes:
         _, connection = await to_first_address(host, port, connect)
         try:
             found = await connection.send(tuple(hello))
-            if not isinstance(found, dict) or found.get(b"role") != b"master":
+            if not isinstance(found, dict) or found.get(b"role") != b"master":  # pyright: ignore[reportUnknownMemberType]
                 raise GlideConnectionError(f"no primary: {found}")
             if options.database_id:
                 found = await connection.send(("SELECT", options.database_id))
