@@ -50,8 +50,7 @@ T = TypeVar("T")
 _log = get_logger(__name__)
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 5.0
-_LONGEST_WAIT_S: Final = 1.0
-"""Longest wait of a call for a new connection, seconds; then GLIDE serves it."""
+_LONGEST_WAIT_S: Final = 1.0  # of a call for a new connection; then GLIDE serves it
 _pack: Any = getattr(hiredis, "pack_command", None)
 _NOWHERE: Any = object()
 _INCOMPLETE: Final = object()
