@@ -336,7 +336,7 @@ def tls_context(config: GlideConfig, cert: object = None, key: object = None) ->
     """
     tls = config.advanced_config and config.advanced_config.tls_config
     authority = tls.root_pem_cacerts if tls else None
-    context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii", "replace"))
+    context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii", "ignore"))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # GLIDE does not check this
     if _checks_nothing(config):
         context.check_hostname = False

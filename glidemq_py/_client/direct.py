@@ -48,8 +48,7 @@ except ImportError:  # without the extra `speed`
 
 T = TypeVar("T")
 _log = get_logger(__name__)
-_FIRST_PAUSE_S: Final = 0.1
-_LAST_PAUSE_S: Final = 5.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
 _LONGEST_WAIT_S: Final = 1.0  # of a call for a new connection; then GLIDE serves it
 _pack: Any = getattr(hiredis, "pack_command", None)
 _NOWHERE: Any = object()
@@ -100,12 +99,13 @@ class DirectTransport(ForwardingTransport):
     async def here(self) -> AsyncTransport:
         """Return the transport of GLIDE that does everything else."""
         async with self._connecting:
-            if self._client is None:
-                self._client = await self.glide.dedicated()
-            if self._loop is None:
-                await self._client.close()  # it may have been created meanwhile
-                raise ClosedError("the connection was closed")
-            return self._client
+            client = self._client or (None if self._loop is None else await self.glide.dedicated())
+            if self._loop is not None and client is not None:
+                self._client = client
+                return client
+            if client is not None:
+                await client.close()
+            raise ClosedError("the connection was closed")
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
@@ -140,8 +140,9 @@ class DirectTransport(ForwardingTransport):
             try:
                 reply = await replied
             except asyncio.CancelledError:
-                if unclaimed is not None and not replied.cancelled() and replied.exception() is None:
-                    unclaimed(replied.result())  # it had arrived
+                arrived = None if replied.cancelled() or replied.exception() else replied.result()
+                if unclaimed is not None and not isinstance(arrived, (GlideError, type(None))):
+                    unclaimed(arrived)
                 raise
             except GlideError as error:
                 return error
@@ -305,7 +306,7 @@ class Nodes:
             del self._opening[node]
 
     async def _connect_to(self, host: str, port: int) -> DirectConnection:
-        """Connect to a primary and sign in. Raises OSError or GlideError."""
+        """Connect to a primary, or any node of a cluster, and sign in. Raises OSError or GlideError."""
         options, context = self.options, None
         if options.tls:
             context = await in_thread(tls_context, self._glide.config, options.tls_cert, options.tls_key)
@@ -321,7 +322,7 @@ class Nodes:
         _, connection = await to_first_address(host, port, connect)
         try:
             found = await connection.send(tuple(hello))
-            if not isinstance(found, dict) or found.get(b"role") != b"master":  # pyright: ignore[reportUnknownMemberType]
+            if isinstance(found, GlideError) or (not options.cluster and found[b"role"] != b"master"):
                 raise GlideConnectionError(f"no primary: {found}")
             if options.database_id:
                 found = await connection.send(("SELECT", options.database_id))
@@ -409,9 +410,8 @@ class DirectConnection(asyncio.Protocol):
     def send(self, words: _Words, timeout: float = math.inf, unclaimed: _Unclaimed = None) -> asyncio.Future[Any]:
         """Send a command; return a future of its reply, which is a GlideError if the server replied with an error.
 
-        It raises TimeoutError of GLIDE if there is no reply in ``timeout`` seconds, ConnectionError of GLIDE if the
-        connection is lost, and ClosingError if it was closed on this side: the command may have been executed. If it
-        was cancelled, ``unclaimed`` gets the reply.
+        It raises GLIDE's TimeoutError without a reply in ``timeout`` seconds, ConnectionError if it ends, ClosingError
+        if it was closed here: the command may have run. If it was cancelled, ``unclaimed`` gets the reply.
         """
         future, deadline = self._loop.create_future(), self._loop.time() + timeout
         if self._pending:
@@ -434,7 +434,7 @@ class DirectConnection(asyncio.Protocol):
                 if not future.done():
                     future.set_result(reply)
                 elif unclaimed is not None and not isinstance(reply, GlideError):
-                    unclaimed(reply)
+                    self._loop.call_soon(unclaimed, reply)
         except (hiredis.ProtocolError, IndexError, TypeError) as error:  # TypeError: a map as the key of a map
             self._end(GlideConnectionError(f"malformed reply of the server: {error}"))
         if not pending:

@@ -14,7 +14,7 @@ from glidemq_py._core.forks import new_rlock
 
 BLOCKING_READS: Final = 3
 """Number of connections for blocking reads per process and server. With the clients for calls, heartbeats and wake-up
-channels, that makes six; with a direct connection too, because then the channels count as one of these."""
+channels, that makes five or six: the channels count as one of these."""
 WORKER_READS: Final = 2
 """How many of them workers may have."""
 

@@ -207,7 +207,6 @@ def create_budget(flow_id: str, fields: Sequence[str]) -> str:
     """Create the budget of a flow, before any of its jobs is added.
 
     Args:
-        meta: meta key of the root job's queue.
         flow_id: id of the root job.
         fields: result of `Budget.to_fields`.
 

@@ -35,7 +35,8 @@ def carrier_of(span: Span) -> str:
 
 
 def with_context(opts: str, carrier: str) -> str:
-    """Return the opts JSON with the context added."""
+    """Return the opts JSON with the context added, in place of another one."""
+    opts = without_context(opts) if opts.startswith(CONTEXT_START) else opts
     return f'{{"otel":{carrier}}}' if opts == "{}" else f'{{"otel":{carrier},{opts[1:]}'
 
 

@@ -39,6 +39,9 @@ def plain(job: Job):
 
 
 async def on_loop(job: Job):
+    if job.name == "advance":
+        await job.update_progress(1)
+        return None
     if job.name == "log":
         await job.log("from the loop")
         await asyncio.gather(*(job.log(f"line {n}") for n in range(3)))

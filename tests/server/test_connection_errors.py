@@ -19,7 +19,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py._client.connect_errors import explain, scheme_of
-from tests.inside import config_of
+from tests.inside import config_of, tls_context
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import StartServer
 
@@ -163,6 +163,12 @@ async def test_tls_with_a_custom_authority(start_tls: StartTls, certificates: Ce
         f"valkeys://localhost:{port}?tls_insecure=true",
     ):
         await connect(connection)
+
+
+def test_comments_in_the_file_of_an_authority_are_skipped(certificates: Certificates):
+    authority = "# Főtanúsítvány\n".encode() + certificates.ca.read_bytes()
+    options = ConnectionOptions([("localhost", 1)], tls=True, tls_ca=authority)
+    assert tls_context(config_of(options)).cert_store_stats()["x509_ca"] == 1
 
 
 async def test_mutual_tls(start_tls: StartTls, certificates: Certificates, connect: Connect):

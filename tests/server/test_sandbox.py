@@ -73,6 +73,15 @@ async def test_log_lines_with_lost_replies_are_written_once(server: Any, url: st
             assert sorted(await job.logs()) == ["from the loop", "line 0", "line 1", "line 2", "worker"]
 
 
+async def test_a_call_with_a_lost_reply_is_repeated(server: Any, url: str, queue_name: str):
+    with LossyProxy(server.url) as proxy:
+        async with Queue(queue_name, url) as queue, Worker(queue_name, ASYNC, proxy.url):
+            proxy.lose("_update_job", 1)
+            job = await queue.add("advance")
+            await job.wait_until_finished()
+            assert proxy.lost == 1
+
+
 @pytest.mark.parametrize("handler", [PLAIN, ASYNC])
 async def test_jobs_run_in_one_warm_process(core_url: str, queue_name: str, handler: str):
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url):

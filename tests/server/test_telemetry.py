@@ -362,6 +362,7 @@ def test_a_global_provider_is_noticed():
 def test_trace_context_in_opts_can_be_removed(opts: str):
     written = with_context(opts, '{"traceparent":"00-1","baggage":"a=\\u007d"}')
     assert without_context(written) == opts
+    assert with_context(with_context(opts, '{"traceparent":"00-0"}'), '{"traceparent":"00-1"}').count("otel") == 1
 
 
 def test_junk_in_place_of_a_context():

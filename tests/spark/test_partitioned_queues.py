@@ -267,10 +267,10 @@ async def test_an_overwrite_without_rows_deletes_the_jobs_of_partitions_that_are
             async with Queue(queue_name, url, partitions=4):
                 await queue.add_bulk([("old", at, {"job_id": f"old-{at}"}) for at in range(40)])
 
-        def change(*args: Any) -> Any:
+        def change(*args: Any, **options: Any) -> Any:
             monkeypatch.setattr(staged_writes, "drain_queue", drain_queue)
             asyncio.run_coroutine_threadsafe(create(), loop).result(30)
-            return drain_queue(*args)
+            return drain_queue(*args, **options)
 
         monkeypatch.setattr(staged_writes, "drain_queue", change)
         await asyncio.to_thread(save.commit, [None])

@@ -412,10 +412,10 @@ class SandboxProcess:
     async def _do(self, what: str, arguments: list[Any]) -> Any:
         if what == "call":
             function, key, args, repeatable = arguments
-            call = Call(function, key, tuple(args), _as_it_is)
+            call = Call(function, key, tuple(args), _as_it_is, repeatable)
             if repeatable and function in _NUMBERED and args[1]:  # the worker, too, may append in this attempt
-                return await self._job._append(lambda number: Call(function, key, (args[0], number), _as_it_is))
-            return await self._link.transport.call(call if repeatable else call.once())
+                return await self._job._append(lambda number: Call(function, key, (args[0], number), _as_it_is, True))
+            return await self._link.transport.call(call)
         if what == "command":
             return await self._link.command(*arguments)
         if what == "reads":

@@ -77,7 +77,7 @@ M.charge = function(q, key, id, usage)
 end
 
 -- Create the budget of the flow with the root `flow_id` before any job of it can run. fields: names and values, flat,
--- as written by _features/budgets/options.py. A repeated call changes nothing. The budget of an earlier flow with this
+-- as written by _features/budgets.py. A repeated call changes nothing. The budget of an earlier flow with this
 -- id (it has a time to live because its root has ended) is replaced. Return its key, which each job of the flow has as
 -- `budgetKey`.
 M.create = function(q, flow_id, fields)
