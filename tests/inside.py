@@ -36,7 +36,6 @@ from glidemq_py._client import (
 from glidemq_py._client.async_client import create_async, glide
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import check_connection, open_transport
-from glidemq_py._client.connect_errors import tls_context
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import free_port, start_embedded
 from glidemq_py._client.event_reader import EventReader

@@ -18,8 +18,8 @@ from glidemq_py import (
     GlideMQValidationError,
     Worker,
 )
-from glidemq_py._client.connect_errors import explain, scheme_of
-from tests.inside import config_of, tls_context
+from glidemq_py._client.connect_errors import explain, scheme_of, tls_context
+from tests.inside import config_of
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import StartServer
 
