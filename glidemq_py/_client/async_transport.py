@@ -457,12 +457,14 @@ class AsyncTransport:
         if self._reachability.is_doubted:
             self._reachability.replied()
 
-    def note_error(self, error: GlideError) -> None:
-        """Note whether an error is a reply of the server, or none came."""
+    def note_error(self, error: GlideError, is_refusal: bool = False) -> None:
+        """Note whether an error is a reply of the server, or none came; ``is_refusal``: it refused a connection."""
         failure = classify(error)
         if failure in _WITHOUT_REPLY:
             waited_s = self.timeout_s if failure is TIMEOUT else 0.0
             self._reachability.failed(waited_s, self.timeout_s, partial(silence_of, self.config))
+            if is_refusal and not self.is_cluster:
+                self._reachability.refuse()
         elif failure is not CLOSED and self._reachability.is_doubted:
             self._reachability.replied()
 

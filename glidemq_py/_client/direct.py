@@ -301,7 +301,7 @@ class Nodes:
             self._is_failing = True
             self._forget()
             if isinstance(failure, OSError) and not isinstance(failure, ssl.SSLError):
-                self._glide.note_error(GlideConnectionError(str(failure)))
+                self._glide.note_error(GlideConnectionError(str(failure)), isinstance(failure, ConnectionRefusedError))
         finally:
             del self._opening[node]
 

@@ -134,6 +134,10 @@ class Reachability:
             self.where, time.strftime("%H:%M:%S", time.localtime(time.time() - self.doubted_s)), cause, self._timeout_s,
         )  # fmt: skip
 
+    def refuse(self) -> None:
+        """Note that it has refused a connection."""
+        self._refusal = REFUSED
+
     def replied(self) -> None:
         """Note a reply."""
         with self._turn:

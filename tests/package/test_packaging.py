@@ -147,7 +147,8 @@ def clone(tmp_path: Path) -> Path:
 
 def twins_in(folder: Path) -> dict[str, str]:
     paths = (folder / "glidemq_py").rglob("*_twin.*")
-    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    found = (path for path in paths if path.parent.name != "__pycache__")
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in found}
 
 
 def test_changed_sources_renew_the_blocking_classes(clone: Path):

@@ -46,13 +46,13 @@ class Deadly:
     def __init__(self, transport: Any, number: int, *, after: bool = False, gate: asyncio.Event | None = None):
         self._transport, self._number, self._after, self._gate = transport, number, after, gate
         self.calls: list[str] = []
-        self.there = asyncio.Event()
+        self.reached = asyncio.Event()
 
     async def call(self, call: Call[Any]):
         self.calls.append(call.function)
         here = len(self.calls) == self._number
         if here and self._gate is not None:
-            self.there.set()
+            self.reached.set()
             await self._gate.wait()
         elif here and not self._after:
             raise Killed
@@ -300,7 +300,7 @@ async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, qu
             ),
         ]
         adding = asyncio.create_task(flows.add_dag(nodes))
-        await with_timeout(transport.there.wait())
+        await with_timeout(transport.reached.wait())
         earlier = await queue.add("earlier", job_id="w0")
         options: Any = {"parent": earlier} if is_child else {}
         stranger = await queue.add("stranger", job_id="taken", **options)
@@ -337,7 +337,7 @@ async def test_children_finish_before_the_flow_is_complete(
     async with FlowProducer(url) as flows, worker_for(handle, concurrency=10):
         transport = set_transport(flows, Deadly(await connected(flows), number, gate=gate))
         adding = asyncio.create_task(flows.add(flow))
-        await with_timeout(transport.there.wait())
+        await with_timeout(transport.reached.wait())
         for i in range(60):
             await (queue.remove(f"m{i}") if how == "remove" else queue.revoke(f"m{i}"))
         root = await queue.get_job("r")
@@ -363,7 +363,7 @@ async def test_jobs_removed_during_add_leave_no_keys(url: str, queue_name: str, 
     async with FlowProducer(url) as flows:
         transport = set_transport(flows, Deadly(await connected(flows), number, gate=gate))
         adding = asyncio.create_task(flows.add(FlowJob("root", queue_name, 1, {"job_id": "r"}, middle)))
-        await with_timeout(transport.there.wait())
+        await with_timeout(transport.reached.wait())
         await (queue.remove("r") if what == "remove the root" else queue.obliterate())
         gate.set()
         await adding
