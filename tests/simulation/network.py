@@ -22,11 +22,13 @@ from typing import Any, Final, TypeVar
 from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
-from glide_shared.protobuf.command_request_pb2 import RequestType  # type: ignore[attr-defined]
+from glide_shared.protobuf import command_request_pb2
 
 from tests.inside import AsyncTransport, Call, CommandError, Interruptions, Waiter, _Read, assemble, glide
 from tests.simulation.loop import PARTY, Party, SimulatedLoop
 from tests.simulation.server import SimulatedServer
+
+RequestType: Any = vars(command_request_pb2)["RequestType"]  # generated: its names have no types
 
 __all__ = ["MESSAGE_FAULTS", "MessageFault", "Network", "SimulatedTransport", "Source", "subscribe"]
 

@@ -176,12 +176,12 @@ def _text(value: object) -> str:
 
 def _reader(kind: Any, raw: bool) -> Callable[[Any], Any]:
     """Return the function that converts a reply to a type."""
+    if hasattr(kind, "_fields") and not raw and not any(map(_converter, hints_of(kind).values())):
+        return lambda reply: kind(*unpack(reply))  # one function, as the replies of hot calls are
     if kind is str:
         return bytes.decode
     if kind in (bool, int) or (isinstance(kind, type) and issubclass(kind, Enum)):
         return cast("Callable[[Any], Any]", kind)
-    if hasattr(kind, "_fields") and not raw and not any(map(_converter, hints_of(kind).values())):
-        return lambda reply: kind(*unpack(reply))  # one function, as the replies of hot calls are
     convert = _converter(kind)
     if raw:
         return convert or list
