@@ -22,7 +22,6 @@ __all__ = [
     "declared",
     "declared_keys",
     "pack",
-    "reader",
     "unpack",
 ]
 
@@ -135,15 +134,6 @@ def declared(name: str) -> Callable[[type[RowT]], type[RowT]]:
         return kind
 
     return check
-
-
-def reader(kind: type[RowT]) -> Callable[[bytes], RowT]:
-    """Return the function that unpacks a reply to a NamedTuple; trailing fields with a default may be missing."""
-
-    def read(reply: bytes) -> RowT:
-        return kind(*unpack(reply))
-
-    return read
 
 
 def pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -20,15 +20,6 @@ Row = list[object]
 (``lua/core/functions/add.lua``)."""
 
 
-class AddRequest(NamedTuple):
-    """Argument of `add`."""
-
-    rows: Sequence[Row]
-    quiet: bool
-    layout: int
-    """Number of the layout of the queue's partitions that the client knows; 0 = it has none."""
-
-
 class AddReply(NamedTuple):
     """Results of the rows of one `add`."""
 
@@ -175,13 +166,13 @@ def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
 
 
 def add_to_layout(number: int) -> AddCall:
-    """Return a function like `add` for clients that know a layout of partitions; see `AddRequest`.
+    """Return a function like `add` for clients that know the layout of the partitions with this number; 0 = none.
 
     Its calls raise `LayoutChangedError` if the queue has another layout.
     """
 
     def add_if_current(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-        return Call("add", meta, (pack(AddRequest(rows, quiet, number)),), _read_added)
+        return Call("add", meta, (pack((rows, quiet, number)),), _read_added)
 
     return add_if_current
 
@@ -192,7 +183,7 @@ def request(rows: Sequence[Row], quiet: bool) -> bytes:
 
 
 def packed_request(count: int, rows: Iterable[bytes], quiet: bool, layout: int | None = None) -> bytes:
-    """Return the packed argument of an `add`, given ``count`` packed rows. layout: see `AddRequest`; None = any."""
+    """Return the packed argument of an `add`, given ``count`` packed rows; ``layout``: its number, None = any."""
     checked = () if layout is None else (pack(layout),)
     return b"".join((array_head(2 + len(checked)), array_head(count), *rows, pack(quiet), *checked))
 

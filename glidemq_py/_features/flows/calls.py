@@ -215,7 +215,7 @@ def withdraw_dependent(id: Argument[str]) -> bool:
 
 @call("flow_reserve")
 def flow_reserve(count: int, ids: Sequence[str], orderings: Sequence[object], token: str, layout: int) -> Reserved:
-    """Reserve ids for ``count`` jobs, unless a ``ids`` id is already used or a cost exceeds its bucket.
+    """Reserve ids for ``count`` jobs, unless one of ``ids`` is already used or a cost exceeds its bucket.
 
     ``layout`` is the number of the layout of the queue's partitions, in which the flow ``token`` then has jobs; False:
     it is not checked.
