@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import glidemq_py
-from glidemq_py._core.calls.declaration import DECLARED, Declaration
+from glidemq_py._core.calls import DECLARED, Declaration
 from tools.rows import BUILT, LUA_ROWS, REPORT_KINDS, ROWS
 
 __all__ = ["CALLS", "FILES", "rendered"]

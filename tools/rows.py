@@ -1,6 +1,6 @@
 """The rows that cross the border between Python and Lua, each declared once, with field names.
 
-The arguments and replies of server calls are declared by their signatures (glidemq_py/_core/calls/declaration.py).
+The arguments and replies of server calls are declared by their signatures (glidemq_py/_core/calls/__init__.py).
 ``python -m tools.generate_rows`` writes both sides: ``glidemq_py/_core/rows.py``, ``lua/core/rows.lua`` and
 ``lua/core/functions/_calls.lua`` (``docs/design/protocol.md``, "Rows"). Types, units and the meaning of the fields are
 described where they are used: in the header of the Lua function, and in the Python function that calls it.

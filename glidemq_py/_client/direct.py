@@ -112,15 +112,13 @@ class DirectTransport(ForwardingTransport):
         if self._loop is not asyncio._get_running_loop():
             return await self.glide.call(call)  # raises the error
         started = time.monotonic()
-        reply = await self._ask(call.key, self._words(call), unclaimed=call.unclaimed)
+        words = b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args
+        reply = await self._ask(call.key, words, unclaimed=call.unclaimed)
         if reply is _NOWHERE:
             return await self.glide.call(call)
         if isinstance(reply, GlideError):
             return await self.glide.resume(call, reply, started)
         return call.read(reply)
-
-    def _words(self, call: Call[Any]) -> _Words:
-        return (b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args)
 
     async def _ask(
         self, key: str, words: _Words, block_s: float = 0.0, before: _Words | None = None, unclaimed: _Unclaimed = None
@@ -172,7 +170,8 @@ class DirectTransport(ForwardingTransport):
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
-        reply = await self._ask(call.key, self._words(call), block / 1000, before=tuple(read))
+        words = b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args
+        reply = await self._ask(call.key, words, block / 1000, before=tuple(read))
         if reply is _NOWHERE:
             return await (await self.here()).call_after(read, call, block)
         if isinstance(reply, GlideError):
@@ -251,8 +250,6 @@ class Nodes:
         """No connection could be opened: calls do not wait for the next attempt."""
 
     def _node_of(self, key: str) -> _Node:
-        if not self._moved:
-            return None
         return self._moved.get(binascii.crc_hqx((hash_tag(key) or key).encode("utf-8", "surrogateescape"), 0) & 16_383)
 
     def learn(self, reply: str) -> bool:
@@ -264,9 +261,9 @@ class Nodes:
 
     def find(self, key: str) -> DirectConnection | None:
         """Return the connection to the node that owns the key, or None."""
-        found = self._open.get(self._node_of(key))
-        if found is not None and found.has_ended():
-            found.retire()
+        found = self._open.get(self._node_of(key) if self._moved else None)
+        if found is not None and not found.pending and found.hangups.poll(0):
+            found.retire()  # the server has closed it while the event loop was busy
             return None
         return found
 
@@ -387,9 +384,9 @@ class DirectConnection(asyncio.Protocol):
     ) -> None:
         self._loop, self._ended, self._poll = loop, ended, poll
         self._reader: Any = hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
-        self._pending: deque[tuple[asyncio.Future[Any], float, _Unclaimed]] = deque()
+        self.pending: deque[tuple[asyncio.Future[Any], float, _Unclaimed]] = deque()
         self._transport: Any = None
-        self._hangups = select.poll()
+        self.hangups = select.poll()
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = math.inf
         """When it calls `_check`."""
@@ -401,11 +398,7 @@ class DirectConnection(asyncio.Protocol):
         """Remember the transport; called by the event loop."""
         self._transport = transport
         if transport.get_extra_info("sslcontext") is None:  # TLS sends data of its own at any time
-            self._hangups.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-
-    def has_ended(self) -> bool:
-        """Return whether the server has closed it while the event loop was busy."""
-        return not self._pending and bool(self._hangups.poll(0))
+            self.hangups.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def send(self, words: _Words, timeout: float = math.inf, unclaimed: _Unclaimed = None) -> asyncio.Future[Any]:
         """Send a command; return a future of its reply, which is a GlideError if the server replied with an error.
@@ -414,19 +407,19 @@ class DirectConnection(asyncio.Protocol):
         if it was closed here: the command may have run. If it was cancelled, ``unclaimed`` gets the reply.
         """
         future, deadline = self._loop.create_future(), self._loop.time() + timeout
-        if self._pending:
+        if self.pending:
             self._poll.end(replied=False)
         else:
             self._poll.begin()
         self._transport.write(_pack(words))
-        self._pending.append((future, deadline, unclaimed))
+        self.pending.append((future, deadline, unclaimed))
         if deadline < self._watch_at:  # earlier commands may have had more time
             self._check_at(deadline)
         return future
 
     def data_received(self, data: bytes) -> None:
         """Deliver the replies that are complete; called by the event loop."""
-        reader, pending = self._reader, self._pending
+        reader, pending = self._reader, self.pending
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _INCOMPLETE:
@@ -450,8 +443,8 @@ class DirectConnection(asyncio.Protocol):
     def _check(self) -> None:
         """End the connection if the oldest command is overdue; else check again when it would be."""
         self._watch, self._watch_at = None, math.inf
-        if self._pending:
-            deadline = self._pending[0][1]
+        if self.pending:
+            deadline = self.pending[0][1]
             if deadline > self._loop.time():
                 self._check_at(deadline)
             else:
@@ -468,8 +461,8 @@ class DirectConnection(asyncio.Protocol):
 
     def _fail(self, error: GlideError) -> None:
         self._leave()
-        while self._pending:
-            future = self._pending.popleft()[0]
+        while self.pending:
+            future = self.pending.popleft()[0]
             if not future.done():
                 future.set_exception(error)
         self._poll.end(replied=False)
@@ -484,7 +477,7 @@ class DirectConnection(asyncio.Protocol):
     def retire(self) -> None:
         """Send nothing more; close when the commands under way have replies."""
         self._leave()
-        if not self._pending:
+        if not self.pending:
             self.close()
 
     def close(self) -> None:
@@ -493,7 +486,7 @@ class DirectConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Free the socket after the event loop was closed. Idempotent."""
-        self._pending.clear()
+        self.pending.clear()
         # asyncio's own last step, which a closed loop does not run any more; uvloop has closed the socket itself.
         finish = getattr(self._transport, "_call_connection_lost", None)
         if finish is not None and getattr(self._transport, "_sock", None) is not None:

@@ -166,7 +166,9 @@ def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER) -> Any:
     """
     if text.startswith(_GZIP_MARK):
         text = _decompress(text)
-    return _value_of(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
+    if serializer is JSON_SERIALIZER and not text.startswith(_MARK):
+        return json.loads(text, "data")
+    return _deserialize(text, serializer, "data")
 
 
 def stored_text(text: str) -> str:
@@ -206,7 +208,9 @@ def decode_result(text: str, serializer: Serializer = JSON_SERIALIZER) -> Any:
     """
     if text == _NULL:
         return None
-    return _value_of(text, "result") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "result")
+    if serializer is JSON_SERIALIZER and not text.startswith(_MARK):
+        return json.loads(text, "result")
+    return _deserialize(text, serializer, "result")
 
 
 def encode_json(option: str, value: Any, limit: int = PAYLOAD_LIMIT) -> str:
@@ -250,6 +254,8 @@ def _serialize(value: Any, serializer: Serializer, option: str) -> str:
 
 
 def _deserialize(text: str, serializer: Serializer, option: str) -> Any:
+    if serializer is JSON_SERIALIZER:  # another client has stored MessagePack
+        serializer = MSGPACK_SERIALIZER
     try:
         return serializer.deserialize(text)
     except Exception as error:
@@ -263,11 +269,6 @@ def _pack(value: PackedValue, limit: int, option: str) -> str:
     if size > limit:
         raise PayloadTooLargeError(option, size, limit)
     return text
-
-
-def _value_of(text: str, option: str) -> Any:
-    """Return the value of JSON, or of MessagePack that another client has stored."""
-    return _deserialize(text, MSGPACK_SERIALIZER, option) if text.startswith(_MARK) else json.loads(text, option)
 
 
 def _compress(text: str) -> str:

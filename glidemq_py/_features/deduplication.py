@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from glidemq_py._core.calls.declaration import Argument, call
+from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.deduplication import ID_LENGTH
 from glidemq_py._job import reading

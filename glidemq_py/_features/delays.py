@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import administration, call
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import QueueLink, change_job
 

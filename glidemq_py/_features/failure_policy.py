@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._core.calls import Flag, call
 from glidemq_py._core.calls.administration import set_settings
-from glidemq_py._core.calls.declaration import Flag, call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, SECOND_MS, Milliseconds, to_ms

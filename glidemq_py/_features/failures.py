@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from glidemq_py._core.calls import declared
+from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.administration import set_settings
-from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from glidemq_py._core.calls import Call, declared
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import Call, call, declared
 from glidemq_py._core.calls.working import ExchangeReply, Preferred
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_int

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from glidemq_py._core.calls import call
 from glidemq_py._core.calls.administration import set_settings
-from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.calls.working import AttemptStatus, NameMetrics, NameMetricsReport
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import validate_job_name

@@ -14,9 +14,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import unpack
+from glidemq_py._core.calls import call, unpack
 from glidemq_py._core.calls.adding import Row, add, row
-from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger

@@ -20,8 +20,7 @@ from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Call
-from glidemq_py._core.calls.declaration import Argument, call
+from glidemq_py._core.calls import Argument, Call, call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name

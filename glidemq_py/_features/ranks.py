@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.declaration import Argument, call
+from glidemq_py._core.calls import Argument, administration, call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import MAX_PRIORITY, MAX_RANK
 from glidemq_py._job.link import QueueLink, change_job

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import call
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger

@@ -9,8 +9,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from glidemq_py._core.calls import Call, declared
-from glidemq_py._core.calls.declaration import Flag, call
+from glidemq_py._core.calls import Call, Flag, call, declared
 
 DEFAULT_KEPT: Final = 1_000_000
 """About how many finished jobs a sequence keeps; an entry takes about 30 bytes."""

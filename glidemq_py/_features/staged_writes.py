@@ -17,8 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Call, declared, unpack
-from glidemq_py._core.calls.declaration import Argument, Flag, call
+from glidemq_py._core.calls import Argument, Call, Flag, call, declared, unpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import StagedWriteError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 
 from glidemq_py._client.runtime import BackgroundTask
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.job_states import JobState

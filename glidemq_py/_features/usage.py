@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import unpack
+from glidemq_py._core.calls import Argument, call, unpack
 from glidemq_py._core.calls.administration import registry_add
-from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.keys import usage_registry_key

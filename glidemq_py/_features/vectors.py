@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int, check_text

@@ -16,8 +16,8 @@ from glidemq_py._api.partitioned_writes import layout_number
 from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._core.calls import call
 from glidemq_py._core.calls.administration import unlock
-from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.keys import OWED
 from glidemq_py._core.logs import get_logger

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import partition_home, validate_queue_name
 from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout

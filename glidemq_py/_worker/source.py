@@ -89,8 +89,8 @@ class QueueSource:
         return build if self.recent_keys is None else self.recent_keys.preferring(build)
 
     def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
-        """See `working.idle_exchange`."""
-        return working.idle_exchange(self._meta, self._consumer, want, self._quiet, self._no_metrics, token, held)
+        """Return an exchange that is pipelined after a blocking read on the same connection; see `invalidate`."""
+        return working.exchange(self._meta, self._consumer, want, (), self._quiet, self._no_metrics, held, idle=token)
 
     def heartbeat(self, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]) -> Call[HeartbeatReply]:
         """See `working.heartbeat`."""

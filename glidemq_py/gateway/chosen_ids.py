@@ -20,8 +20,7 @@ from urllib.parse import unquote
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import pieces, reading
-from glidemq_py._core.calls.declaration import Packed, call
+from glidemq_py._core.calls import Packed, call, pieces, reading
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._partitions.routing import candidates

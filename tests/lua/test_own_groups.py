@@ -21,7 +21,7 @@ def member(key: str, concurrency: int = 1, *, rate: tuple[int, int] = (0, 0), bu
 
 
 def fetch(q: OwnQueue, want: int, *finished: Any, limiter: Any = False) -> tuple[list[Fetched], Any]:
-    reply = q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter or None))
+    reply = q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter=limiter or None))
     return [Fetched(job, reply.now) for job in reply.jobs], reply
 
 

@@ -9,7 +9,7 @@ from tests.lua.test_own_groups import add, fetch, member
 
 
 def exchange(q: OwnQueue, want: int, *finished: Any, tokens: Any = None, limiter: Any = None) -> ExchangeReply:
-    return q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter, tokens))
+    return q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter=limiter, tokens=tokens))
 
 
 def delayed(job: Fetched, delay: int = 0, until: int = 0, data: str | None = None) -> working.Finished:

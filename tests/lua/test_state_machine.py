@@ -159,7 +159,9 @@ class QueueMachine(
         tokens = None if reported is None else (TOKEN_MAX, TOKEN_WINDOW, reported)
         held = self._held(consumer)
         hosted = self.q.redis("EXISTS", "suspect-host")
-        reply = self.run(working.exchange(self.q.meta, consumer, want, rows, False, False, limiter, tokens, None, held))
+        reply = self.run(
+            working.exchange(self.q.meta, consumer, want, rows, False, False, held, limiter=limiter, tokens=tokens)
+        )
         room = min(want, self._room(limiter))
         if self.model.paused or (tokens and not self._tokens_left()):
             room = 0

@@ -15,8 +15,8 @@ from glidemq_py import Job, Queue, Worker
 from tests.server.worker_support import with_timeout
 
 ROOT = f"{Path(glidemq_py.__file__).parent}/"
-MOST_FUNCTIONS = 46
-MOST_FILES = 17
+MOST_FUNCTIONS = 40
+MOST_FILES = 15
 
 
 class Trace:

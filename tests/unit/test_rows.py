@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from glidemq_py._core.calls.declaration import Argument, Flag, Packed, call
+from glidemq_py._core.calls import Argument, Flag, Packed, call
 from glidemq_py._core.rows import FIELDS
 from tests.inside import Variant, adding, assemble, declared, pack, run, working
 from tools.generate_rows import CALLS, rendered
@@ -267,7 +267,7 @@ def test_a_signature_is_the_layout_of_its_call():
 def test_only_the_request_of_a_hot_call_ends_after_its_last_field_that_is_given():
     made = working.exchange("{q}:meta", "c", 1, (), True, False)
     assert made.args == (pack(["c", 1, [], True]),)
-    made = working.idle_exchange("{q}:meta", "c", 1, True, False, "t")
+    made = working.exchange("{q}:meta", "c", 1, (), True, False, idle="t")
     assert made.args == (pack(["c", 1, [], True, False, False, False, False, "t"]),)
 
 

@@ -1,33 +1,29 @@
-"""Server calls, and the packing of their arguments and replies.
+"""Server calls, declared by typed signatures, and the packing of their arguments and replies.
 
-Arguments are old-style MessagePack without the ``bin`` type and without nil in arrays: the server's decoder rejects
-``bin``, and decodes an array with nil as a map.
+A typed signature is the layout of a call: its packer, its reader and Lua's side derive from it (`call`).
+``python -m tools.generate_rows`` writes Lua's side (``docs/design/protocol.md``, "Rows"). Optional parameters stand
+at the end. Arguments are old-style MessagePack without the ``bin`` type and without nil in arrays: the server's decoder
+rejects ``bin``, and decodes an array with nil as a map.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import Any, Final, Generic, Self, TypeVar
+from enum import Enum
+from functools import cached_property, lru_cache, partial
+from typing import Annotated, Any, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_origin
+from typing import get_type_hints as hints_of
 
 import msgpack
 
 from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQError, ScriptError
 
-__all__ = [
-    "TEXT_MARK",
-    "Call",
-    "array_head",
-    "declared",
-    "declared_keys",
-    "pack",
-    "unpack",
-]
-
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
 RowT = TypeVar("RowT", bound=tuple[Any, ...])
 
 
@@ -145,3 +141,195 @@ def pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 def array_head(length: int) -> bytes:
     """Return the header that precedes the packed elements of an array."""
     return _Packer().pack_array_header(length)  # type: ignore[no-any-return]
+
+
+_namedtuple: Any = namedtuple  # noqa: PYI024
+
+_FLAG: Final = "flag"
+_ARGUMENT: Final = "argument"
+_PACKED: Final = "packed"
+
+Flag = Annotated[bool, _FLAG]
+"""A field that is sent as 0 or 1."""
+Argument = Annotated[T, _ARGUMENT]
+"""An argument of its own after the packed fields, as text or bytes: True is ``1``; False and None are empty."""
+Packed = Annotated[T, _PACKED]
+"""The only packed value, instead of the array of fields."""
+
+DECLARED: Final[dict[str, Declaration[..., Any]]] = {}
+"""The declarations that have been imported, by the name of their function."""
+
+
+class Declaration(Generic[P, T]):
+    """A function of the library: called with a key and its arguments, it returns the `Call`.
+
+    Attributes:
+        function: Name of the function.
+        repeatable: See `Call.repeatable`.
+        has_queue: True if the key is the meta key of a queue.
+        raw: True if the reply is an array of the server's protocol instead of packed bytes.
+        hot: True if Lua reads the request by position (`G.requests`), and passes the fields of the reply in order:
+            tables of named fields are too slow.
+    """
+
+    def __init__(
+        self, function: str, signature: Callable[P, T], read: Callable[[Any], T] | None,
+        *, repeatable: bool, has_queue: bool, raw: bool, hot: bool,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self.repeatable = repeatable
+        self.has_queue = has_queue
+        self.raw = raw
+        self.hot = hot
+        self._signature = signature
+        self._read = read
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return hints_of(self._signature, include_extras=True)
+
+    @cached_property
+    def _arguments(self) -> Callable[..., tuple[Any, ...]]:
+        """The class of the arguments in their order, made at first use: 0.2 ms."""
+        parameters = inspect.signature(self._signature).parameters.values()
+        given = [each.default for each in parameters if each.default is not inspect.Parameter.empty]
+        arguments: Callable[..., tuple[Any, ...]] = _namedtuple(
+            self.function, [each.name for each in parameters], rename=True, defaults=given
+        )
+        return arguments
+
+    @cached_property
+    def _kinds(self) -> tuple[str, ...]:
+        """How each argument is sent, in their order: flag, argument, packed, or "" for a field."""
+        kinds = (self._hints[name] for name in inspect.signature(self._signature).parameters)
+        return tuple(getattr(kind, "__metadata__", ("",))[0] for kind in kinds)
+
+    def names(self, *kinds: str) -> tuple[str, ...]:
+        """Return the names of the arguments that are sent in these ways."""
+        names = inspect.signature(self._signature).parameters
+        return tuple(name.rstrip("_") for name, kind in zip(names, self._kinds, strict=True) if kind in kinds)
+
+    @property
+    def request(self) -> tuple[str, ...]:
+        """Names of the packed fields."""
+        return self.names("", _FLAG)
+
+    @property
+    def packed(self) -> str:
+        """Name of the packed value that is no array of fields; "" if there is none."""
+        return "".join(self.names(_PACKED))
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """Names of the arguments that are not packed."""
+        return self.names(_ARGUMENT)
+
+    @property
+    def reply(self) -> tuple[str, ...]:
+        """Names of the fields of the reply; empty if it is a single value or a list."""
+        return cast("tuple[str, ...]", getattr(self._result, "_fields", ()))
+
+    @property
+    def packed_list(self) -> bool:
+        """True if the reply is a packed list."""
+        return get_origin(self._result) is list and not self.raw
+
+    @cached_property
+    def _result(self) -> Any:
+        """The type of the reply, if there is one."""
+        kind = self._hints["return"]
+        found = [each for each in get_args(kind) if each is not type(None)] if type(None) in get_args(kind) else [kind]
+        return found[0]
+
+    @cached_property
+    def read(self) -> Callable[[Any], T]:
+        """The function that converts the reply."""
+        return self._read or _reader(self._result, self.raw)
+
+    def __call__(self, key: str, /, *args: P.args, **options: P.kwargs) -> Call[T]:
+        """Return the call."""
+        fields: list[Any] = []
+        sent: list[bytes | str] = []
+        for value, kind in zip(self._arguments(*args, **options), self._kinds, strict=True):
+            if not kind:
+                fields.append(False if value is None else value)
+            elif kind == _ARGUMENT:
+                sent.append(value if isinstance(value, (str, bytes)) else _text(value))
+            elif kind == _FLAG:
+                fields.append(int(value))
+            else:
+                sent.append(pack(value))
+        if self.hot:
+            # Lua reads nothing as False. The fields that are always given are no False, or not the last.
+            while fields[-1] is False:
+                fields.pop()
+        if fields:
+            sent.insert(0, pack(fields))
+        return Call(self.function, key, tuple(sent), self.read, self.repeatable)
+
+
+def call(
+    function: str, *, read: Callable[[Any], Any] | None = None, repeatable: bool = False, has_queue: bool = True,
+    raw: bool = False, hot: bool = False,
+) -> Callable[[Callable[P, T]], Declaration[P, T]]:  # fmt: skip
+    """Declare a function of the library by a typed signature without a body.
+
+    Its parameters are the packed fields, in their order; None is sent as False. The type of its result says how the
+    reply is read: a bool, int, text or enumeration as it is; a NamedTuple, list, tuple or dict is packed.
+
+    Args:
+        function: Name of the function.
+        read: Converts the reply, if its type does not say how.
+        repeatable: True if a second execution changes nothing more, so that the call is repeated after a lost reply.
+        has_queue: False if the key belongs to no queue.
+        raw: True if the reply is an array of the server's protocol.
+        hot: True if Lua's side reads and writes by position.
+    """
+
+    def declare(signature: Callable[P, T]) -> Declaration[P, T]:
+        made = Declaration(function, signature, read, repeatable=repeatable, has_queue=has_queue, raw=raw, hot=hot)
+        if DECLARED.setdefault(function, made) is not made:
+            raise TypeError(f"the call {function!r} is declared twice")
+        return made
+
+    return declare
+
+
+def _text(value: object) -> str:
+    return "" if value is None or value is False else str(int(value) if isinstance(value, bool) else value)
+
+
+def _reader(kind: Any, raw: bool) -> Callable[[Any], Any]:
+    """Return the function that converts a reply to a type."""
+    if hasattr(kind, "_fields") and not raw and not any(map(_converter, hints_of(kind).values())):
+        return lambda reply: kind(*unpack(reply))  # one function, as the replies of hot calls are
+    if kind is str:
+        return bytes.decode
+    if kind in (bool, int) or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return cast("Callable[[Any], Any]", kind)
+    convert = _converter(kind)
+    if raw:
+        return convert or list
+    return unpack if convert is None else lambda reply: convert(unpack(reply))
+
+
+def _converter(kind: Any) -> Callable[[Any], Any] | None:
+    """Return the function that converts an unpacked value to a type; None if it has that type already."""
+    if hasattr(kind, "_fields"):
+        parts = [_converter(each) for each in hints_of(kind).values()]
+        if not any(parts):
+            return lambda row: kind(*row)
+        return lambda row: kind(*_converted(row, parts))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    if kind is dict or get_origin(kind) is dict:
+        return dict
+    if get_origin(kind) is list:
+        (item,) = get_args(kind)
+        of_item = _converter(item)
+        return None if of_item is None else lambda rows: [of_item(row) for row in rows]
+    return None
+
+
+def _converted(row: list[Any], parts: list[Callable[[Any], Any] | None]) -> list[Any]:
+    return [value if part is None else part(value) for value, part in zip(row, parts, strict=False)]

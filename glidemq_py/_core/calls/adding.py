@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from glidemq_py._core.calls import Call, array_head, declared, pack
-from glidemq_py._core.calls.declaration import Argument, call
+from glidemq_py._core.calls import Argument, Call, array_head, call, declared, pack
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import Compression, Serializer, encode_data
 from glidemq_py._core.rows import FIELDS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from glidemq_py._core.calls import Call
-from glidemq_py._core.calls.declaration import Argument, Flag, Packed, call
+from glidemq_py._core.calls import Argument, Call, Flag, Packed, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py.errors import JobStateError
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from glidemq_py._core.calls import declared
-from glidemq_py._core.calls.declaration import Argument, Flag, call
+from glidemq_py._core.calls import Argument, Flag, call, declared
 
 
 class Page(NamedTuple):

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._core.calls import Call, declared
-from glidemq_py._core.calls.declaration import Argument, Packed, call
+from glidemq_py._core.calls import Argument, Packed, call, declared
 from glidemq_py._core.keys import CONSUMER_GROUP
 from glidemq_py._core.rows import REPORT_KINDS
 
@@ -435,51 +434,21 @@ total cost; False if there is none."""
 
 
 @call("exchange", hot=True)
-def _exchange(
+def exchange(
     consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool, held: Held | None = None,
     leasing: Leasing | None = None, channel: WakeChannel | None = None, idle: str | None = None,
     limiter: tuple[int, int] | None = None, tokens: Tokens | None = None,
     charges: Sequence[BudgetCharge] | None = None, by_name: NameMetricsReport | None = None,
     preferred: Preferred | None = None,
 ) -> ExchangeReply:  # fmt: skip
-    """Report attempts and fetch jobs."""
-    ...
-
-
-def exchange(
-    meta: str,
-    consumer: str,
-    want: int,
-    finished: Sequence[Finished],
-    quiet: bool,
-    no_metrics: bool,
-    limiter: tuple[int, int] | None = None,
-    tokens: Tokens | None = None,
-    charges: Sequence[BudgetCharge] | None = None,
-    held: Held | None = None,
-    leasing: Leasing | None = None,
-    channel: WakeChannel | None = None,
-    by_name: NameMetricsReport | None = None,
-    preferred: Preferred | None = None,
-) -> Call[ExchangeReply]:
     """Report ``finished`` and fetch up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and queue limits.
 
     The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
     by `reattach`. ``held`` is given if this call may fetch suspects, ``leasing`` if its jobs are leases, ``channel`` if
     the worker waits for wake-ups there, ``by_name`` if it has figures of ended jobs, ``preferred`` if it prefers fair
-    keys.
+    keys, ``idle`` if the call is pipelined after a blocking read on the same connection (see `invalidate`).
     """
-    return _exchange(
-        meta, consumer, want, finished, quiet, no_metrics, held, leasing, channel, None, limiter, tokens,
-        charges or None, by_name, preferred,
-    )  # fmt: skip
-
-
-def idle_exchange(
-    meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str, held: Held | None = None
-) -> Call[ExchangeReply]:
-    """Return an exchange that is pipelined after a blocking read on the same connection; see `invalidate`."""
-    return _exchange(meta, consumer, want, (), quiet, no_metrics, held, idle=token)
+    ...
 
 
 @call("invalidate", repeatable=True)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from glidemq_py._core.calls import declared
-from glidemq_py._core.calls.declaration import Argument, Flag, call
+from glidemq_py._core.calls import Argument, Flag, call, declared
 
 _msgpack: Any = msgpack  # it has no type annotations
 

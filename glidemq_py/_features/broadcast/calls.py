@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.calls import Argument, Call, call, declared, unpack
 from glidemq_py._core.calls.adding import AddReply, Row
-from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.calls.working import (
     ExchangeReply,
     Finished,

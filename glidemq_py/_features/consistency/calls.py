@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from glidemq_py._core.calls import declared
-from glidemq_py._core.calls.declaration import Flag, Packed, call
+from glidemq_py._core.calls import Flag, Packed, call, declared
 
 
 class PlacesChecked(NamedTuple):

@@ -20,9 +20,8 @@ from glidemq_py._client.connect import glide_of
 from glidemq_py._client.reservations import Reservation, claim_read
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Call, pieces
+from glidemq_py._core.calls import Call, call, pieces
 from glidemq_py._core.calls.adding import AddReply
-from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.queue_options import Durability
 from glidemq_py.errors import (

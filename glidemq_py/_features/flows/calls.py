@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from glidemq_py._core.calls import Call, declared
+from glidemq_py._core.calls import Argument, Call, Flag, Packed, call, declared
 from glidemq_py._core.calls.adding import Row
-from glidemq_py._core.calls.declaration import Argument, Flag, Packed, call
 
 
 @declared("child_outcome")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.calls.adding import Row
-from glidemq_py._core.calls.declaration import Argument, call
 from glidemq_py._core.keys import split_member
 from glidemq_py._features.flows.references import shown_ref
 

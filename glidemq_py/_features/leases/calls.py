@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from glidemq_py._core.calls import declared
-from glidemq_py._core.calls.declaration import call
+from glidemq_py._core.calls import call, declared
 
 CONSUMER: Final = "leases"
 """Consumer of all leases of a queue (``lua/features/leases/leases.lua``)."""

@@ -14,9 +14,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import declared
+from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.adding import Row
-from glidemq_py._core.calls.declaration import call
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, read_stored_options
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py.errors import GlideMQValidationError, SerializationError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from glidemq_py._core.calls.declaration import Argument, call
+from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.payload import PAYLOAD_LIMIT
