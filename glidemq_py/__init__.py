@@ -95,7 +95,7 @@ if TYPE_CHECKING:
         TokenBucket,
         TokenLimiter,
     )
-    from glidemq_py._core.log_lines import JobLogLine
+    from glidemq_py._core.logs import JobLogLine
     from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
     from glidemq_py._core.queue_options import DeadLetterOptions, Durability, JobSpec, Serializer
     from glidemq_py._core.retention import KeepJobs
@@ -198,7 +198,7 @@ else:
                 "TokenBucket",
                 "TokenLimiter",
             ),
-            "glidemq_py._core.log_lines": ("JobLogLine",),
+            "glidemq_py._core.logs": ("JobLogLine",),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._partitions.layout": ("QueuePartitions",),
             "glidemq_py._features.remote_control": ("RunningJob", "WorkerActivity"),

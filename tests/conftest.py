@@ -1,6 +1,7 @@
 """Servers and queue names for the whole suite. tests/README.md lists the fixtures."""
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import os
@@ -63,10 +64,44 @@ def pytest_configure(config: pytest.Config):
 
     A shell starts background processes with SIGINT ignored, and their children inherit that.
     """
+    config.stash[STDERR] = os.dup(2)  # nothing is captured here
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.pluginmanager.is_registered(glidemq_fixtures):
         config.pluginmanager.register(glidemq_fixtures, "glidemq")
+
+
+STDERR = pytest.StashKey[int]()
+MARGIN_S = 120.0
+
+
+def pytest_runtest_logstart(nodeid: str, location: tuple[str, int | None, str]):
+    """Stop the timer of the test before."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item):
+    """See `_end_if_it_hangs`."""
+    _end_if_it_hangs(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item):
+    """See `_end_if_it_hangs`."""
+    _end_if_it_hangs(item)
+
+
+def _end_if_it_hangs(item: pytest.Item):
+    """End the process if the test does not end; pytest reports it then as crashed, and runs the others elsewhere.
+
+    pytest-timeout raises an error once per test: its timer is stopped by any failure, so a repeated test has none, nor
+    has the clean-up after a failure.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker else item.config.getini("timeout"))
+    if limit:
+        faulthandler.dump_traceback_later(limit + MARGIN_S, exit=True, file=item.config.stash[STDERR])
 
 
 # -- servers that are not installed ------------------------------------------------------------------------

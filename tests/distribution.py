@@ -47,6 +47,13 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]
         self.assigned_work[node][scope] = unit
         node.send_runtest_some([self._indexes[nodeid] for nodeid, finished in unit.items() if not finished])
 
+    def schedule(self):
+        super().schedule()
+        if not self.workqueue:
+            # Without this, a process that replaces a crashed one would wait for more tests than the last one.
+            for node in self.nodes:
+                node.shutdown()
+
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0):
         nodeid = self.collection[item_index]
         scope = self._split_scope(nodeid)

@@ -25,7 +25,6 @@ from glidemq_py._client import (
     failures,
     glide_faults,
     library_source,
-    polled_reads,
     reachability,
     reservations,
     runtime,
@@ -33,6 +32,7 @@ from glidemq_py._client import (
     shared_clients,
     shared_reads,
 )
+from glidemq_py._client import stream_reads as polled_reads
 from glidemq_py._client.async_client import create_async, glide
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import check_connection, open_transport
@@ -108,10 +108,11 @@ from glidemq_py._core.payload import (
 )
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
+from glidemq_py._features import durable_adds as durability_adding
 from glidemq_py._features import limits, queue_list, results, staged_writes, suspend
 from glidemq_py._features import outbox as features_outbox
 from glidemq_py._features.backup import creating as backup_creating
-from glidemq_py._features.backup import parts as backup_parts
+from glidemq_py._features.backup import manifest as backup_parts
 from glidemq_py._features.backup import records, restoring
 from glidemq_py._features.backup.creating import create_backup
 from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest
@@ -125,8 +126,7 @@ from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.consistency import calls as consistency_calls
 from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
 from glidemq_py._features.dead_letters import replay_entry
-from glidemq_py._features.durability import adding as durability_adding
-from glidemq_py._features.durability.adding import Marks
+from glidemq_py._features.durable_adds import Marks
 from glidemq_py._features.failed_attempts import (
     FailedAttempt,
     FailureReason,
@@ -140,8 +140,8 @@ from glidemq_py._features.failures import FailureRow, failure_stats, failures_pa
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py._features.flows import calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, flow_step, flow_withdraw
-from glidemq_py._features.leases import calls as leases_calls
 from glidemq_py._features.leases import ending, exchanging
+from glidemq_py._features.leases import tokens as leases_calls
 from glidemq_py._features.leases.exchanging import completed_row
 from glidemq_py._features.leases.tokens import decode_token, encode_token
 from glidemq_py._features.metrics_by_name import _page_call as metrics_page

@@ -25,7 +25,7 @@ from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.queue_options import Durability, Entry, entry_of
 from glidemq_py._features import queue_list
 from glidemq_py._features.dependencies import Relations, invalid_parent, missing_dependency
-from glidemq_py._features.durability.adding import Marks, marked_call
+from glidemq_py._features.durable_adds import Marks, marked_call
 from glidemq_py._features.flows.plan import chunks
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

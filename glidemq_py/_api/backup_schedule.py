@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.background_service import BackgroundService
-from glidemq_py._client.runtime import ASYNC_RUNTIME, BackgroundTask, PeriodicTask, stop_task
+from glidemq_py._client.runtime import ASYNC_RUNTIME, BackgroundService, BackgroundTask, PeriodicTask, stop_task
 from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.logs import get_logger

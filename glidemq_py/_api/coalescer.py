@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from glidemq_py._client.loop_thread import Entry
+from glidemq_py._client.threads import Entry
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import DATA, AddCall, Added, AddReply, Row, add
-from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py._features.durability import Confirmer
 from glidemq_py.errors import AmbiguousResultError, ClosedError
 
 MAX_ROWS = 256

@@ -35,14 +35,13 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._features import queue_list
 from glidemq_py._features.budgets import Budget, parse_budget
-from glidemq_py._features.durability.adding import Marks
-from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py._features.durability import Confirmer
+from glidemq_py._features.durable_adds import Marks
 from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
-from glidemq_py._features.flows.placing import FlowPlaces
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
-from glidemq_py._features.flows.references import References
+from glidemq_py._features.flows.references import FlowPlaces, References
 from glidemq_py._features.middleware import Middleware, add_within
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

@@ -31,7 +31,7 @@ from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
-from glidemq_py._core.log_lines import LogLevel
+from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
@@ -74,8 +74,8 @@ from glidemq_py._features.backup.restoring import RestoreReport
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dependencies import Relations
-from glidemq_py._features.durability.adding import DurableAdds, add_marked
-from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py._features.durability import Confirmer
+from glidemq_py._features.durable_adds import DurableAdds, add_marked
 from glidemq_py._features.flows.job_api import show_parents
 from glidemq_py._features.job_batches import queue_api as job_batches
 from glidemq_py._features.job_batches.batch import JoinAndAdd

@@ -15,19 +15,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from glidemq_py._api.partitioned_events import PartitionEvents
-from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime
+from glidemq_py._client.shared_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._core.repeated_failures import ForeignFailures, RepeatedFailure
 from glidemq_py._core.times import monotonic
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py._partitions.stored import read_layout

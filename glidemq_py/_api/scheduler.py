@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
-from glidemq_py._client.background_service import BackgroundService
-from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._client.runtime import BackgroundService, BackgroundTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py.errors import GlideMQValidationError
 

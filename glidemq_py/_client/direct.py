@@ -56,7 +56,7 @@ _INCOMPLETE: Final = object()
 _Words = tuple[Any, ...]
 _Node = tuple[str, int] | None
 _Unclaimed = Callable[[Any], None] | None
-_MOVED: Final = re.compile(r"MOVED (\d{1,5}) ([^\s?]\S*):(\d{1,5})$")
+_MOVED: Final = re.compile(r"MOVED (\d{1,5}) ((?!\?)\S*):(\d{1,5})$")
 
 
 def accelerated(glide: AsyncTransport) -> Transport:
@@ -148,7 +148,7 @@ class DirectTransport(ForwardingTransport):
                 server.replied()
             if not isinstance(reply, GlideError) or not _must_leave(reply):
                 return reply
-            if is_redirected or not self._nodes.learn(str(reply)):
+            if is_redirected or not self._nodes.learn(str(reply), connection.host):
                 connection.retire()
                 return reply
             is_redirected = True
@@ -252,11 +252,14 @@ class Nodes:
     def _node_of(self, key: str) -> _Node:
         return self._moved.get(binascii.crc_hqx((hash_tag(key) or key).encode("utf-8", "surrogateescape"), 0) & 16_383)
 
-    def learn(self, reply: str) -> bool:
-        """Learn from a MOVED reply which node owns a slot; return False if it is none."""
+    def learn(self, reply: str, host: str) -> bool:
+        """Learn from a MOVED reply of a host which node owns a slot; return False if it is none.
+
+        Without a host in it, the node is on the same one (cluster-preferred-endpoint-type unknown-endpoint).
+        """
         found = _MOVED.search(reply)
         if found is not None:
-            self._moved[int(found[1])] = found[2], int(found[3])
+            self._moved[int(found[1])] = found[2] or host, int(found[3])
         return found is not None
 
     def find(self, key: str) -> DirectConnection | None:
@@ -317,6 +320,7 @@ class Nodes:
         connect = partial(self.loop.create_connection, make, port=port, ssl=context, server_hostname=name)
         connection: DirectConnection
         _, connection = await to_first_address(host, port, connect)
+        connection.host = host
         try:
             found = await connection.send(tuple(hello))
             if isinstance(found, GlideError) or (not options.cluster and found[b"role"] != b"master"):
@@ -390,6 +394,7 @@ class DirectConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = math.inf
         """When it calls `_check`."""
+        self.host = ""
         self.usable = True
         self.was_silent = False
         """It ended because a reply did not arrive in time, on it or on another connection to the server."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_py._client.blocking_reads import ReadConnection
+from glidemq_py._client.shared_reads import ReadConnection
 from glidemq_py._core.logs import get_logger
 
 _log = get_logger(__name__)

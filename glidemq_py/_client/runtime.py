@@ -4,6 +4,8 @@ The logic of queues, jobs and events is written once, as coroutines. In an event
 loop. The blocking API steps the same coroutines in the calling thread, and what they wait for runs in the portal
 (portal.py). Therefore these coroutines wait by asyncio only in what they pass to `Runtime.there`. Background tasks
 (`BackgroundTask`, `PeriodicTask`) run in an event loop only.
+
+`BackgroundService`: the base class of objects that run background tasks without a worker.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.logs import get_logger
@@ -242,3 +244,46 @@ class PeriodicTask(BackgroundTask):
 
     def _jittered(self) -> float:
         return self._pause * random.uniform(0.9, 1.1)
+
+
+class BackgroundService:
+    """Runs tasks from its start until it is closed."""
+
+    _title: ClassVar[str]
+    """Its name in messages."""
+
+    def __init__(self) -> None:
+        self._tasks: Sequence[BackgroundTask] = ()
+
+    async def _open(self) -> Sequence[BackgroundTask]:
+        """Connect, and return the tasks to run."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Connect and start in the running event loop.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+            GlideMQError: If it was already started.
+        """
+        if self._tasks:
+            raise GlideMQError(f"the {self._title} was already started; make a new one")
+        self._tasks = await self._open()
+        for task in self._tasks:
+            task.start()
+
+    async def run(self) -> None:
+        """Start, and run until cancelled."""
+        async with self:
+            await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        await asyncio.shield(asyncio.gather(*(task.close() for task in self._tasks)))  # also if cancelled again
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -7,18 +7,21 @@ cost for the server grows with the number of streams, so there is a limit.
 
 In a cluster a command reads streams of one slot, so a line serves the readers of one queue. Readers for whom there is
 no line are polled over the client that they share (`polled_reads`), until one has room.
+
+Connections for blocking reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from glidemq_py._client.polled_reads import Poller
+from glidemq_py._client.connect import glide_of
+from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.reservations import Reservation, reserve_read
-from glidemq_py._client.stream_read import StreamRead, combine, distribute, ends_all, read_each
+from glidemq_py._client.stream_reads import Poller, StreamRead, combine, distribute, ends_all, read_each
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import monotonic
@@ -352,3 +355,47 @@ class SharedReader:
         line = self._end()
         if line is not None:
             line.abandon(self)
+
+
+class ReadConnection(Protocol):
+    """A connection for the reads of one reader, one after the other."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """See `Transport.is_cluster`."""
+        ...
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        ...
+
+    async def close(self) -> None:
+        """See `Transport.close`; a read that waits raises `ClosedError`."""
+        ...
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        ...
+
+
+def shares_client(transport: Transport) -> bool:
+    """Return whether other transports of the loop use the same client."""
+    glide = glide_of(transport)
+    return glide is not None and glide.server is not None
+
+
+async def open_reader(transport: Transport) -> ReadConnection:
+    """Return a connection for blocking reads.
+
+    Args:
+        transport: The reader's transport. If it shares its client, the connection is shared with other readers.
+
+    Raises:
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    if isinstance(transport, LoopTransport):
+        transport = await transport.here()
+    glide = glide_of(transport)
+    if glide is None or glide.server is None:
+        return await transport.dedicated()
+    return SharedReader(transport, glide)

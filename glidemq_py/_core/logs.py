@@ -2,14 +2,27 @@
 
 Job names, ids, error messages and queue names come from users. A line break in them would forge a log line, an escape
 sequence would rewrite a terminal. This is the only module that escapes them.
+
+Lines of a job's log and their levels.
+
+A line with a level is stored as `[WARNING] text`, which any reader shows as a plain line. A line without one, such as
+those of Node peers, counts as info.
+
+The log lines of what fails again and again, without a line per failure: a task, or code of the application.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import time
 import traceback
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from glidemq_py._core.checks import check_choice
+from glidemq_py._core.times import duration_text
 
 _TAB: Final = "\t"
 
@@ -103,3 +116,114 @@ def _escape_record(record: logging.LogRecord) -> bool:
     if not message.isprintable():
         record.msg, record.args = escape_control(message), None
     return True
+
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error", "critical")
+"""The levels, in ascending order."""
+_STORED: Final = re.compile(r"\[(DEBUG|INFO|WARNING|ERROR|CRITICAL)\] ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLogLine:
+    """One line of a job's log.
+
+    Attributes:
+        level: level of the line; "info" if it was written without one.
+        message: the text, without the level.
+    """
+
+    level: LogLevel
+    message: str
+
+    def is_at_least(self, level: LogLevel) -> bool:
+        """Return True if the line has this level or a higher one."""
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+def check_level(level: object) -> LogLevel:
+    """Return a level.
+
+    Raises:
+        GlideMQValidationError: If it does not exist.
+    """
+    return cast("LogLevel", check_choice("level", level, LEVELS))
+
+
+def with_level(line: str, level: LogLevel) -> str:
+    """Return the stored form of a line."""
+    return f"[{check_level(level).upper()}] {line}"
+
+
+def parse_log_line(line: str) -> JobLogLine:
+    """Return the level and the message of a stored line."""
+    found = _STORED.match(line)
+    if found is None:
+        return JobLogLine(level="info", message=line)
+    return JobLogLine(level=cast("LogLevel", found[1].lower()), message=line[found.end() :])
+
+
+_EVERY_S: Final = 60.0
+_MAX_KINDS: Final = 200
+
+
+class ForeignFailures:
+    """Logs the failures of code of the application with their traceback, and limits them as the failure log does.
+
+    Nothing that the error, or a filter or handler of the application's logging, raises meanwhile leaves it.
+
+    Args:
+        log: The logger.
+        per_minute: Number of failures of one kind per minute that are logged as an ERROR; the others are at DEBUG.
+    """
+
+    def __init__(self, log: logging.Logger, per_minute: int = 5) -> None:
+        self._log = log
+        self._per_minute = per_minute
+        self._counts: dict[tuple[str, type[BaseException]], int] = {}
+        self._window_end = 0.0
+
+    def log(self, kind: str, error: BaseException, template: str, *args: object) -> None:
+        """Log a failure of this kind."""
+        with contextlib.suppress(BaseException):
+            now = time.monotonic()
+            if now >= self._window_end:
+                self._counts, self._window_end = {}, now + _EVERY_S
+            key = (kind, type(error)) if len(self._counts) < _MAX_KINDS else ("", BaseException)
+            count = self._counts[key] = self._counts.get(key, 0) + 1
+            level = logging.ERROR if count <= self._per_minute else logging.DEBUG
+            self._log.log(level, template, *args, exc_info=error)
+
+
+class RepeatedFailure:
+    """Logs the first failure, then at most one per minute, and once that the task works again.
+
+    Args:
+        log: The logger.
+        what: The task in the lines, such as "queue 'q': firing schedulers".
+
+    Attributes:
+        since: When the first failure was logged, by ``time.monotonic``; None while the task works.
+    """
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log, self._what = log, what
+        self.since: float | None = None
+        self._logged_at = -_EVERY_S
+
+    def failed(self, error: BaseException, level: int = logging.WARNING) -> None:
+        """Log a failure, with ``level`` if it is not one of many."""
+        now = time.monotonic()
+        is_due = now - self._logged_at >= _EVERY_S
+        if is_due and level > logging.DEBUG:
+            self._logged_at = now
+            if self.since is None:
+                self.since = now
+        self._log.log(level if is_due else logging.DEBUG, "%s failed: %s", self._what, error)
+
+    def succeeded(self) -> None:
+        """Log that the task works again, if its failure was logged."""
+        if self.since is not None:
+            lasted = duration_text(time.monotonic() - self.since)
+            self._log.warning("%s works again, after %s", self._what, lasted)
+            self.since = None

@@ -18,7 +18,7 @@ from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.headers import read_headers
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.log_lines import LogLevel, with_level
+from glidemq_py._core.logs import LogLevel, with_level
 from glidemq_py._core.misuse import Connected
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import stop_task, wait_for_event
+from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
 from glidemq_py._api.partitioned_writes import layout_number
-from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._client.runtime import BackgroundService, BackgroundTask
 from glidemq_py._core.calls import call
 from glidemq_py._core.calls.administration import unlock
 from glidemq_py._core.checks import check_iterable

@@ -11,8 +11,8 @@ from glidemq_py._features.dead_letters import envelope_of
 from glidemq_py._features.failed_attempts import FailedAttempt, last_run_time, last_start
 from glidemq_py._features.failures import Failure
 from glidemq_py._features.outbox import STORED
+from glidemq_py._features.schedulers.cron import pattern_in_words
 from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py._features.schedulers.in_words import pattern_in_words
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
 from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, ScheduleSnapshot

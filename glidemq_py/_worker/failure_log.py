@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._job.failure_text import message_of, received_traceback
+from glidemq_py._job.attempt import message_of, received_traceback
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.layout import Partition
 from glidemq_py._worker.options import FailureLogOptions

@@ -16,8 +16,7 @@ from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.limits import RateLimit
-from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._core.repeated_failures import ForeignFailures, RepeatedFailure
+from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger, show_id
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.budgets import BudgetGate

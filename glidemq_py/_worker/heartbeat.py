@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from glidemq_py._client.loop_thread import LoopThread, ProcessThread, Work
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import wait_for_event
+from glidemq_py._client.threads import LoopThread, ProcessThread, Work
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._core.logs import get_logger
-from glidemq_py._core.repeated_failures import RepeatedFailure
+from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._job.run import Run
 from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.source import QueueSource

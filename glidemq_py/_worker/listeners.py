@@ -10,8 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal
 
 from glidemq_py._core.checks import check_callable, check_choice
-from glidemq_py._core.logs import get_logger
-from glidemq_py._core.repeated_failures import ForeignFailures
+from glidemq_py._core.logs import ForeignFailures, get_logger
 from glidemq_py.errors import GlideMQValidationError
 
 _log = get_logger(__name__)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
-from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._core.logs import ForeignFailures, get_logger, show_id
 from glidemq_py._core.payload import encode_result
-from glidemq_py._core.repeated_failures import ForeignFailures
 from glidemq_py._core.retention import KeepJobs, Retention, kept
 from glidemq_py._core.retries import BACKOFF_TYPES, Backoff, is_retried, retry_delay
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.signals import signal_row
-from glidemq_py._job.failure_text import reason_of, stacktraces_with
+from glidemq_py._job.attempt import reason_of, stacktraces_with
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.listeners import Listeners

@@ -13,11 +13,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Protocol, cast
 
 from glidemq_py._core.calls.working import AttemptStatus, Finished
-from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._core.repeated_failures import ForeignFailures
+from glidemq_py._core.logs import ForeignFailures, get_logger, show_id
 from glidemq_py._features.middleware import Middleware, handler_within
+from glidemq_py._job.attempt import unstored_error
 from glidemq_py._job.current import running_job
-from glidemq_py._job.failure_text import unstored_error
 from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners

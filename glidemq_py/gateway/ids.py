@@ -1,4 +1,4 @@
-"""Making the ids of jobs; see `glidemq_py._core.gateway_ids`."""
+"""Making the ids of jobs; see `glidemq_py._core.names`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from glidemq_py._core.gateway_ids import CHECK_BITS, COUNTER_BITS, RANDOM_BITS, check_bits, is_uuid7, queue_number
+from glidemq_py._core.names import CHECK_BITS, COUNTER_BITS, RANDOM_BITS, check_bits, is_uuid7, queue_number
 
 __all__ = ["MAX_QUEUES", "IdMaker", "is_uuid7", "queue_number", "usual_number"]
 

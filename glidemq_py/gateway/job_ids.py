@@ -17,9 +17,8 @@ from typing import Any, Final, TypeVar
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.gateway_ids import queue_numbers_key
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import validate_existing_id
+from glidemq_py._core.names import queue_numbers_key, validate_existing_id
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, chosen_of, engine_id

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.broadcast.message import Message
 from glidemq_py._features.broadcast.worker import BroadcastWorker

@@ -11,9 +11,9 @@ from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue_events import QueueEvents
-from glidemq_py._client.loop_thread import Entry, LoopThread
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
 from glidemq_py._client.runtime import Twin
+from glidemq_py._client.threads import Entry, LoopThread
 from glidemq_py._core.calls.adding import Added, Adder, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.job_batches.batch import JobBatch as BatchCore

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from glidemq_py._api.job_queue import Queue as AsyncQueue
-from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.portal import portal
+from glidemq_py._client.runtime import BackgroundService
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.forks import call_in_child, new_event, new_lock
 from glidemq_py._core.misuse import BlockingOnly

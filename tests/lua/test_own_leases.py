@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._features.leases.calls import CONSUMER, Leased, end_leases, extend_leases, release_leases
+from glidemq_py._features.leases.tokens import CONSUMER, Leased, end_leases, extend_leases, release_leases
 from tests.inside import AttemptStatus as S
 from tests.inside import FindingKind, administration, working
 from tests.lua.check_support import assert_repairs, check

@@ -21,7 +21,8 @@ from glidemq_py import (
     QueueEvents,
     sync,
 )
-from glidemq_py._features.durability import adding, confirming
+from glidemq_py._features import durability as confirming
+from glidemq_py._features import durable_adds as adding
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
 from tests.inside import AsyncTransport, SharedReader, connections_of, keys_of, read_events, reservations
 from tests.server.worker_support import StartServer, until, with_timeout

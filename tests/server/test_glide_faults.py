@@ -10,23 +10,19 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
-import glide
 import pytest
-from glide_shared.exceptions import GlideError
-from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py import ConnectionOptions
 from tests.chaos.fault_proxy import FaultProxy
-from tests.inside import config_of
 from tests.server.test_demoted_primary import Pair, pair
 from tests.server.worker_support import StartServer
 
 __all__ = ["pair"]  # a fixture
 
 PRELUDE = """
-import asyncio, contextlib, sys, threading, time
+import asyncio, contextlib, os, sys, threading, time
 from glide import GlideClient
 from glidemq_py import ConnectionOptions
 from glidemq_py._client.glide_config import config_of
@@ -43,7 +39,7 @@ async def create():
 async def outcome(call, seconds):
     \"\"\"Return what a call returns or raises, or that it does neither.\"\"\"
     done, _ = await asyncio.wait([asyncio.ensure_future(call)], timeout=seconds)
-    return "ended" if done else "waits"
+    return "waits" if not done else "failed" if done.pop().exception() else "ended"
 """
 
 
@@ -188,27 +184,70 @@ def test_looking_at_all_modules_warns(url: str):
     assert both(program, url) == ("DeprecationWarning", "none")
 
 
-@pytest.mark.nightly  # GLIDE itself may hang here on a loaded machine
+async def alone(program: str, url: str, between: Callable[[], Awaitable[object]]) -> str:
+    """Return the last line that a program prints on GLIDE alone; ``between`` runs when it has printed "connected"."""
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), url, "alone"]
+    piped = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=piped, stdout=piped)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(120):
+            while await process.stdout.readline() not in (b"connected\n", b""):
+                pass  # GLIDE logs to stdout, too
+            await between()
+            printed, _ = await process.communicate(b"\n")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return printed.decode().splitlines()[-1]
+
+
+@pytest.mark.slow
 async def test_a_half_open_connection_is_kept(url: str):
     """`test_half_open.py` shows that it is replaced."""
+    program = """
+    async def main():
+        client = await create()
+        await client.ping()
+        print("connected", flush=True)
+        sys.stdin.readline()
+        failed = []
+        for _ in range(8):
+            failed.append(await outcome(client.ping(), 5))
+        print(await outcome(create(), 5), "ended" in failed, flush=True)
+        os._exit(0)
+
+    asyncio.run(main())
+    """
     with FaultProxy(url, seed=1) as proxy:
-        config = config_of(ConnectionOptions.from_url(f"{proxy.url}?request_timeout=300"))
-        async with await glide.GlideClient.create(config) as client:
+
+        async def half_open():
             proxy.half_open()
-            for _ in range(8):
-                with pytest.raises(GlideTimeoutError):
-                    await client.ping()
-            async with await glide.GlideClient.create(config) as other:
-                await other.ping()
+
+        assert await alone(program, proxy.url, half_open) == "ended False"
 
 
 @pytest.mark.slow
 async def test_the_connection_to_a_demoted_primary_is_kept(pair: Pair):
     """`test_demoted_primary.py` shows that it is replaced."""
-    async with await glide.GlideClient.create(config_of(ConnectionOptions.from_url(pair.url))) as client:
+    program = """
+    async def main():
+        client = await create()
         await client.set("key", "before")
-        await pair.fail_over()
+        print("connected", flush=True)
+        sys.stdin.readline()
+        refused = 0
         for _ in range(25):
-            with pytest.raises(GlideError, match=r"(?i)read ?only"):
-                await client.set("key", "value")
+            try:
+                await asyncio.wait_for(client.set("key", "value"), 5)
+            except Exception as error:
+                refused += "readonly" in str(error).lower().replace(" ", "")
             await asyncio.sleep(0.2)
+        print(refused, flush=True)
+        os._exit(0)
+
+    asyncio.run(main())
+    """
+    assert await alone(program, pair.url, pair.fail_over) == "25"

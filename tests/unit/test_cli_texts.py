@@ -24,7 +24,7 @@ from glidemq_py import (
     Subscription,
     WorkerInfo,
 )
-from glidemq_py._features.schedulers.in_words import pattern_in_words
+from glidemq_py._features.schedulers.cron import pattern_in_words
 from glidemq_py._operate.action import ActionResult, Problem
 from glidemq_py._operate.conversion import duration_text
 from glidemq_py._operate.doctor import Diagnosis, configuration, queue_findings

@@ -211,7 +211,7 @@ DECODERS = dict(
                 as_json(["version", "names"]) | STORED,
             ),
         ),
-        one("_core.log_lines:parse_log_line", TEXT | st.sampled_from(["[ERROR] ", "[WARNING]x", "[DEBUG]  y"])),
+        one("_core.logs:parse_log_line", TEXT | st.sampled_from(["[ERROR] ", "[WARNING]x", "[DEBUG]  y"])),
         one(
             "_features.failed_attempts:read_failed_attempts",
             STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
@@ -419,7 +419,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.streams.queue_api:ChunkWatch._wake",
     },
     "reads the reply of a declared call, all of which are tried": {
-        "_core.calls.declaration:Declaration.read",
+        "_core.calls:Declaration.read",
         "_core.calls.reading:_workers",
         "_features.job_batches.calls:_numbers",
         "_features.limits:_group",

@@ -85,6 +85,18 @@ def test_tests_of_a_crashed_process_run_elsewhere():
     assert ran == set(range(len(tests)))
 
 
+def test_a_process_that_replaces_a_crashed_one_ends():
+    tests = ["tests/unit/test_keys.py::test_a"]
+    crashed, replacing = Node(), Node()
+    scheduler = distribution(tests, [crashed])
+    scheduler.remove_node(crashed)
+    scheduler.add_node(replacing)
+    scheduler.add_node_collection(replacing, tests)
+    scheduler.schedule()
+    assert replacing.indexes == [0]
+    assert replacing.shutting_down
+
+
 def test_longest_tests_run_first():
     def turn(nodeid: str, *, slow: bool) -> int:
         return conftest._turn(mock.Mock(nodeid=nodeid, get_closest_marker=lambda _: slow or None))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py._job.failure_text import stacktraces_with
+from glidemq_py._job.attempt import stacktraces_with
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.command.logs import log_line, set_up_logs
 from tests.inside import escape_control, get_logger, show_id

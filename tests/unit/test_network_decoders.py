@@ -258,7 +258,7 @@ def owner(reply: str) -> tuple[str, int] | None:
     """Return the node that a reply names as the owner of slot 3999."""
     nodes = object.__new__(connections.Nodes)
     nodes._moved = {}
-    assert nodes.learn(reply) == bool(nodes._moved)
+    assert nodes.learn(reply, "here") == bool(nodes._moved)
     return nodes._moved.get(3_999)
 
 
@@ -274,7 +274,7 @@ def test_reply_about_a_slot_of_a_cluster(reply: str):
         ("MOVED 3999 127.0.0.1:6381", ("127.0.0.1", 6381)),
         ("MOVED 3999 fe80::1:6381", ("fe80::1", 6381)),
         ("MOVED 3999 ?:6381", None),
-        ("MOVED 3999 :6381", None),
+        ("MOVED 3999 :6381", ("here", 6381)),
         ("ASK 3999 127.0.0.1:6381", None),
     ],
 )

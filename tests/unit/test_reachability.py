@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.repeated_failures import RepeatedFailure
+from glidemq_py._core.logs import RepeatedFailure
 from glidemq_py.errors import AmbiguousResultError, GlideMQError
 from tests.inside import get_logger, reachability
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client.stream_read import StreamRead
+from glidemq_py._client.stream_reads import StreamRead
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, ScriptError
 from tests.inside import READERS_PER_LINE, SharedReader, polled_reads, reservations
 

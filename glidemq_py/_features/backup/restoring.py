@@ -15,10 +15,9 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
-from glidemq_py._features.backup.job_batches import FEATURE, RestoredBatches, unfinished_jobs
-from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, parse_manifest
+from glidemq_py._features.backup.dividing import FEATURE, RestoredBatches, unfinished_jobs
+from glidemq_py._features.backup.manifest import LARGE, BackupInfo, BackupPart, chunks, number_of, parse_manifest
 from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
-from glidemq_py._features.backup.parts import LARGE, chunks, number_of
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._features.job_batches.calls import batch_change

@@ -1,10 +1,14 @@
-"""`JobNode`, a job of a flow and its children, and reading a flow back level by level, in short pages."""
+"""A flow as HTML, for notebooks: the tree of its jobs with their states.
+
+`JobNode`, a job of a flow and its children, and reading a flow back level by level, in short pages.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Final
 
 from glidemq_py._core.calls import pieces
@@ -16,6 +20,52 @@ from glidemq_py._features.flows.job_api import ref_of_member
 from glidemq_py._features.flows.references import name_partition, references_of
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
+
+_COLORS: Final = {
+    "completed": "#2e7d32", "failed": "#c62828", "active": "#b8860b", "waiting-children": "#3949ab", "gone": "#9e9e9e",
+}  # fmt: skip
+_MAX_SHOWN: Final = 500
+"""A notebook file stores its output."""
+
+
+def flow_html(root: JobNode) -> str:
+    """Return a nested list of at most 500 jobs. A job with several parents is shown under the first one only."""
+    counts = root.counts()
+    total = sum(counts.values())
+    shown = ", ".join(f"{counts[state]:,} {state}" for state in sorted(counts))
+    return f"<div><strong>{total:,} jobs</strong>: {escape(shown)}{_tree(root, total)}</div>"
+
+
+def _tree(root: JobNode, total: int) -> str:
+    parts: list[str] = []
+    seen: set[int] = set()
+    stack: list[JobNode | str] = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            parts.append(node)
+            continue
+        if id(node) in seen or len(seen) >= _MAX_SHOWN:
+            continue
+        seen.add(id(node))
+        parts.append(f"<ul><li>{_line(node)}")
+        stack.append("</li></ul>")
+        stack.extend(reversed(node.children))
+    if total > len(seen):
+        parts.append(f"<p>and {total - len(seen):,} more</p>")
+    return "".join(parts)
+
+
+def _state(node: JobNode) -> str:
+    return str(node.state) if node.state else "gone"
+
+
+def _line(node: JobNode) -> str:
+    job, state = node.job, _state(node)
+    color = _COLORS.get(state, "inherit")
+    cut = " (more children not read)" if node.is_cut else ""
+    place = f"<small>{escape(job.queue_name)} {escape(job.id)}</small>"
+    return f'{escape(job.name or job.id)} {place}: <span style="color:{color}">{escape(state)}</span>{cut}'
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -39,7 +89,7 @@ class JobNode:
         return f"<JobNode {self.job!r}{state}, children: {len(self.children)}>"
 
     def _repr_html_(self) -> str:
-        from glidemq_py._features.flows.rendering import flow_html  # for notebooks only
+        from glidemq_py._features.flows.reading import flow_html  # for notebooks only
 
         return flow_html(self)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from glidemq_py._features.leases.calls import end_leases
 from glidemq_py._features.leases.exchanging import deliver, log_attempt
+from glidemq_py._features.leases.tokens import end_leases
 from glidemq_py._job.link import QueueLink
 from glidemq_py.telemetry.state import TELEMETRY
 

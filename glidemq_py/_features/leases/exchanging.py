@@ -30,13 +30,12 @@ from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.retention import kept
 from glidemq_py._core.retries import is_retried, retry_delay
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.leases.calls import CONSUMER
-from glidemq_py._features.leases.tokens import LeaseFacts
+from glidemq_py._features.leases.tokens import CONSUMER, LeaseFacts
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._features.signals import signal_row
 from glidemq_py._features.usage import check_budget
-from glidemq_py._job.failure_text import reason_of, stacktraces_with, stored_text, unstored_error
+from glidemq_py._job.attempt import reason_of, stacktraces_with, stored_text, unstored_error
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py.errors import (

@@ -14,7 +14,6 @@ from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.misuse import Connected
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.leases import exchanging
-from glidemq_py._features.leases.calls import Leased, extend_leases
 from glidemq_py._features.leases.exchanging import (
     FetchOptions,
     LeaseOutcome,
@@ -25,7 +24,7 @@ from glidemq_py._features.leases.exchanging import (
     failed_rows,
     released_row,
 )
-from glidemq_py._features.leases.tokens import LeaseFacts, decode_token, encode_token
+from glidemq_py._features.leases.tokens import Leased, LeaseFacts, decode_token, encode_token, extend_leases
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run

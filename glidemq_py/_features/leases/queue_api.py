@@ -12,7 +12,6 @@ from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int, check_text
 from glidemq_py._core.times import Milliseconds, monotonic, to_ms
 from glidemq_py._features.leases import exchanging
-from glidemq_py._features.leases.calls import release_leases as release_call
 from glidemq_py._features.leases.exchanging import (
     FetchOptions,
     LeaseOutcome,
@@ -25,6 +24,7 @@ from glidemq_py._features.leases.exchanging import (
 )
 from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
 from glidemq_py._features.leases.tokens import queue_names
+from glidemq_py._features.leases.tokens import release_leases as release_call
 from glidemq_py._features.middleware import enter_run
 from glidemq_py.errors import GlideMQValidationError, JobSignal, LeaseLostError
 from glidemq_py.telemetry.spans import observing

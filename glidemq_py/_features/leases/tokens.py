@@ -1,17 +1,83 @@
-"""The text form of a lease, with which another process or machine reports it."""
+"""Calls of leases besides `exchange`: extending, releasing all leases of an owner, and ending those that are over.
+
+The text form of a lease, with which another process or machine reports it.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, Keep
 from glidemq_py._core.names import parse_job_id, partition_home
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
+
+CONSUMER: Final = "leases"
+"""Consumer of all leases of a queue (``lua/features/leases/leases.lua``)."""
+
+
+@declared("leased")
+class Leased(NamedTuple):
+    """A lease: its job and fencing token, and the end of the job's timeout (epoch ms; 0 = none)."""
+
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    limit: int
+
+
+class ExtendReply(NamedTuple):
+    """Reply of `extend_leases`."""
+
+    now: int
+    statuses: list[int]
+    deadlines: list[int]
+    """Epoch ms; 0 if the lease is lost."""
+
+
+class ReleaseReply(NamedTuple):
+    """Reply of `release_leases`."""
+
+    released: int
+    cursor: str
+
+
+class EndReply(NamedTuple):
+    """Reply of `end_leases`."""
+
+    recovered: list[str]
+    """Ids of the jobs that will run again."""
+    failed: list[str]
+    wait: int
+    """Milliseconds until the next lease is over; -1 = none is left."""
+    outbox_pending: int
+    """1 = there are entries for other queues."""
+
+
+@call("extend_leases", repeatable=True)
+def extend_leases(duration: int, leases: Sequence[Leased]) -> ExtendReply:
+    """Extend leases: they end ``duration`` ms from now."""
+    ...
+
+
+@call("release_leases", repeatable=True)
+def release_leases(owner: str, cursor: str, quiet: bool) -> ReleaseReply:
+    """Release leases of an owner, reading those of the queue from ``cursor`` ('' = the first) on."""
+    ...
+
+
+@call("end_leases", repeatable=True)
+def end_leases(quiet: bool) -> EndReply:
+    """End leases that are over, at most 100, the oldest first."""
+    ...
+
 
 _VERSION: Final = "l1."
 _MAX_CHARS: Final = 4_096

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.runtime import uncancelled
+from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger

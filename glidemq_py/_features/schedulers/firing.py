@@ -24,10 +24,9 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULER_REVISION
 from glidemq_py._core.job_options import cost_error
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._core.repeated_failures import RepeatedFailure
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.client_workers import has_worker as _has_worker

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import stop_task, wait_for_event
+from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id

@@ -26,9 +26,8 @@ from typing import Any, Final, TypeVar
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
-from glidemq_py._job.attempt import Attempt
+from glidemq_py._job.attempt import Attempt, unstored_error
 from glidemq_py._job.current import label_log_records, running_job
-from glidemq_py._job.failure_text import unstored_error
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import Outcome, QueueLink
 from glidemq_py._partitions.layout import Partition

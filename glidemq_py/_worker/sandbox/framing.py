@@ -28,7 +28,7 @@ import msgpack
 
 from glidemq_py import errors
 from glidemq_py._core.logs import format_traceback, text_of
-from glidemq_py._job.failure_text import stored_text
+from glidemq_py._job.attempt import stored_text
 
 Message = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._core.log_lines import LogLevel
+from glidemq_py._core.logs import LogLevel
 from glidemq_py.errors import JobNotFoundError
 from glidemq_py.gateway.lookup import existing_job, located
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind

@@ -14,8 +14,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.logs import get_logger
-from glidemq_py._core.repeated_failures import RepeatedFailure
+from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._job.job import Job
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.worker import Worker

@@ -11,7 +11,7 @@ from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddCall, Added, Adder, AddReply, Row, marked_add
 from glidemq_py._core.queue_options import Durability
-from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
+from glidemq_py._features.durability import MARK_S, Confirmer, Mark
 from glidemq_py.errors import DurabilityError
 
 RENEW_S = MARK_S * 0.4
