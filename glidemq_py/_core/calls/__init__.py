@@ -204,6 +204,10 @@ class Declaration(Generic[P, T]):
         kinds = (self._hints[name] for name in inspect.signature(self._signature).parameters)
         return tuple(getattr(kind, "__metadata__", ("",))[0] for kind in kinds)
 
+    @cached_property
+    def _has_fields_only(self) -> bool:
+        return not any(self._kinds)
+
     def names(self, *kinds: str) -> tuple[str, ...]:
         """Return the names of the arguments that are sent in these ways."""
         names = inspect.signature(self._signature).parameters
@@ -248,9 +252,10 @@ class Declaration(Generic[P, T]):
 
     def __call__(self, key: str, /, *args: P.args, **options: P.kwargs) -> Call[T]:
         """Return the call."""
-        fields: list[Any] = []
+        values = self._arguments(*args, **options)
         sent: list[bytes | str] = []
-        for value, kind in zip(self._arguments(*args, **options), self._kinds, strict=True):
+        fields = [False if value is None else value for value in values] if self._has_fields_only else []
+        for value, kind in zip(values, self._kinds, strict=True) if not self._has_fields_only else ():
             if not kind:
                 fields.append(False if value is None else value)
             elif kind == _ARGUMENT:
