@@ -252,22 +252,25 @@ class Declaration(Generic[P, T]):
 
     def __call__(self, key: str, /, *args: P.args, **options: P.kwargs) -> Call[T]:
         """Return the call."""
-        values = self._arguments(*args, **options)
+        fields = list(self._arguments(*args, **options))
         sent: list[bytes | str] = []
-        fields = [False if value is None else value for value in values] if self._has_fields_only else []
-        for value, kind in zip(values, self._kinds, strict=True) if not self._has_fields_only else ():
-            if not kind:
-                fields.append(False if value is None else value)
-            elif kind == _ARGUMENT:
-                sent.append(value if isinstance(value, (str, bytes)) else _text(value))
-            elif kind == _FLAG:
-                fields.append(int(value))
-            else:
-                sent.append(pack(value))
+        if not self._has_fields_only:
+            values, fields = fields, []
+            for value, kind in zip(values, self._kinds, strict=True):
+                if not kind:
+                    fields.append(value)
+                elif kind == _ARGUMENT:
+                    sent.append(value if isinstance(value, (str, bytes)) else _text(value))
+                elif kind == _FLAG:
+                    fields.append(int(value))
+                else:
+                    sent.append(pack(value))
         if self.hot:
             # Lua reads nothing as False. The fields that are always given are no False, or not the last.
-            while fields[-1] is False:
+            while fields[-1] is False or fields[-1] is None:
                 fields.pop()
+        while None in fields:
+            fields[fields.index(None)] = False
         if fields:
             sent.insert(0, pack(fields))
         return Call(self.function, key, tuple(sent), self.read, self.repeatable)
