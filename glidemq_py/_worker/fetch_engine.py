@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from glidemq_py._core.calls.working import ExchangeFlags
@@ -260,7 +261,13 @@ class FetchEngine:
         elif len(self.finished) < self._second_at and wanted < self._second_at:
             return None
         self._promote = False
-        batch, tokens = self._next_results() if self.finished else [], None
+        batch: list[FinishedAttempt] = []
+        tokens = None
+        if finished := self.finished:
+            # One of the rows that made the function fail is sent alone: the failing one is identified.
+            batch += islice(finished, 1 if finished[0].refusals else MAX_ROWS)
+            for _ in batch:
+                finished.popleft()
         if self.throttle.limit is not None:
             tokens = self.throttle.charge(self.throttle.limit, batch, now, self.token_share)
             may_fetch = may_fetch and not self.throttle.holding
@@ -273,17 +280,6 @@ class FetchEngine:
             self.unanswered_since = now
         self.idle = False
         return call
-
-    def _next_results(self) -> list[FinishedAttempt]:
-        finished = self.finished
-        if finished[0].refusals:
-            # One of these rows made the function fail. Sent alone, the failing one is identified.
-            return [finished.popleft()]
-        if len(finished) > MAX_ROWS:
-            return [finished.popleft() for _ in range(MAX_ROWS)]
-        results = list(finished)
-        finished.clear()
-        return results
 
     def _held(self) -> Held | None:
         """Return the counts of this worker's jobs and suspects; None if another call may already fetch suspects."""
