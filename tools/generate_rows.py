@@ -1,4 +1,4 @@
-"""Generates both sides of the protocol's rows: run ``python -m tools.generate_rows`` after a change of tools/rows.py.
+"""Generates Lua's side of the protocol: run ``python -m tools.generate_rows`` after a change of a call or a row.
 
 tests/unit/test_rows.py fails if a generated file is out of date.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from pathlib import Path
 from typing import Any
 
 import glidemq_py
+from glidemq_py._core import calls
 from glidemq_py._core.calls import DECLARED, Declaration
-from tools.rows import BUILT, LUA_ROWS, REPORT_KINDS, ROWS
-
-__all__ = ["CALLS", "FILES", "rendered"]
+from glidemq_py._core.calls.working import REPORT_KINDS
+from tools import rows
 
 ROOT = Path(__file__).parent.parent
 _WIDTH = 120
@@ -32,6 +33,14 @@ def _all_calls() -> tuple[Declaration[..., Any], ...]:
 
 
 CALLS = _all_calls()
+ROWS = dict(sorted((calls.ROWS | rows.ROWS).items()))
+"""The fields of every row, by name."""
+
+
+def _built() -> list[str]:
+    """Return the rows that Lua builds from named fields."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "lua").rglob("*.lua") if path.name != "rows.lua")
+    return sorted({name for text in texts for name in re.findall(r"\bG\.new\.(\w+)", text)})
 
 
 # -- Lua ---------------------------------------------------------------------------------------------------------
@@ -64,7 +73,7 @@ def _lua_rows() -> str:
         "",
         "G.rows = {",
     ]
-    for name, fields in (ROWS | LUA_ROWS).items():
+    for name, fields in ROWS.items():
         positions = [f"{field} = {at}" for at, field in enumerate(fields, 1) if field != "_"]
         text.append(f"  {name} = {_table(positions, '  ')},")
     text += [
@@ -73,8 +82,8 @@ def _lua_rows() -> str:
         "-- Make a row of named fields: `G.new.refused({ row = i, reason = 'cost' })`.",
         "G.new = {",
         *(
-            f"  {name} = function(r) return {_table([f'r.{each}' for each in (ROWS | LUA_ROWS)[name]], '  ')} end,"
-            for name in BUILT
+            f"  {name} = function(r) return {_table([f'r.{each}' for each in ROWS[name]], '  ')} end,"
+            for name in _built()
         ),
         "}",
         "",
@@ -179,40 +188,7 @@ def _lua_calls() -> str:
     return "\n".join([*text, "}", ""])
 
 
-# -- Python ------------------------------------------------------------------------------------------------------
-
-
-def _python_rows() -> str:
-    text = [
-        '"""Field names of the rows in requests and replies of server calls.',
-        "",
-        f"{_HOW}",
-        '"""',
-        "",
-        "from __future__ import annotations",
-        "",
-        "from typing import Final",
-        "",
-        '__all__ = ["FIELDS", "REPORT_KINDS"]',
-        "",
-        "FIELDS: Final[dict[str, tuple[str, ...]]] = {",
-    ]
-    for name, fields in ROWS.items():
-        row = "(" + ", ".join(f'"{field}"' for field in fields) + ("," if len(fields) == 1 else "") + ")"
-        line = f'    "{name}": {row},'
-        if len(line) > _WIDTH:
-            parts = "\n".join(f'        "{field}",' for field in fields)
-            line = f'    "{name}": (\n{parts}\n    ),'
-        text.append(line)
-    text += ["}", '"""Fields by row."""', ""]
-    kinds = "".join(f'    "{kind}": {number},\n' for kind, number in REPORT_KINDS.items())
-    text.append(f"REPORT_KINDS: Final[dict[str, int]] = {{\n{kinds}}}")
-    text += ['"""The first field of each report of an attempt."""', ""]
-    return "\n".join(text)
-
-
 FILES = {
-    "glidemq_py/_core/rows.py": _python_rows,
     "lua/core/rows.lua": _lua_rows,
     "lua/core/functions/_calls.lua": _lua_calls,
 }

@@ -13,12 +13,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.calls.adding import AddedOther, Row, encode_row
+from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, Row, encode_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_references import JobRef, ParentInput, parse_dependencies
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 IDS_PER_CALL: Final = 500
-_PARENT, _DEPENDENCIES = FIELDS["new_job"].index("parent"), FIELDS["new_job"].index("dependencies")
+_PARENT, _DEPENDENCIES = NEW_JOB.index("parent"), NEW_JOB.index("dependencies")
 
 
 def missing_dependency(shown: JobRef) -> JobNotFoundError:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.calls import call
-from glidemq_py._core.calls.working import Keep, Suspended
+from glidemq_py._core.calls.working import REPORT_KINDS, Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
-from glidemq_py._core.rows import REPORT_KINDS
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, JobStateError, SuspendError

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, EarlierRun, FetchedJob
+from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, FETCHED_JOB, EarlierRun, FetchedJob
 from glidemq_py._core.job_options import JobOptions, read_stored_options
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.telemetry.context import CONTEXT_START, without_context
 
-_FIELDS: Final = len(FIELDS["fetched_job"])
-_PLAIN: Final = FIELDS["fetched_job"].index("attempts_made")
+_FIELDS: Final = len(FETCHED_JOB)
+_PLAIN: Final = FETCHED_JOB.index("attempts_made")
 _NEVER_RUN: Final = ["0", False, False, "0", False]
 """The other fields of a row that ends after the timestamp (``lua/core/fetch_plain.lua``)."""
 

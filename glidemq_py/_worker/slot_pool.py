@@ -25,8 +25,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._core.calls.working import ExchangeFlags
-from glidemq_py._core.rows import FIELDS
+from glidemq_py._core.calls.working import FETCHED_JOB, ExchangeFlags
 from glidemq_py._worker.fetch_calls import Call, Exchange, Failure
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.fetch_loop import FetchLoop
@@ -54,7 +53,7 @@ _LATE_CALLS: Final = 4
 """A reply is late after so many times the usual time."""
 _PUMPED_AT_ONCE: Final = 16
 """Maximum number of queues that begin a call in one step."""
-_PRIORITY: Final = FIELDS["fetched_job"].index("priority")
+_PRIORITY: Final = FETCHED_JOB.index("priority")
 _SAME_TIME: Final = 1e-6
 """Virtual times that differ by less, in jobs, are equal: sums of fractions are not exact."""
 

@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls.working import FETCHED_JOB, Keep
 from glidemq_py._core.calls.working import FetchedJob as FetchedRow
-from glidemq_py._core.calls.working import Keep
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.leases.exchanging import FetchOptions, facts_of
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.tokens import LeaseFacts, PlainFacts, encode_token
@@ -35,10 +34,10 @@ _MOST_CHARS: Final = 1_024
 _MOST_PREPARED: Final = 16_384
 """Length of the data of jobs that are packed before a client fetches them."""
 _ID, _ENTRY, _FENCE, _NAME, _DATA, _OPTS, _ADDED, _ATTEMPTS, _PRIORITY = map(
-    FIELDS["fetched_job"].index,
+    FETCHED_JOB.index,
     ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attempts_made", "priority"),
 )
-_LENGTHS: Final = (_ATTEMPTS, len(FIELDS["fetched_job"]))
+_LENGTHS: Final = (_ATTEMPTS, len(FETCHED_JOB))
 _NEVER_RUN: Final = ["0", False, False]
 """Failed attempts, progress and stalls of a job that has not run before."""
 _DIGITS: Final = bytes.maketrans(b"123456789", b"0" * 9)

@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.adds import added_job
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.calls.adding import Row, encode_row, stored_row
+from glidemq_py._core.calls.adding import NEW_JOB, Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.queue_options import entry_of, parse_durable
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
@@ -28,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 _KEPT: Final = 500
-_NAME, _DATA, _OPTS, ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
+_NAME, _DATA, _OPTS, ID = (NEW_JOB.index(name) for name in ("name", "data", "opts", "id"))
 _SAMPLE: Final = "00000000-0000-7000-8000-000000000000"
 _PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_.@-]*[A-Za-z_.@-][0-9A-Za-z_.@-]*")
 """Valid, and the same in JSON. Ids of digits are those that queues count."""

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import TEXT_MARK, array_head, pack
-from glidemq_py._core.calls.adding import stored_row
+from glidemq_py._core.calls.adding import NEW_JOB, stored_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
@@ -31,7 +30,7 @@ __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_
 _HEAD: Any = np.dtype([("mark", "u1"), ("length", ">u4")])
 # An empty scalar from buffers: `pa.scalar` imports pandas, which planning does not need.
 _NOTHING: Any = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes(8)), pa.py_buffer(b"")])[0]
-_OPTS = FIELDS["new_job"].index("opts")
+_OPTS = NEW_JOB.index("opts")
 
 
 class PackedRows:

@@ -17,13 +17,12 @@ from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import array_head, pack
-from glidemq_py._core.calls.adding import stored_row
+from glidemq_py._core.calls.adding import NEW_JOB, stored_row
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.deduplication import ID_LENGTH
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.limits import validate_fair_key, validate_ordering_key
 from glidemq_py._core.names import validate_job_id
-from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 
@@ -36,14 +35,14 @@ SLOTS: Final[dict[str, Any]] = {
     "deduplicationId": "glidemq-dup-90d3f2b1",
 }  # fmt: skip
 """Placeholders of the columns whose values may differ in every row."""
-_ID = FIELDS["new_job"].index("id")
-_NESTED: Final = (FIELDS["new_job"].index("ordering"), FIELDS["new_job"].index("deduplication"))
+_ID = NEW_JOB.index("id")
+_NESTED: Final = (NEW_JOB.index("ordering"), NEW_JOB.index("deduplication"))
 """Elements of a row that are arrays whose first element may differ."""
 _COLUMNS: Final = {
     "id": "jobId", "delay": "delay", "run_at": "runAt", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey",
     "fair": "fairKey", "deduplication": "deduplicationId",
 }  # fmt: skip
-_PLACES: Final = {FIELDS["new_job"].index(field): column for field, column in _COLUMNS.items()}
+_PLACES: Final = {NEW_JOB.index(field): column for field, column in _COLUMNS.items()}
 """Elements of a row that hold them (`stored_row`)."""
 _STORED: Final = {name: f'"{name}":{value}' for name, value in SLOTS.items() if isinstance(value, int)}
 _NUMBER: Final[Any] = np.dtype([("mark", "u1"), ("value", ">u8")])

@@ -7,10 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from glidemq_py._core.calls.adding import AddedOther, Row
+from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import text_of
-from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.context import carrier_of, context_of, with_context
@@ -29,7 +28,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_NAME, _OPTS = FIELDS["new_job"].index("name"), FIELDS["new_job"].index("opts")
+_NAME, _OPTS = NEW_JOB.index("name"), NEW_JOB.index("opts")
 
 
 async def observed_add(

@@ -1,6 +1,6 @@
 """Rows between Python and Lua: generated files are up to date, and no other code reads fields by number.
 
-tools/rows.py declares every row, and tools/generate_rows.py writes both sides (docs/design/protocol.md, "Rows").
+tools/generate_rows.py writes Lua's side (docs/design/protocol.md, "Rows").
 """
 
 import ast
@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from glidemq_py._core.calls import Argument, Flag, Packed, call
-from glidemq_py._core.rows import FIELDS
 from tests.inside import Variant, adding, assemble, declared, pack, run, working
-from tools.generate_rows import CALLS, rendered
-from tools.rows import BUILT, LUA_ROWS, ROWS
+from tools.generate_rows import CALLS, ROWS, rendered
 
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "lua"
@@ -59,8 +57,8 @@ def test_every_function_is_declared():
 
 def test_every_declared_field_has_one_position():
     for name, fields in (ROWS | {each.function: (*each.request, *each.args) for each in CALLS}).items():
-        assert len(set(fields)) == len(fields), name
-    assert set(BUILT) <= ROWS.keys() | LUA_ROWS.keys()
+        named = [field for field in fields if field != "_"]
+        assert len(set(named)) == len(named), name
 
 
 # -- Lua ---------------------------------------------------------------------------------------------------------
@@ -90,7 +88,7 @@ def test_lua_keeps_no_positions_of_its_own():
 
 def test_lua_uses_declared_names_only():
     known: dict[str, dict[str, Any]] = {
-        "rows": ROWS | LUA_ROWS, "new": dict.fromkeys(BUILT), "calls": {call.function: () for call in CALLS},
+        "rows": ROWS, "new": ROWS, "calls": {call.function: () for call in CALLS},
              "replies": {call.function: call.reply for call in CALLS if call.hot}}  # fmt: skip
     for place, code in lua_lines():
         for table, name in re.findall(r"\bG\.(rows|new|calls|replies)\.(\w+)", code):
@@ -110,13 +108,13 @@ def test_lua_reads_declared_fields_only():
             aliases |= dict(zip(names.split(", "), rows, strict=True))
         for alias, field in re.findall(r"\b([A-Z_]+)\.([a-z_]+)\b", text):
             if alias in aliases:
-                assert field in (ROWS | LUA_ROWS)[aliases[alias]], f"{path.name}: {alias}.{field}"
+                assert field in ROWS[aliases[alias]], f"{path.name}: {alias}.{field}"
 
 
 def test_lua_builds_rows_completely():
     for path in LUA.rglob("*.lua"):
         for name, given in tables(path.read_text(encoding="utf-8"), r"\bG\.new\.(\w+)\(\{"):
-            fields = set((ROWS | LUA_ROWS)[name])
+            fields = set(ROWS[name])
             assert given == fields, f"{path.name}: G.new.{name} without {fields - given}, with {given - fields}"
 
 
@@ -178,12 +176,12 @@ def test_the_row_of_a_fetched_job_is_built_in_order():
         (given,) = re.findall(r"G\.fetched_job\(([^()]*?(?:'0'[^()]*)?)\)", lua_text(name))
         words = [re.sub(r"h\[(\w+)\]", r"\1", word).split()[0].lower() for word in given.replace("\n", " ").split(",")]
         same = {"attempts": "attempts_made", "stalled": "stalled_count", "trace": "stacktrace"}
-        assert tuple(same.get(word, word) for word in words) == FIELDS["fetched_job"], name
+        assert tuple(same.get(word, word) for word in words) == ROWS["fetched_job"], name
     (given,) = re.findall(
         r"earlier = redis\.call\('HMGET', key, 'attemptsMade', 'stacktrace', ([^)]*)", lua_text("core/fetch.lua")
     )
     fields = tuple(re.sub(r"([A-Z])", r"_\1", word).lower() for word in re.findall(r"'(\w+)'", given))
-    assert fields == FIELDS["earlier_run"]
+    assert fields == ROWS["earlier_run"]
 
 
 # -- Python ------------------------------------------------------------------------------------------------------
@@ -194,10 +192,10 @@ class Two(NamedTuple):
     values: list[str]
 
 
-def test_a_class_must_have_the_declared_fields():
-    assert declared("record")(Two) is Two
-    with pytest.raises(TypeError, match=r"Two: has the fields \('id', 'values'\); row 'lease' has"):
-        declared("lease")(Two)
+def test_a_row_has_the_same_fields_wherever_it_is_declared():
+    assert declared("row_of_a_test")(Two) is Two
+    with pytest.raises(TypeError, match=r"row 'fetched_job' has the fields \('id', .*, not \('id', 'values'\)"):
+        declared("fetched_job")(Two)
 
 
 def test_a_fetched_job_is_unpacked_in_order():
@@ -207,9 +205,9 @@ def test_a_fetched_job_is_unpacked_in_order():
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Tuple) and len(target.elts) == len(FIELDS["fetched_job"])
+        if isinstance(target, ast.Tuple) and len(target.elts) == len(ROWS["fetched_job"])
     ]
-    assert ["id" if name == "job_id" else name for name in names] == list(FIELDS["fetched_job"])
+    assert ["id" if name == "job_id" else name for name in names] == list(ROWS["fetched_job"])
 
 
 def test_fields_of_a_new_job_are_in_order():
@@ -223,7 +221,7 @@ def test_fields_of_a_new_job_are_in_order():
     }  # fmt: skip
     named = {"job_id": "id", "fair_key": "fair"}
     given = {named.get(name, name): value for name, value in parts.items()}
-    assert dict(zip(FIELDS["new_job"], adding.row(**parts), strict=True)) == given
+    assert dict(zip(ROWS["new_job"], adding.row(**parts), strict=True)) == given
     for count in range(3, 13):  # cut after the last one given
         some = dict(list(parts.items())[:count])
         for (name, value), position in zip(some.items(), adding.row(**some), strict=False):

@@ -18,7 +18,6 @@ from typing import get_type_hints as hints_of
 
 import msgpack
 
-from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQError, ScriptError
 
 T = TypeVar("T")
@@ -116,20 +115,33 @@ TEXT_MARK: Final = 0xDB
 """First byte of a text with a 4-byte big-endian length (str 32), which fits a text of any length."""
 
 
-def declared(name: str) -> Callable[[type[RowT]], type[RowT]]:
-    """Decorate a NamedTuple that has the fields of the row ``name`` of tools/rows.py.
+ROWS: Final[dict[str, tuple[str, ...]]] = {}
+"""The fields of the rows that have been imported, by name."""
+
+
+def fields_of(name: str, fields: str) -> tuple[str, ...]:
+    """Declare a row, a list of a request or a reply, by the names of its fields in their order; return the names.
+
+    A field that is appended at the end is compatible: the other side reads False or nothing until it knows the field.
+    The order of existing fields never changes, because builds of several versions use one queue.
 
     Raises:
-        TypeError: If the fields or their order differ.
+        TypeError: A row with this name has other fields.
     """
+    found = tuple(fields.split())
+    if ROWS.setdefault(name, found) != found:
+        raise TypeError(f"row {name!r} has the fields {ROWS[name]}, not {found}")
+    return found
 
-    def check(kind: type[RowT]) -> type[RowT]:
-        fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
-        if fields != FIELDS[name]:
-            raise TypeError(f"{kind.__name__}: has the fields {fields}; row {name!r} has {FIELDS[name]}")
+
+def declared(name: str) -> Callable[[type[RowT]], type[RowT]]:
+    """Decorate a NamedTuple that is the row ``name``; see `fields_of`."""
+
+    def declare(kind: type[RowT]) -> type[RowT]:
+        fields_of(name, " ".join(kind._fields))  # type: ignore[attr-defined]
         return kind
 
-    return check
+    return declare
 
 
 def pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

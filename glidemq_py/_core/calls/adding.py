@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from glidemq_py._core.calls import Argument, Call, array_head, call, declared, pack
+from glidemq_py._core.calls import Argument, Call, array_head, call, declared, fields_of, pack
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import Compression, Serializer, encode_data
-from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQValidationError
 
-DATA: Final = FIELDS["new_job"].index("data")
+_NEW_JOB: Final = "name data opts id delay attempts priority lifo ttl run_at ordering deduplication"
+NEW_JOB: Final = fields_of("new_job", f"{_NEW_JOB} parent rank dependencies fair batch")
+FLOW_JOB: Final = fields_of("flow_job", f"{_NEW_JOB} flow rank dependencies fair batch")
+ORDERING: Final = fields_of("ordering", "group concurrency rate_max rate_duration tb_capacity tb_rate cost")
+DATA: Final = NEW_JOB.index("data")
 """Position of the encoded data in a row."""
 
 Row = list[object]
-"""The row ``new_job`` of tools/rows.py, truncated after the last given field; False = not given
+"""The row ``new_job``, truncated after the last given field; False = not given
 (``lua/core/functions/add.lua``)."""
 
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._core.calls import Argument, Packed, call, declared
+from glidemq_py._core.calls import Argument, Packed, call, declared, fields_of
 from glidemq_py._core.keys import CONSUMER_GROUP
-from glidemq_py._core.rows import REPORT_KINDS
 
+FETCHED_JOB: Final = fields_of(
+    "fetched_job",
+    "id entry fence name data opts timestamp attempts_made progress stalled_count priority stacktrace",
+)
 FetchedJob = list[Any]
 """The row ``fetched_job``; absent fields are False (``lua/core/fetch.lua``). The row of a plain job that has never run
 ends after the timestamp (``lua/core/fetch_plain.lua``). After that of a job that has run before, the fields of
@@ -73,6 +76,11 @@ class WakeChannel(NamedTuple):
 Held = tuple[int, int, int]
 """Active jobs of a worker: number of jobs, number of suspects, smallest suspect limit (0 = none)."""
 
+REPORT_KINDS: Final = {
+    "completed": 1, "failed": 2, "released": 3, "delayed": 4, "group_limited": 5, "waiting_children": 6, "suspended": 7,
+    "completed_plain": 8, "returned": 9,
+}  # fmt: skip
+"""The first field of each report of an attempt."""
 COMPLETED: Final = REPORT_KINDS["completed"]
 COMPLETED_PLAIN: Final = REPORT_KINDS["completed_plain"]
 """The kind of report of a job whose `FetchedJob` ended after the timestamp: the server reads fewer fields."""

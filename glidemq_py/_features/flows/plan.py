@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.calls.adding import DATA, Row, encode_row
+from glidemq_py._core.calls.adding import DATA, FLOW_JOB, Row, encode_row
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.budgets import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
@@ -27,8 +26,7 @@ T = TypeVar("T")
 ROWS: Final = 100
 CHARS: Final = 512 * 1024
 MEMBERS: Final = 1_000
-_FIELDS: Final = FIELDS["flow_job"]
-_ID, _ORDERING, _WIDTH = _FIELDS.index("id"), _FIELDS.index("ordering"), _FIELDS.index("flow")
+_ID, _ORDERING, _WIDTH = (FLOW_JOB.index(name) for name in ("id", "ordering", "flow"))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,13 +21,12 @@ from typing import Any, Final, cast
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
+from glidemq_py._core.calls.adding import NEW_JOB, ORDERING, AddedOther, Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULER_REVISION
 from glidemq_py._core.job_options import cost_error
 from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.client_workers import has_worker as _has_worker
 from glidemq_py._job.link import QueueLink
@@ -240,11 +239,11 @@ def _rejection(row: FireRow, results: Sequence[Any]) -> GlideMQError | None:
     """Return the error of the first job that was not added; None if all were. A text has no results of jobs."""
     for job, result in zip(row.jobs, () if isinstance(results, str) else results, strict=False):
         outcome, limit = ("", "") if isinstance(result, str) else AddedOther(*result)
-        fields = dict(zip(FIELDS["new_job"], job, strict=False))
+        fields = dict(zip(NEW_JOB, job, strict=False))
         if outcome == "backlog":
             return FairKeyFullError(cast("str", fields["fair"]), int(limit))
         if outcome == "cost":
-            group = dict(zip(FIELDS["ordering"], cast("list[Any]", fields["ordering"]), strict=False))
+            group = dict(zip(ORDERING, cast("list[Any]", fields["ordering"]), strict=False))
             return cost_error(group.get("cost") or None, group["group"])
     return None
 
