@@ -158,7 +158,6 @@ from glidemq_py._features.usage import charge_budget, check_budget, create_budge
 from glidemq_py._features.usage import send_usage as report_usage
 from glidemq_py._job import run, waiting
 from glidemq_py._job.client_workers import STALE_MS
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import listed_states, read_jobs
 from glidemq_py._job.run import Run
 from glidemq_py._maintenance import libraries, peers, queues
@@ -178,6 +177,7 @@ from glidemq_py._partitions.layout import (
     shares,
     split_partition_id,
 )
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.routing import routing_key
 from glidemq_py._partitions.stored import (
     create_partitions,

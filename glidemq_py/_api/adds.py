@@ -28,7 +28,7 @@ from glidemq_py._features.dependencies import Relations, invalid_parent, missing
 from glidemq_py._features.durable_adds import Marks, marked_call
 from glidemq_py._features.flows.plan import chunks
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.routing import Numbers, routing_key
 from glidemq_py.errors import (
     BulkAddError,

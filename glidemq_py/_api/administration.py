@@ -19,8 +19,8 @@ from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py._partitions.deleting import delete_keys
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 _BATCH: Final = 250

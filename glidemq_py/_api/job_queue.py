@@ -87,13 +87,14 @@ from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
 from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import SuspendTimeoutsTask
+from glidemq_py._features.vectors import VectorMatch, nearest
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py._partitions.creating import open_layout
 from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, Partition, QueuePartitions
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.renewing import renewed_layout
 from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import (
@@ -928,7 +929,21 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     # -- deduplication ------------------------------------------------------------------------------------
 
-    get_deduplication_job = deduplication.get_deduplication_job
+    async def get_deduplication_job(self, deduplication_id: str) -> Job[DataT, ResultT] | None:
+        """Return the job that was added last with this deduplication id, or None.
+
+        Args:
+            deduplication_id: The ``id`` of the option ``deduplication``, 1 to 256 characters.
+
+        Returns:
+            The job, which may have ended. None if there is no such job, or if it was deleted.
+
+        Raises:
+            GlideMQValidationError: If ``deduplication_id`` is invalid.
+        """
+        job_id = await deduplication.find_job_id(self, deduplication_id)
+        return await reading.get_job(await self._connected(), job_id) if job_id else None
+
     remove_deduplication = deduplication.remove_deduplication
 
     # -- fair keys ----------------------------------------------------------------------------------------
@@ -1000,8 +1015,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     # -- suspended jobs -----------------------------------------------------------------------------------
 
     signal = suspend.signal
-    get_suspended_jobs = suspend.get_suspended_jobs
     get_suspend_info = suspend.get_suspend_info
+
+    async def get_suspended_jobs(
+        self, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[DataT, ResultT]]:
+        """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
+        return await self.get_jobs("suspended", start, end, exclude_data=exclude_data)
 
     # -- streams of jobs ----------------------------------------------------------------------------------
 
@@ -1018,7 +1038,36 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     create_job_index = vectors.create_job_index
     drop_job_index = vectors.drop_job_index
-    vector_search = vectors.vector_search
+
+    async def vector_search(
+        self,
+        embedding: Iterable[float],
+        *,
+        k: int = 10,
+        filter: str = "*",
+        field: str | None = None,
+        name: str | None = None,
+        score_field: str = "__score",
+    ) -> list[VectorMatch[Job[DataT, ResultT]]]:
+        """Return the jobs whose embeddings are nearest to ``embedding``, nearest first.
+
+        Args:
+            embedding: the query vector, with as many numbers as the index has dimensions.
+            k: maximum number of results, 1..1_000.
+            filter: filter expression in the query language of the search module, such as ``@state:{completed}``; at
+                most 10,000 characters.
+            field: name of the vector field; None = the only vector field of the index.
+            name: name of the index; ``<queue>-idx`` by default.
+            score_field: name of the distance in the query; must not be a field of the index.
+
+        Raises:
+            SearchIndexError: the server has no search module.
+            SearchIndexError: the index does not exist, or the server rejects the query.
+            GlideMQValidationError: an argument is invalid.
+        """
+        hits = await nearest(self, embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
+        jobs = [(await self.get_job(job_id), score) for job_id, score in hits]
+        return [VectorMatch(job, score) for job, score in jobs if job is not None]
 
 
 Queue._part_type = Queue

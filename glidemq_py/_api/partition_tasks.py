@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Final
 from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.reading import Condition, page
 from glidemq_py._core.job_states import JobState
-from glidemq_py._job.link import QueueLink, server_time
+from glidemq_py._partitions.link import QueueLink, server_time
 
 CLEANABLE: Final = tuple(state for state in JobState if state is not JobState.ACTIVE)
 

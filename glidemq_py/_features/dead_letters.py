@@ -23,7 +23,7 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._features.outbox import STORED, STORED_JSON, Outbox, dead_letter_queue
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import ConnectedQueue, QueueLink, Waiter
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink, Waiter
 from glidemq_py.errors import FairKeyFullError, GlideMQError, GlideMQValidationError, JobDataError, SerializationError
 
 _log = get_logger(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration, call
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job.link import QueueLink, change_job
+from glidemq_py._partitions.link import QueueLink, change_job
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job

@@ -22,7 +22,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.references import is_own, references_of, shown_ref
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
 POLICY_FIELD: Final = "failurePolicy"

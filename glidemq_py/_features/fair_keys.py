@@ -20,7 +20,7 @@ from glidemq_py._core.limits import (
     validate_fair_key,
 )
 from glidemq_py._core.names import validate_job_name
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._partitions.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_PREFERENCE: Final = 100

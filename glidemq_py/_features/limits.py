@@ -20,7 +20,7 @@ from glidemq_py._core.limits import (
     validate_ordering_key,
 )
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._partitions.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 Setting = tuple[int, int] | int

@@ -8,7 +8,7 @@ from typing import Final
 
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.logs import JobLogLine, LogLevel, check_level, parse_log_line
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 

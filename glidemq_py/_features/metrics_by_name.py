@@ -19,7 +19,7 @@ from glidemq_py._core.calls.working import AttemptStatus, NameMetrics, NameMetri
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import DAY_MS, Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 _LONGEST: Final = 2**40

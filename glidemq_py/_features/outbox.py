@@ -24,7 +24,7 @@ from glidemq_py._features.failed_attempts import read_failed_attempts
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
 from glidemq_py._features.queue_list import register_keys
 from glidemq_py._features.usage import Charge, charge_budget
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
 
 

@@ -12,7 +12,7 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import MAX_PRIORITY
-from glidemq_py._job.link import QueueLink, change_job
+from glidemq_py._partitions.link import QueueLink, change_job
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job

@@ -24,7 +24,7 @@ from glidemq_py._core.calls import Argument, Call, call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 _log = get_logger(__name__)

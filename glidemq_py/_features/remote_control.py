@@ -18,8 +18,8 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import (
     GlideMQError,
     SerializationError,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.job_states import check_states
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
 
 if TYPE_CHECKING:

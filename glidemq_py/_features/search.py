@@ -10,8 +10,8 @@ from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.queue_options import Serializer
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import iterate, listed_states
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 
 _PAGE_SIZE = 250

@@ -8,8 +8,8 @@ from glidemq_py._core.checks import check_choice
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.times import MAX_EPOCH_MS, to_ms
 from glidemq_py._features import suspend as suspending
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import (
     DelayedError,
     GlideMQError,

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._partitions.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_STALLED_COUNT: Final = 1_000_000

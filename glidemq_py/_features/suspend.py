@@ -19,7 +19,7 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, JobStateError, SuspendError
 
 if TYPE_CHECKING:
@@ -251,13 +251,6 @@ async def send_signal(queue: ConnectedQueue, job_id: str, name: str, data: Any) 
     return outcome
 
 
-async def get_suspended_jobs(
-    self: ConnectedQueue, start: int = 0, end: int = -1, *, exclude_data: bool = False
-) -> list[Job[Any, Any]]:
-    """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
-    return await self.get_jobs(JobState.SUSPENDED, start, end, exclude_data=exclude_data)
-
-
 async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | None:
     """Return details of a suspended job; None if the job does not exist or is not suspended."""
     link, key = await self._connected(), parse_job_id(job_id)
@@ -316,7 +309,7 @@ class SuspendTimeoutsTask(BackgroundTask):
         self._due = asyncio.get_running_loop().time() + _FIRST_S
         super().start()
 
-    def suspended(self, _: Job[Any, Any], signal: SuspendError) -> None:
+    def suspended(self, _: object, signal: SuspendError) -> None:
         """Take the deadline of a job that a worker of this process has suspended into account."""
         if signal.timeout is None:
             return

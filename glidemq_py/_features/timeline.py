@@ -9,7 +9,7 @@ from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

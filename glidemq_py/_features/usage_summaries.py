@@ -29,7 +29,7 @@ from glidemq_py._features.usage import (
     usage_minutes,
     usages,
 )
-from glidemq_py._job.link import ConnectedQueue, QueueLink, server_time
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink, server_time
 from glidemq_py._partitions.stored import layout_or_name, whole_queues
 from glidemq_py.errors import GlideMQValidationError
 

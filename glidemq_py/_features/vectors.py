@@ -16,12 +16,11 @@ from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int, check_text
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError
 
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
-    from glidemq_py._job.job import Job
 
 MAX_DIMENSIONS: Final = 65_536
 MAX_K: Final = 1_000
@@ -313,42 +312,11 @@ async def drop_job_index(self: ConnectedQueue, name: str | None = None) -> bool:
     return True
 
 
-async def vector_search(
-    self: ConnectedQueue,
-    embedding: Iterable[float],
-    *,
-    k: int = 10,
-    filter: str = "*",
-    field: str | None = None,
-    name: str | None = None,
-    score_field: str = "__score",
-) -> list[VectorMatch[Job[Any, Any]]]:
-    """Return the jobs whose embeddings are nearest to ``embedding``, nearest first.
-
-    Args:
-        embedding: the query vector, with as many numbers as the index has dimensions.
-        k: maximum number of results, 1..1_000.
-        filter: filter expression in the query language of the search module, such as ``@state:{completed}``; at
-            most 10,000 characters.
-        field: name of the vector field; None = the only vector field of the index.
-        name: name of the index; ``<queue>-idx`` by default.
-        score_field: name of the distance in the query; must not be a field of the index.
-
-    Raises:
-        SearchIndexError: the server has no search module.
-        SearchIndexError: the index does not exist, or the server rejects the query.
-        GlideMQValidationError: an argument is invalid.
-    """
-    hits = await nearest(self, embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
-    jobs = [(await self.get_job(job_id), score) for job_id, score in hits]
-    return [VectorMatch(job, score) for job, score in jobs if job is not None]
-
-
 async def nearest(
     self: ConnectedQueue, embedding: Iterable[float], *, k: int, filter: str, field: str | None, name: str | None,
     score_field: str,
 ) -> list[tuple[str, float]]:  # fmt: skip
-    """Return the ids and scores of the jobs that `vector_search` finds."""
+    """Return the ids and scores of the jobs that `Queue.vector_search` finds."""
     blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
     check_text("filter", filter, maximum=MAX_FILTER)
     check_field("score_field", score_field)

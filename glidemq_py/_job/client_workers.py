@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 
 STALE_MS: Final = 30_000
 """Time without a sign of life after which a worker of a client is stale."""

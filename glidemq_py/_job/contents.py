@@ -24,7 +24,7 @@ from glidemq_py._core.payload import check_line, decode_data, decode_progress, e
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
 from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.attempt import Appends, Attempt
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import (
     GlideMQError,
     JobDataError,

@@ -10,7 +10,7 @@ from glidemq_py._features.usage import USAGE_FIELDS
 
 if TYPE_CHECKING:
     from glidemq_py._client.transport import JobTransport
-    from glidemq_py._job.link import QueueLink
+    from glidemq_py._partitions.link import QueueLink
 
 HAS_USAGE: Final = "usage:bucketTs"
 LISTED_FIELDS: Final = (

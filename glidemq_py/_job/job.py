@@ -31,7 +31,7 @@ from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hints
 from glidemq_py._job.current import current_job
 from glidemq_py._job.job_twin import BlockingJob
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import (
     JobFailedError,
     JobNotFoundError,

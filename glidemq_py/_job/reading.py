@@ -17,7 +17,7 @@ from glidemq_py._features.usage import JobUsage
 from glidemq_py._features.usage_summaries import usages_of
 from glidemq_py._job.details import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink, server_time
+from glidemq_py._partitions.link import QueueLink, server_time
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 _RowT = TypeVar("_RowT")

@@ -10,7 +10,7 @@ from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, FETCHED_J
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.telemetry.context import CONTEXT_START, without_context
 
 _FIELDS: Final = len(FETCHED_JOB)

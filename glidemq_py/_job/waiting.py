@@ -16,7 +16,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import monotonic
-from glidemq_py._job.link import Outcome
+from glidemq_py._partitions.link import Outcome
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, JobNotFoundError, WaitTimeoutError
 
 _log = get_logger(__name__)

@@ -34,7 +34,7 @@ from glidemq_py._features.flows.calls import (
 )
 from glidemq_py._features.job_batches.calls import REMOVED, batch_watch
 from glidemq_py._features.outbox import Outbox
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 _REMOTE_EVERY_S: Final = 2.0

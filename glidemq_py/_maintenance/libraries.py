@@ -20,7 +20,7 @@ from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.administration import registry_touch
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import DAY_MS
-from glidemq_py._job.link import server_time
+from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError, LibraryError
 
 REGISTRY: Final = "glidemq_py:libraries"

@@ -19,7 +19,7 @@ from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._features.staged_writes import LEFT_ALONE_MS, finish_writes, run_async
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
 _log = get_logger(__name__)

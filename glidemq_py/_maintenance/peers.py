@@ -26,7 +26,7 @@ from glidemq_py._core.calls.working import Keep, delete_side_keys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.consistency.calls import blocked_groups
 from glidemq_py._features.consistency.queue_api import repair_groups
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, LibraryError
 
 _log = get_logger(__name__)

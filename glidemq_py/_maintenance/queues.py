@@ -24,11 +24,11 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
-from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.peers import GroupRepair, repair_idle_groups
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from glidemq_py._client.runtime import PeriodicTask
 from glidemq_py._features.failure_policy import FailurePolicyTask
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions

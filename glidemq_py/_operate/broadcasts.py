@@ -20,9 +20,9 @@ from glidemq_py._features.dead_letters import (
 )
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, summary_of
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageDelivery, MessagePage, MessageSummary
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, JobNotFoundError
 from glidemq_py.errors.jobs import readable_reason
 

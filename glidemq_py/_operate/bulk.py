@@ -18,12 +18,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._job.link import server_time
 from glidemq_py._operate.action import ManyAction, check_kind
 from glidemq_py._operate.actions import MANY_ACTIONS
 from glidemq_py._operate.audit import write_audit
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import as_json
+from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError
 
 _KEPT_S: Final = 7 * 86_400

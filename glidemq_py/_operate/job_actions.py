@@ -18,7 +18,6 @@ from glidemq_py._features.failed_attempts import FailureReason, is_cancelled
 from glidemq_py._features.failures import Failure, change_failures_in_pieces
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import server_time
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
 from glidemq_py._operate.broadcasts import Letters
@@ -26,6 +25,7 @@ from glidemq_py._operate.conversion import encoding_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.partitions import by_partition, in_turn
 from glidemq_py._operate.snapshots import QueueSnapshot
+from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError
 
 KEEP_FEWER: Final = (

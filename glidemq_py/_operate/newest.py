@@ -9,11 +9,11 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failures import Failure
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, read_jobs
 from glidemq_py._operate.conversion import score_of, summary_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import JobSummary
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 _FINISHED: Final = (JobState.COMPLETED, JobState.FAILED)

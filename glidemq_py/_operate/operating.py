@@ -38,7 +38,6 @@ from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control import WorkerActivity
 from glidemq_py._job.details import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink, server_time
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
 from glidemq_py._operate.broadcasts import Letters
@@ -68,6 +67,7 @@ from glidemq_py._operate.snapshots import (
     QueueSnapshot,
     ScheduleSnapshot,
 )
+from glidemq_py._partitions.link import QueueLink, server_time
 from glidemq_py.errors import (
     GlideMQConnectionError,
     GlideMQError,

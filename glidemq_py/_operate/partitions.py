@@ -9,9 +9,9 @@ from dataclasses import fields, replace
 from typing import Final
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._job.link import QueueLink
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import layout_or_name, whole_queues
 
 _KEPT_S: Final = 60.0

@@ -14,11 +14,11 @@ from glidemq_py._features.queue_list import QueueListTask
 from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
-from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.listeners import Listeners

@@ -20,8 +20,8 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.components import ServedQueue, WorkerComponents, is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes

@@ -24,11 +24,11 @@ from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import ResultWaiter
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._partitions.layout import Layout, Partition
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py._worker.background import Background
 from glidemq_py._worker.batches import BatchCollector, BatchRunner, BatchSlots

@@ -17,8 +17,8 @@ from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger, show_id
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.budgets import BudgetGate
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, Reattach

@@ -27,10 +27,10 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
 from glidemq_py._features.failure_policy import POLICY_FIELD
 from glidemq_py._job.current import label_log_records
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._maintenance.peers import repair_idle_groups
 from glidemq_py._partitions.layout import Layout
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout, read_layout_and
 from glidemq_py._worker.background import Background
 from glidemq_py._worker.batches import BatchCollector

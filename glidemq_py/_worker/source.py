@@ -15,8 +15,8 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.fair_keys import RecentKeys
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import Outcomes
 

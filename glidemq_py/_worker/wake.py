@@ -15,7 +15,7 @@ import random
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.source import BLOCK_MS, QueueSource
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError

@@ -28,7 +28,7 @@ from glidemq_py._core.calls import pieces, working
 from glidemq_py._core.calls.working import WakeChannel
 from glidemq_py._core.keys import OWED, QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.slot_pool import PooledFetchLoop
 from glidemq_py.errors import GlideMQError
 

@@ -41,8 +41,8 @@ from glidemq_py._features.staged_writes import (
     undo_write,
 )
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import (
     AmbiguousResultError,

@@ -22,7 +22,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.names import queue_number
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
-from glidemq_py._job.link import server_time
+from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value

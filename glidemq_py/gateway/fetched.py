@@ -17,8 +17,8 @@ from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._features.leases.exchanging import FetchOptions, facts_of
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.tokens import LeaseFacts, PlainFacts, encode_token
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import SerializationError
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.gateway.job_objects import job_object

@@ -40,8 +40,8 @@ from glidemq_py._features.leases.exchanging import (
 )
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.tokens import LeaseFacts
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.gateway.deadlines import WAIT_MARGIN_S

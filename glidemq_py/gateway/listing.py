@@ -24,7 +24,7 @@ from glidemq_py.gateway.wire_states import Source, sources_of, wire_state
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._job.job import Job
-    from glidemq_py._job.link import QueueLink
+    from glidemq_py._partitions.link import QueueLink
 
 __all__ = ["MOST_LISTED", "ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "size_of"]
 

@@ -16,7 +16,7 @@ from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.queue_options import parse_durable
 from glidemq_py._features.queue_list import register
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import FairKeyFullError, JobNotFoundError
 from glidemq_py.gateway.group_limits import group_size, set_group_sizes
 from glidemq_py.gateway.names import wire_name

@@ -17,7 +17,7 @@ from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.queue_options import entry_of, parse_durable
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push, again

@@ -15,8 +15,8 @@ from glidemq_py._api.partitioned_dead_letters import shown_entry
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters import envelope_of
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import read_page
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy.pages import Cursor, RangePage, Whole, listed_jobs, open_cursor, page_answer, seal_cursor

@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import cursor_at, get_counts, read_page
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, LibraryError
 from glidemq_py.proxy.responses import encode
 

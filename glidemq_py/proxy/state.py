@@ -26,7 +26,7 @@ from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compres
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.broadcast.worker import BroadcastWorker
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET

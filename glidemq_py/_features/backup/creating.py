@@ -25,7 +25,7 @@ from glidemq_py._features.backup.manifest import (
 from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
 from glidemq_py._features.backup.records import RecordReader
 from glidemq_py._features.backup.store import BackupStore, in_thread
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import BackupError
 
 _log = get_logger(__name__)

@@ -16,7 +16,7 @@ from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, tim
 from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, find_backup, restore_backup
 from glidemq_py._features.backup.store import BackupStore, Destination
 from glidemq_py._features.queue_list import register
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import BackupError, GlideMQValidationError
 
 _log = get_logger(__name__)

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from glidemq_py._core.calls import pieces
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.names import text_of
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
 MOST_FIELDS: Final = 2000

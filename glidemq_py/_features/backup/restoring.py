@@ -21,7 +21,7 @@ from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, t
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._features.job_batches.calls import batch_change
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import BackupError, QueueNotEmptyError
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from glidemq_py._features.broadcast.options import (
     validate_subscription,
 )
 from glidemq_py._features.middleware import Middleware
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
 
 DeliveryState = Literal["waiting", "active", "delayed", "completed", "failed"]

@@ -42,8 +42,8 @@ from glidemq_py._features.broadcast.message import Message, MessageRun
 from glidemq_py._features.broadcast.options import lua_patterns, parse_subjects, validate_start, validate_subscription
 from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.middleware import Middleware
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.options import (

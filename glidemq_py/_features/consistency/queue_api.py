@@ -25,7 +25,7 @@ from glidemq_py._features.consistency.checking import (
     Key,
     Suspect,
 )
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 
 MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000

@@ -18,7 +18,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features.budgets import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 T = TypeVar("T")

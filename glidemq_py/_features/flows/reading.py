@@ -19,7 +19,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.job_api import ref_of_member
 from glidemq_py._features.flows.references import name_partition, references_of
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 
 _COLORS: Final = {
     "completed": "#2e7d32", "failed": "#c62828", "active": "#b8860b", "waiting-children": "#3949ab", "gone": "#9e9e9e",

@@ -29,8 +29,8 @@ from glidemq_py._core.names import partition_home
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.plan import ROWS, Planned
-from glidemq_py._job.link import QueueLink
 from glidemq_py._partitions.layout import Layout, Partition, partition_of_key, split_partition_id
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.renewing import renewed_layout
 from glidemq_py._partitions.routing import Numbers, candidates, routing_key
 
@@ -171,7 +171,7 @@ class References:
 
 def references_of(link: QueueLink[Any]) -> References:
     """Return the references over the connection of a queue."""
-    found = link.references
+    found: References | None = link.references
     if found is None:
         found = link.references = References(link.transport, link.keys.prefix)
     return found

@@ -23,7 +23,7 @@ from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._features.job_batches import calls
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,

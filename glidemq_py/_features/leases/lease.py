@@ -26,8 +26,8 @@ from glidemq_py._features.leases.exchanging import (
 )
 from glidemq_py._features.leases.tokens import Leased, LeaseFacts, decode_token, encode_token, extend_leases
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
 
 DataT = TypeVar("DataT", default=Any)

@@ -31,7 +31,7 @@ from glidemq_py._features.schedulers.entry import (
     schedulers_read,
 )
 from glidemq_py._features.schedulers.options import Misfire, Overlap, Schedule
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError, ServerNotReadyError
 
 __all__ = [

@@ -24,7 +24,7 @@ from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._features.remote_control import send_command
-from glidemq_py._job.link import server_time
+from glidemq_py._partitions.link import server_time
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py.errors import (

@@ -29,8 +29,8 @@ from glidemq_py._core.payload import decode_data, encode_data, encode_result, se
 from glidemq_py._job.attempt import Attempt, unstored_error
 from glidemq_py._job.current import label_log_records, running_job
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import Outcome, QueueLink
 from glidemq_py._partitions.layout import Partition
+from glidemq_py._partitions.link import Outcome, QueueLink
 from glidemq_py._worker.handlers import is_async
 from glidemq_py._worker.sandbox.framing import (
     Message,

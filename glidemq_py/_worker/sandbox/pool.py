@@ -11,7 +11,7 @@ from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.handlers import check_handler
 from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOptions
 from glidemq_py._worker.sandbox.framing import pack_message

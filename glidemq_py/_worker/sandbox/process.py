@@ -23,7 +23,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.sandbox.framing import Message, pack_error, pack_message, packable, read_message, unpack_error
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxCrashError
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._job.link import server_time
+from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import SerializationError
 from glidemq_py.gateway.ids import IdMaker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol
 
 from typing_extensions import TypeVar
 
@@ -15,12 +15,8 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER, PAYLOAD_LIMIT
 from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
+from glidemq_py._partitions.layout import Partition
 from glidemq_py.errors import JobNotFoundError, JobStateError
-
-if TYPE_CHECKING:
-    from glidemq_py._features.flows.references import References
-    from glidemq_py._job.job import Job
-    from glidemq_py._partitions.layout import Partition
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -88,8 +84,8 @@ class QueueLink(Generic[TransportT]):
     """Why this link's jobs do not support ``on_resume``; None if they do."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it this is; None = a queue by itself."""
-    references: References | None = None
-    """Made at first use, to find jobs in other partitions."""
+    references: Any = None
+    """The `References` that find jobs in other partitions; made at first use."""
 
     @property
     def queue_name(self) -> str:
@@ -145,14 +141,6 @@ class ConnectedQueue(Protocol):
             ClosedError: If the queue is closed.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        ...
-
-    async def get_job(self, job_id: str, /) -> Job[Any, Any] | None:
-        """See `Queue.get_job`."""
-        ...
-
-    async def get_jobs(self, state: str, start: int, end: int, /, *, exclude_data: bool) -> list[Job[Any, Any]]:
-        """See `Queue.get_jobs`."""
         ...
 
 
