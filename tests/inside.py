@@ -83,7 +83,14 @@ from glidemq_py._core.calls.working import (
 )
 from glidemq_py._core.checked_options import OptionValue, parse_nested
 from glidemq_py._core.checks import check_callable, check_iterable
-from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, JobOptionsDict, read_stored_options
+from glidemq_py._core.job_options import (
+    NO_OPTIONS,
+    UNSUPPORTED,
+    JobOptions,
+    JobOptionsDict,
+    read_stored_options,
+    unsupported_in,
+)
 from glidemq_py._core.keys import (
     QueueKeys,
     flow_key,

@@ -27,7 +27,7 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
 from glidemq_py._core.checks import check_bool, check_int
-from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.job_options import JobOptions, JobOptionsDict, unsupported_in
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
@@ -656,7 +656,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             reject_positional_options(misplaced)
         timeout = to_ms("wait_timeout", wait_timeout, minimum=1)
         job_options = self._options(cast("Mapping[str, Any]", options))
-        for option in ("remove_on_complete", "remove_on_fail"):
+        for option in unsupported_in("wait"):
             if getattr(job_options, option) not in (None, False):
                 raise GlideMQValidationError(option, getattr(job_options, option), "cannot be used with add_and_wait")
         link = await self._plain_link()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, cast, dataclass_transform
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, TypeVar, cast, dataclass_transform
 
-from glidemq_py._core.checks import check_mapping, reject_unknown
+from glidemq_py._core.checks import camel_case, check_mapping, reject_unknown
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
 T = TypeVar("T")
@@ -40,11 +40,12 @@ def option(
     default: Any = _REQUIRED,
     *,
     optional: bool | None = None,
-    wire: str = "",
+    stored: bool = True,
     encode: Callable[[Any], Any] | None = None,
     kw_only: bool | None = None,
     none_overrides: bool = False,
     repr: bool = True,
+    **places: str | Literal[False],
 ) -> Any:
     """Return a field of an option class.
 
@@ -53,19 +54,27 @@ def option(
         default: The stored value if none is given; it is not checked. Without one, the field of an `OptionValue` is
             required; that of another `CheckedOptions` is None, which also means "not given".
         optional: True if None means "not given"; None: True if the default is None.
-        wire: Name in the stored JSON; "" if it is not stored.
+        stored: False if it is not part of the stored JSON, where its name is in camelCase.
         encode: Converts the stored value to its JSON form, or to None to leave it out; None if it is JSON.
         none_overrides: True if a given None is stored, so that it overrides a default that is merged later.
         kw_only: True if an `OptionValue` accepts it by name only; None: as its class.
         repr: False hides the value in the repr.
+        **places: Where the option is not supported: False or the reason, by place (`JobOptions.check_place`).
     """
     required = default is _REQUIRED
     may_be_none = default is None if optional is None else optional
     may_be_none = _OVERRIDES if none_overrides else may_be_none
-    metadata = {"check": check, "optional": may_be_none, "required": required, "wire": wire, "encode": encode}
+    metadata = {
+        "check": check, "optional": may_be_none, "required": required, "stored": stored, "encode": encode,
+        "places": places,
+    }  # fmt: skip
     named = dataclasses.MISSING if kw_only is None else kw_only
-    stored = None if required else default
-    return dataclasses.field(default=stored, metadata=metadata, kw_only=named, repr=repr)
+    return dataclasses.field(default=None if required else default, metadata=metadata, kw_only=named, repr=repr)
+
+
+def _stored_names(fields: Iterable[tuple[str, Any]]) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
+    """Return name, name in JSON, and encoder of each stored field."""
+    return tuple((name, camel_case(name), each.metadata["encode"]) for name, each in fields if each.metadata["stored"])
 
 
 class CheckedOptions:
@@ -75,6 +84,8 @@ class CheckedOptions:
     """
 
     _checks: ClassVar[dict[str, tuple[Check, bool, str]]]
+    _stored: ClassVar[tuple[tuple[str, str, Callable[[Any], Any] | None], ...]]
+    _defaults: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         members: list[tuple[str, Any]] = [(name, each) for name, each in vars(cls).items()]
@@ -83,6 +94,7 @@ class CheckedOptions:
             name: (each.metadata["check"], each.metadata["optional"] or each.metadata["required"], name)
             for name, each in fields
         }
+        cls._stored = _stored_names(fields)
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter(name, kind, default=each.default) for name, each in fields]
         cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -107,6 +119,18 @@ class CheckedOptions:
         copy._check_given()
         return copy
 
+    def to_wire(self) -> dict[str, Any]:
+        """Return the stored JSON: camelCase names, without options that are None."""
+        wire: dict[str, Any] = {}
+        given = self._defaults | self.__dict__
+        for name, key, encode in self._stored:
+            value = given.get(name)
+            if value is not None and encode is not None:
+                value = encode(value)
+            if value is not None:
+                wire[key] = value
+        return wire
+
     def _check_given(self) -> None:
         """Check options that depend on each other, after each one was checked alone."""
 
@@ -120,7 +144,7 @@ class OptionValue(CheckedOptions):
     """Base of values that users create to pass as an option, such as `Backoff`; also by position.
 
     A subclass becomes a frozen dataclass. A field is one line, from which type checkers know both types:
-    ``delay: Converted[int, Milliseconds] = option(to_ms, default=0, wire="delay")``. They recognize a default only if
+    ``delay: Converted[int, Milliseconds] = option(to_ms, default=0)``. They recognize a default only if
     it is named.
 
     Args of a subclass:
@@ -131,7 +155,6 @@ class OptionValue(CheckedOptions):
     _prefix: ClassVar[str] = ""
     _positional: ClassVar[tuple[str, ...]] = ()
     _required: ClassVar[tuple[str, ...]] = ()
-    _stored: ClassVar[tuple[tuple[str, str, Callable[[Any], Any] | None], ...]] = ()
 
     def __init_subclass__(cls, *, prefix: str = "", kw_only: bool = False) -> None:
         decorated: Any = dataclasses.dataclass(frozen=True, init=False, kw_only=kw_only)(cls)
@@ -142,9 +165,8 @@ class OptionValue(CheckedOptions):
         }
         cls._positional = tuple(each.name for each in fields if not each.kw_only)
         cls._required = tuple(each.name for each in fields if each.metadata["required"])
-        cls._stored = tuple(
-            (each.name, each.metadata["wire"], each.metadata["encode"]) for each in fields if each.metadata["wire"]
-        )
+        cls._stored = _stored_names((each.name, each) for each in fields)
+        cls._defaults = {each.name: each.default for each in fields}
         empty, parameter = inspect.Parameter.empty, inspect.Parameter
         decorated.__signature__ = inspect.Signature([
             parameter(
@@ -167,17 +189,6 @@ class OptionValue(CheckedOptions):
             if given.get(name) is None:
                 raise MissingOptionError(self._prefix + name, None, f"is required by {type(self).__name__}()")
         super().__init__(**given)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the value as in the stored JSON, without fields that are None."""
-        wire: dict[str, Any] = {}
-        for name, key, encode in self._stored:
-            value = getattr(self, name)
-            if value is not None and encode is not None:
-                value = encode(value)
-            if value is not None:
-                wire[key] = value
-        return wire
 
     @classmethod
     def from_wire(cls, stored: Mapping[str, Any]) -> dict[str, Any]:

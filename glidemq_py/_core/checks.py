@@ -142,6 +142,12 @@ def snake_case(name: str) -> str:
     return _CAMEL_HUMP.sub(r"_\1", name).replace("-", "_").lower()
 
 
+def camel_case(name: str) -> str:
+    """Return a name in camelCase, given one in snake_case."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
 def nearest_option(option: str, known: Collection[str]) -> str | None:
     """Return the known option that is most similar to a name (camelCase matches snake_case), or None."""
     snake = snake_case(option)

@@ -61,14 +61,14 @@ class Deduplication(OptionValue, prefix="deduplication"):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    id: str = option(partial(check_text, maximum=ID_LENGTH), wire="id")
-    ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), default=None, wire="ttl")
-    mode: DeduplicationMode = option(partial(check_choice, choices=_MODES), default="simple", wire="mode")
+    id: str = option(partial(check_text, maximum=ID_LENGTH))
+    ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), default=None)
+    mode: DeduplicationMode = option(partial(check_choice, choices=_MODES), default="simple")
     until: DeduplicationEnd = option(
-        partial(check_choice, choices=_ENDS), default="ended", wire="until", encode=_unless("ended"), kw_only=True
+        partial(check_choice, choices=_ENDS), default="ended", encode=_unless("ended"), kw_only=True
     )
-    extend: bool = option(check_bool, default=False, wire="extend", encode=_unless(False), kw_only=True)
-    replace: bool = option(check_bool, default=False, wire="replace", encode=_unless(False), kw_only=True)
+    extend: bool = option(check_bool, default=False, encode=_unless(False), kw_only=True)
+    replace: bool = option(check_bool, default=False, encode=_unless(False), kw_only=True)
 
     def _check_given(self) -> None:
         if self.mode == "throttle" and self.ttl is None:

@@ -66,10 +66,10 @@ class Fallback(OptionValue, prefix="fallbacks"):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    model: str = option(_check_text, wire="model")
-    provider: str | None = option(_check_text, default=None, wire="provider", kw_only=True)
+    model: str = option(_check_text)
+    provider: str | None = option(_check_text, default=None, kw_only=True)
     metadata: Converted[Mapping[str, Any], Mapping[str, Any] | None] = option(
-        _check_metadata, default=None, wire="metadata", encode=_metadata_to_wire, kw_only=True
+        _check_metadata, default=None, encode=_metadata_to_wire, kw_only=True
     )
 
     def _check_given(self) -> None:

@@ -10,7 +10,7 @@ from glidemq_py.errors import GlideMQValidationError
 if TYPE_CHECKING:
     from glidemq_py._core.job_options import JobOptions
 
-_OFF: Final = {
+OFF: Final = {
     "deduplication": None, "fair_key": None, "lifo": False, "ordering": None, "parent": None, "priority": 0, "rank": 0,
 }  # fmt: skip
 """The values of options that override a default."""
@@ -39,7 +39,7 @@ def _exclusive(
     if given is None or (first in given) == (second in given):
         return GlideMQValidationError(first, getattr(options, first), problem)
     own, default = (first, second) if first in given else (second, first)
-    hint = f"; pass {default}={_OFF[default]} to add the job without it"
+    hint = f"; pass {default}={OFF[default]} to add the job without it"
     problem += f": {default!r} = {getattr(options, default)!r} is a default option of the queue or task{hint}"
     return GlideMQValidationError(own, getattr(options, own), problem)
 

@@ -15,16 +15,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.deduplication import Deduplication, DeduplicationInput
 from glidemq_py._core.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._core.headers import Headers, parse_headers
-from glidemq_py._core.job_option_rules import check_effect, check_together
+from glidemq_py._core.job_option_rules import OFF, check_effect, check_together
 from glidemq_py._core.job_references import (
     DEPENDENCY_POLICIES,
     FAILURE_POLICIES,
@@ -62,6 +62,10 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("repeat", "schedule", "scheduler"), "is an option of Queue.upsert_job_scheduler"),
 }
 """Options that exist but are rejected here, with the reason."""
+
+_ONE_ORDER: Final = "all subscriptions read the same stream in the same order"
+_MESSAGES_KEPT: Final = "the broadcast's max_messages and max_age decide how long messages are kept"
+_NO_DEPENDENCIES: Final = "messages wait for no jobs"
 
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -177,39 +181,64 @@ class JobOptions(CheckedOptions):
     """
 
     # In the order of the opts JSON.
-    job_id: str | None = option(_job_id, wire="jobId")
-    delay: int | None = option(to_ms, wire="delay")
-    run_at: datetime | None = option(to_instant)
-    priority: int | None = option(partial(check_int, minimum=0, maximum=MAX_PRIORITY), wire="priority")
-    rank: int | None = option(partial(check_int, minimum=-MAX_RANK, maximum=MAX_RANK), wire="rank")
-    lifo: bool | None = option(check_bool, wire="lifo")
-    attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS), wire="attempts")
-    backoff: Backoff | None = option(Backoff.parse, wire="backoff", encode=Backoff.to_wire)
-    timeout: int | None = option(partial(to_ms, minimum=1), none_overrides=True, wire="timeout")
-    ttl: int | None = option(partial(to_ms, minimum=1), none_overrides=True, wire="ttl")
-    remove_on_complete: Retention | None = option(parse_retention, wire="removeOnComplete", encode=retention_to_wire)
-    remove_on_fail: Retention | None = option(parse_retention, wire="removeOnFail", encode=retention_to_wire)
+    job_id: str | None = option(_job_id, queue="id", callback=False, task="id")
+    delay: int | None = option(to_ms)
+    run_at: datetime | None = option(to_instant, stored=False, template=False, callback=False, proxy=False)
+    priority: int | None = option(partial(check_int, minimum=0, maximum=MAX_PRIORITY), message=_ONE_ORDER)
+    rank: int | None = option(partial(check_int, minimum=-MAX_RANK, maximum=MAX_RANK), message=_ONE_ORDER, proxy=False)
+    lifo: bool | None = option(check_bool, message=_ONE_ORDER)
+    attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS))
+    backoff: Backoff | None = option(Backoff.parse, encode=Backoff.to_wire)
+    timeout: int | None = option(partial(to_ms, minimum=1), none_overrides=True)
+    ttl: int | None = option(partial(to_ms, minimum=1), none_overrides=True)
+    remove_on_complete: Retention | None = option(
+        parse_retention, encode=retention_to_wire, message=_MESSAGES_KEPT, wait=False
+    )
+    remove_on_fail: Retention | None = option(
+        parse_retention, encode=retention_to_wire, message=_MESSAGES_KEPT, wait=False
+    )
     lock_duration: int | None = option(
-        partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, wire="lockDuration"
-    )
+        partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, message="set it on the workers",
+        spark=False,
+    )  # fmt: skip
     stack_trace_limit: int | None = option(
-        partial(check_int, minimum=0, maximum=MAX_TRACE_LINES), wire="stackTraceLimit"
+        partial(check_int, minimum=0, maximum=MAX_TRACE_LINES), proxy=False, spark=False
     )
-    ordering: Ordering | None = option(Ordering.parse, none_overrides=True, wire="ordering", encode=Ordering.to_wire)
-    cost: float | None = option(check_tokens, none_overrides=True, wire="cost")
-    fair_key: str | None = option(validate_fair_key, none_overrides=True, wire="fairKey")
+    ordering: Ordering | None = option(
+        Ordering.parse, none_overrides=True, encode=Ordering.to_wire,
+        message="subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
+    )  # fmt: skip
+    cost: float | None = option(
+        check_tokens, none_overrides=True, message="messages have no ordering group", spark=False
+    )
+    fair_key: str | None = option(
+        validate_fair_key, none_overrides=True, message="subscriptions fetch messages in order", proxy=False
+    )
     deduplication: Deduplication | None = option(
-        Deduplication.parse, none_overrides=True, wire="deduplication", encode=Deduplication.to_wire
+        Deduplication.parse, none_overrides=True, encode=Deduplication.to_wire, flow=False, batch=False, callback=False
     )
-    fallbacks: tuple[Fallback, ...] | None = option(parse_fallbacks, wire="fallbacks", encode=_fallbacks_to_wire)
-    parent: JobRef | None = option(parse_parent, wire="parent", encode=_parent_to_wire)
-    on_failure: str | None = option(partial(check_choice, choices=FAILURE_POLICIES), wire="onFailure")
-    depends_on: tuple[JobRef, ...] | None = option(parse_dependencies, wire="dependsOn", encode=dependencies_to_wire)
+    fallbacks: tuple[Fallback, ...] | None = option(
+        parse_fallbacks, encode=_fallbacks_to_wire, proxy=False, spark=False,
+        message="the current fallback would differ between subscriptions",
+    )  # fmt: skip
+    parent: JobRef | None = option(
+        parse_parent, encode=_parent_to_wire, queue="parent", flow=False, template=False, batch=False, callback=False,
+        message="a message finishes once per subscription", proxy=False, spark=False,
+    )  # fmt: skip
+    on_failure: str | None = option(
+        partial(check_choice, choices=FAILURE_POLICIES), message="messages have no parent", proxy=False, spark=False
+    )
+    depends_on: tuple[JobRef, ...] | None = option(
+        parse_dependencies, encode=dependencies_to_wire, queue="dependency", flow=False, template=False,
+        callback=False, message=_NO_DEPENDENCIES, proxy=False, spark=False,
+    )  # fmt: skip
     on_dependency_failure: str | None = option(
-        partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), wire="onDependencyFailure"
+        partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), message=_NO_DEPENDENCIES, proxy=False, spark=False
     )
-    headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
-    tags: tuple[str, ...] | None = option(parse_tags, wire="tags", encode=tags_to_wire)
+    headers: Headers | None = option(parse_headers, encode=Headers.to_wire, proxy=False, spark=False)
+    tags: tuple[str, ...] | None = option(
+        parse_tags, encode=tags_to_wire, message="subscriptions select messages by subject", proxy=False, spark=False
+    )
     _batch: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)
     _id_is_issued: bool = field(default=False, init=False, repr=False, compare=False)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -352,16 +381,27 @@ class JobOptions(CheckedOptions):
         generation = secrets.token_hex(8) if any(refs[::2]) else False
         return [DEPENDENCY_POLICIES[self.on_dependency_failure or "wait"], refs, generation]
 
+    def check_place(self, place: str, problem: str, where: str = "") -> Self:
+        """Return the options if all given ones are supported in a place.
+
+        Args:
+            place: "queue" (as defaults), "task", "flow", "template" (of a scheduler), "batch", "callback" (of a batch)
+                or "message" (of a broadcast).
+            problem: text of the error; "{}" is the reason in the declaration of the option.
+            where: place of the options, such as "jobs[3].", for the error.
+
+        Raises:
+            GlideMQValidationError: an option is not supported there.
+        """
+        for name, reason in unsupported_in(place).items():
+            value = getattr(self, name)
+            if value is not None and value != OFF.get(name):
+                raise GlideMQValidationError(where + name, value, problem.format(reason))
+        return self
+
     def to_wire(self) -> dict[str, Any]:
         """Return the opts JSON as a dict: camelCase names, only the given options. `run_at` is not stored."""
-        wire: dict[str, Any] = {}
-        given = self.__dict__
-        for name, key, encode in _STORED:
-            value = given.get(name)
-            if value is not None and encode is not None:
-                value = encode(value)
-            if value is not None:
-                wire[key] = value
+        wire = super().to_wire()
         if self._id_is_issued:
             del wire["jobId"]
         if "rank" in wire and self.placed_rank is None:
@@ -380,15 +420,14 @@ class JobOptions(CheckedOptions):
         return text
 
 
-_STORED: Final = tuple(
-    (each.name, each.metadata["wire"], each.metadata["encode"])
-    for each in fields(JobOptions)
-    if each.metadata.get("wire")
-)
-"""Name, stored name and encoder of each stored option."""
-WIRE_NAMES: Final[Mapping[str, str]] = {key: name for name, key, _ in _STORED}
-"""Names of the stored options, by their names in the opts JSON."""
-_NAMES: Final = frozenset(JobOptionsDict.__annotations__)
+OPTION_NAMES: Final = tuple(JobOptions._checks)
+
+
+@cache
+def unsupported_in(place: str) -> Mapping[str, str | Literal[False]]:
+    """Return the options that are not supported in a place, with the reason or False; see `JobOptions.check_place`."""
+    places = ((each.name, each.metadata.get("places", {})) for each in fields(JobOptions))
+    return {name: reasons[place] for name, reasons in places if place in reasons}
 
 
 NO_OPTIONS: Final = JobOptions()
@@ -402,7 +441,7 @@ def _refuse(name: object, value: object) -> None:
         raise GlideMQValidationError("options", name, f"option names must be strings, not {type(name).__name__}")
     reason = UNSUPPORTED.get(name)
     if reason is None:
-        reject_option(name, value, sorted(_NAMES | UNSUPPORTED.keys()))
+        reject_option(name, value, sorted({*OPTION_NAMES, *UNSUPPORTED}))
     if value is not None:
         raise GlideMQValidationError(name, value, reason)
 
@@ -489,5 +528,5 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "fallbacks": read_fallbacks,
 }
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    key: (name, _DECODERS.get(name, _same)) for key, name in WIRE_NAMES.items()
+    key: (name, _DECODERS.get(name, _same)) for name, key, _ in JobOptions._stored
 }

@@ -75,8 +75,8 @@ class RateLimit(OptionValue):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    max: int = option(partial(check_int, minimum=1, maximum=MAX_COUNT), wire="max")
-    duration: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1), wire="duration")
+    max: int = option(partial(check_int, minimum=1, maximum=MAX_COUNT))
+    duration: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +111,8 @@ class TokenBucket(OptionValue):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    capacity: float = option(check_tokens, wire="capacity")
-    refill_rate: float = option(check_tokens, wire="refillRate")
+    capacity: float = option(check_tokens)
+    refill_rate: float = option(check_tokens)
 
 
 class TokenLimiter(OptionValue):
@@ -186,13 +186,13 @@ class Ordering(OptionValue, prefix="ordering"):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    key: str = option(validate_ordering_key, wire="key")
-    concurrency: int | None = option(check_group_concurrency, default=None, wire="concurrency", kw_only=True)
+    key: str = option(validate_ordering_key)
+    concurrency: int | None = option(check_group_concurrency, default=None, kw_only=True)
     rate_limit: Converted[RateLimit | None, RateLimit | RateLimitDict | None] = option(
-        partial(parse_nested, kind=RateLimit), default=None, wire="rateLimit", encode=RateLimit.to_wire, kw_only=True
+        partial(parse_nested, kind=RateLimit), default=None, encode=RateLimit.to_wire, kw_only=True
     )
     token_bucket: Converted[TokenBucket | None, TokenBucket | TokenBucketDict | None] = option(
-        partial(parse_nested, kind=TokenBucket), default=None, wire="tokenBucket", encode=TokenBucket.to_wire,
+        partial(parse_nested, kind=TokenBucket), default=None, encode=TokenBucket.to_wire,
         kw_only=True,
     )  # fmt: skip
 

@@ -223,9 +223,9 @@ def check_keywords(given: Mapping[str, object], known: frozenset[str] | None) ->
     if own in known:
         reject_unknown(name, value, known, f"unknown option; use {own!r}", own)
     if "template" in known and nearest_option(name, known) is None:
-        from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
+        from glidemq_py._core.job_options import OPTION_NAMES  # job_options imports this module
 
-        if plain in JobOptionsDict.__annotations__:
+        if plain in OPTION_NAMES:
             problem = f"unknown option; {plain!r} is an option of jobs: use template=(name, data, {{{plain!r}: ...}})"
             reject_unknown(name, value, known, problem, "template")
     reject_unknown(name, value, sorted(known))
@@ -265,12 +265,11 @@ def reject_field_of_job(name: str, value: object, known: Collection[str], where:
         known: The fields, of which ``options`` is one.
         where: Place of the job, such as "jobs[3]", for the error; "" if there is none.
     """
-    from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
+    from glidemq_py._core.job_options import OPTION_NAMES  # job_options imports this module
 
-    options = JobOptionsDict.__annotations__
     option = snake_case(name)
-    if option not in options:
-        near = None if nearest_option(name, known) else nearest_option(name, options)
+    if option not in OPTION_NAMES:
+        near = None if nearest_option(name, known) else nearest_option(name, OPTION_NAMES)
         if near is None:
             return
         option = near
@@ -311,18 +310,18 @@ def _reject_positional(value: object, names: list[str]) -> NoReturn:
 
 def _reject_argument(place: Place, name: str, value: object, names: Collection[str]) -> NoReturn:
     """Raise `UnknownOptionError` for an argument of a constructor."""
-    from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
+    from glidemq_py._core.job_options import OPTION_NAMES  # job_options imports this module
 
     _reject_foreign(place, name, value, names, "")
-    options, plain = JobOptionsDict.__annotations__, snake_case(name)
+    plain = snake_case(name)
     if plain in names:
         reject_unknown(name, value, names)
-    if plain in options:
+    if plain in OPTION_NAMES:
         _reject_job_option(name, value, names, plain)
     if plain in CONNECTION_OPTIONS:
         _reject_connection_option(name, value, names, plain)
-    _reject_foreign("job", name, value, options, f"; it belongs to the job: {_OF_JOBS}")
-    option = None if nearest_option(name, names) else nearest_option(name, options)
+    _reject_foreign("job", name, value, OPTION_NAMES, f"; it belongs to the job: {_OF_JOBS}")
+    option = None if nearest_option(name, names) else nearest_option(name, OPTION_NAMES)
     if option is not None:
         _reject_job_option(name, value, names, option)
     reject_unknown(name, value, names)

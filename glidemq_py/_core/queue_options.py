@@ -182,14 +182,8 @@ def _prefix(_: str, value: str) -> str:
 
 
 def _default_job_options(option: str, value: JobOptions | Mapping[str, Any]) -> JobOptions:
-    defaults = JobOptions.parse(value)
-    for name, what in (("job_id", "id"), ("parent", "parent"), ("depends_on", "dependency")):
-        given = getattr(defaults, name)
-        if given is not None:
-            raise GlideMQValidationError(
-                f"{option}.{name}", given, f"must not be a default (all jobs would have one {what})"
-            )
-    return defaults
+    problem = "must not be a default (all jobs would have one {})"
+    return JobOptions.parse(value).check_place("queue", problem, f"{option}.")
 
 
 def _serializer(option: str, value: object) -> object:

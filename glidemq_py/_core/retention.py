@@ -41,8 +41,8 @@ class KeepJobs(OptionValue, kw_only=True):
         GlideMQValidationError: an option is invalid, or neither was given.
     """
 
-    age: Converted[int | None, int | timedelta | None] = option(_seconds, default=None, wire="age")
-    count: int | None = option(partial(check_int, minimum=1, maximum=_MAX_COUNT), default=None, wire="count")
+    age: Converted[int | None, int | timedelta | None] = option(_seconds, default=None)
+    count: int | None = option(partial(check_int, minimum=1, maximum=_MAX_COUNT), default=None)
 
     def _check_given(self) -> None:
         if self.age is None and self.count is None:

@@ -66,11 +66,11 @@ class Backoff(OptionValue, prefix="backoff"):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    type: str = option(_check_type, wire="type")
-    delay: Converted[int, Milliseconds] = option(to_ms, default=0, wire="delay")
-    jitter: float = option(_check_jitter, default=0.0, wire="jitter", encode=_jitter_to_wire, kw_only=True)
+    type: str = option(_check_type)
+    delay: Converted[int, Milliseconds] = option(to_ms, default=0)
+    jitter: float = option(_check_jitter, default=0.0, encode=_jitter_to_wire, kw_only=True)
     # Node peers ignore `maxDelay`, which glide-mq does not have.
-    max_delay: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, wire="maxDelay", kw_only=True)
+    max_delay: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, kw_only=True)
 
     def _check_given(self) -> None:
         if self.max_delay is not None and self.max_delay < self.delay:

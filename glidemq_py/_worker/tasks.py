@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, Protocol, Unpack, cast, overload
 from typing_extensions import ParamSpec, TypeVar
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, JobOptionsDict
+from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions, JobOptionsDict
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -30,7 +30,6 @@ CallT = TypeVar("CallT", default=Any)
 GivenP = ParamSpec("GivenP")
 GivenT = TypeVar("GivenT")
 
-_OPTIONS = tuple(JobOptionsDict.__annotations__)
 _WAIT_MS = 30_000
 
 
@@ -173,7 +172,7 @@ class Task(Generic[P, ResultT, CallP, CallT]):
     def _given(self) -> JobOptionsDict:
         if self._options is NO_OPTIONS:
             return {}
-        values = ((name, getattr(self._options, name)) for name in _OPTIONS)
+        values = ((name, getattr(self._options, name)) for name in OPTION_NAMES)
         return cast("JobOptionsDict", {name: value for name, value in values if value is not None})
 
     def _reading(self, job: Job[Any, Any]) -> Job[dict[str, Any], ResultT]:
@@ -284,8 +283,7 @@ class TaskDecorator:
         if given is not None and not isinstance(given, str):
             return self._registry.register(given, self._name, self._options, _locals(given, sys._getframe(1)))
         parsed = JobOptions.merge(self._options, JobOptions.parse(options))
-        if parsed.job_id is not None:
-            raise GlideMQValidationError("job_id", parsed.job_id, "would give every job of the task the same id")
+        parsed.check_place("task", "would give every job of the task the same {}")
         return TaskDecorator(self._registry, None if given is None else validate_job_name(given, "task"), parsed)
 
 

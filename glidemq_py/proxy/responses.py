@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.checks import camel_case
 from glidemq_py._core.logs import get_logger
 from glidemq_py._web.checks import NotAllowedError, UnauthorizedError
 from glidemq_py.errors import (
@@ -98,17 +99,12 @@ def _text_of(payload: Any) -> str:
 def camel(value: Any) -> Any:
     """Return a dataclass as JSON with its members in camelCase."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {_camel(field.name): camel(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {camel_case(field.name): camel(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [camel(each) for each in cast("list[Any]", value)]
     if isinstance(value, Mapping):
         return {name: camel(each) for name, each in cast("Mapping[str, Any]", value).items()}
     return value
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 def frame(event: str | None, data: Any, entry: str | None = None) -> str:

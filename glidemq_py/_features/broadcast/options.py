@@ -119,25 +119,6 @@ class PublishOptionsDict(TypedDict, total=False):
     headers: Mapping[str, str] | None
 
 
-_ONE_ORDER: Final = "all subscriptions read the same stream in the same order"
-_KEPT: Final = "the broadcast's max_messages and max_age decide how long messages are kept"
-_REFUSED: Final[Mapping[str, str]] = {
-    "priority": _ONE_ORDER,
-    "rank": _ONE_ORDER,
-    "lifo": _ONE_ORDER,
-    "ordering": "subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
-    "cost": "messages have no ordering group",
-    "fair_key": "subscriptions fetch messages in order",
-    "parent": "a message finishes once per subscription",
-    "on_failure": "messages have no parent",
-    "depends_on": "messages wait for no jobs",
-    "on_dependency_failure": "messages wait for no jobs",
-    "tags": "subscriptions select messages by subject",
-    "fallbacks": "the current fallback would differ between subscriptions",
-    "remove_on_complete": _KEPT,
-    "remove_on_fail": _KEPT,
-    "lock_duration": "set it on the workers",
-}
 _INTERNAL: Final = ("workers", "wakers")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ENTRY: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?", re.ASCII)
@@ -149,10 +130,7 @@ def check_message_options(options: JobOptions, where: str = "") -> JobOptions:
     Raises:
         GlideMQValidationError: an option is not supported.
     """
-    for option, why in _REFUSED.items():
-        value = getattr(options, option)
-        if value is not None and not (value in (0, False) and option in ("priority", "rank", "lifo")):
-            raise GlideMQValidationError(where + option, value, f"is not supported by broadcasts: {why}")
+    options.check_place("message", "is not supported by broadcasts: {}", where)
     if options.deduplication is not None and options.deduplication.mode != "throttle":
         raise GlideMQValidationError(
             where + "deduplication.mode", options.deduplication.mode,

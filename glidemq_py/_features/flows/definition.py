@@ -9,12 +9,10 @@ from typing import Any, Final, Self, cast
 from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_option_rules import check_effect
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, unsupported_in
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
-
-_NOT_OF_FLOWS: Final = ("parent", "deduplication", "depends_on")
 
 
 def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
@@ -25,9 +23,7 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
         GlideMQValidationError: another option is invalid.
     """
     parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
-    for name in _NOT_OF_FLOWS:
-        if getattr(parsed, name) is not None:
-            raise GlideMQValidationError(name, getattr(parsed, name), "is not supported for jobs of a flow")
+    parsed.check_place("flow", "is not supported for jobs of a flow")
     check_effect(parsed, parsed, of_flow=True)
     return parsed
 
@@ -59,7 +55,7 @@ class FlowMember(OptionValue):
     )
 
     def _reject(self, name: str, value: object) -> None:
-        if name not in _NOT_OF_FLOWS:
+        if name not in unsupported_in("flow"):
             reject_field_of_job(name, value, self._checks)
         super()._reject(name, value)
 
@@ -82,7 +78,7 @@ def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[st
     Raises:
         GlideMQValidationError: it is no mapping, has an unknown key, or lacks a required one.
     """
-    given = check_job_mapping(option, value, keys, _NOT_OF_FLOWS)
+    given = check_job_mapping(option, value, keys, unsupported_in("flow"))
     for needed in ("name", "queue"):
         if needed not in given:
             raise GlideMQValidationError(f"{option}.{needed}", None, "is required")

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpac
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_choice, check_iterable
-from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.job_options import JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import Connected, reject_positional_options
@@ -130,18 +130,6 @@ class JobQueue(ConnectedQueue, Protocol):
     ) -> list[Job[Any, Any]]:
         """Add jobs as `Queue.add_bulk` does, but call ``around`` for the jobs of each partition, to send them."""
         ...
-
-
-def reject_unusable(options: JobOptions, where: str, names: Sequence[str], problem: str) -> None:
-    """Reject options that a job of a batch, or its callback, does not accept.
-
-    Raises:
-        GlideMQValidationError: one of the options ``names`` is given.
-    """
-    for name in names:
-        value = getattr(options, name)
-        if value is not None:
-            raise GlideMQValidationError(f"{where}{name}", value, problem)
 
 
 class JobBatch(Connected):
@@ -261,9 +249,7 @@ class JobBatch(Connected):
         target = self._target(queue)
         parse_durable(durable)
         for i, spec in enumerate(specs):
-            problem = "is not accepted for jobs of a batch"
-            reject_unusable(spec.options, where.format(i), ("parent", "deduplication"), problem)
-
+            spec.options.check_place("batch", "is not accepted for jobs of a batch", where.format(i))
         try:
             return await target._add_all(specs, durable, self._join_and_add)
         except BulkAddError as error:

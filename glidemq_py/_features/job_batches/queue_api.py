@@ -12,7 +12,7 @@ from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.queue_options import Entry, JobInput, entry_of
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features.job_batches import calls
-from glidemq_py._features.job_batches.batch import JobBatch, JobQueue, reject_unusable
+from glidemq_py._features.job_batches.batch import JobBatch, JobQueue
 from glidemq_py._features.job_batches.calls import BatchRef
 from glidemq_py._features.middleware import add_within
 from glidemq_py.errors import GlideMQValidationError
@@ -26,7 +26,6 @@ Callbacks = dict[str, Entry]
 
 _ID_LENGTH: Final = 200
 _PAGE: Final = 500
-_NOT_OF_CALLBACKS: Final = ("job_id", "parent", "depends_on", "deduplication", "run_at")
 
 
 async def create_batch(
@@ -113,7 +112,7 @@ async def create_within(
     for option, callback in given.items():
         if callback is not None:
             entry = entry_of(callback, queue.options.default_job_options, option)
-            reject_unusable(entry[2], f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
+            entry[2].check_place("callback", "is not accepted for callbacks of a batch", f"{option}.")
             callbacks[option] = entry
 
     async def create_changed(changed: Iterable[Entry]) -> JobBatch:

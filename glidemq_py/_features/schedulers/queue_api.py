@@ -328,9 +328,7 @@ def _template(
     if given is not None:
         stored["name"] = spec.name
     job_options = JobOptions.of_job(options.default_job_options, spec.options)
-    for option in ("run_at", "parent", "depends_on"):
-        if getattr(job_options, option) is not None:
-            raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "is not supported here")
+    job_options.check_place("template", "is not supported here", "template.")
     _check_cost(job_options)
     # Encode one job now, so that a template that could not be added is rejected here.
     text = str(encode_row(link, spec.name, spec.data, job_options, "template.data")[DATA])
