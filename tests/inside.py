@@ -38,7 +38,7 @@ from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import free_port, start_embedded
-from glidemq_py._client.event_reader import EventReader
+from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader
 from glidemq_py._client.failures import CallOutcome, Interruptions, classify_reply, meaning_of
 from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.library_source import WIRE_VERSION, Library, Variant, assemble, lua_root
@@ -102,6 +102,7 @@ from glidemq_py._core.keys import (
 )
 from glidemq_py._core.limits import Ordering, OrderingDict
 from glidemq_py._core.logs import escape_control, get_logger, show_id
+from glidemq_py._core.misuse import CONNECTION_OPTIONS, FOREIGN_NAMES
 from glidemq_py._core.payload import (
     JSON_SERIALIZER,
     PAYLOAD_LIMIT,
@@ -129,6 +130,7 @@ from glidemq_py._features.backup.restoring import restore_backup
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.broadcast import calls as broadcast_calls
 from glidemq_py._features.broadcast import worker as broadcast_worker
+from glidemq_py._features.broadcast.options import PublishOptionsDict, lua_patterns
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.consistency import calls as consistency_calls
 from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
@@ -147,6 +149,7 @@ from glidemq_py._features.failures import FailureRow, failure_stats, failures_pa
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py._features.flows import calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, flow_step, flow_withdraw
+from glidemq_py._features.flows.plan import plan_dag, plan_tree
 from glidemq_py._features.leases import ending, exchanging
 from glidemq_py._features.leases import tokens as leases_calls
 from glidemq_py._features.leases.exchanging import completed_row

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import croniter  # noqa: F401 - it starts a process when it is imported
 import pytest
 
 
