@@ -151,9 +151,8 @@ def validate_ordering_key(option: str, key: object) -> str:
     return text
 
 
-def check_group_concurrency(option: str, value: object) -> int:
-    """Return a valid concurrency of a group; otherwise raise GlideMQValidationError."""
-    return check_int(option, value, 1, MAX_GROUP_CONCURRENCY)
+check_group_concurrency: Final = partial(check_int, minimum=1, maximum=MAX_GROUP_CONCURRENCY)
+"""Return a valid concurrency of a group; otherwise raise GlideMQValidationError."""
 
 
 class _RequiredKeys(TypedDict):
@@ -276,9 +275,8 @@ def validate_fair_key(option: str, key: object) -> str:
     return text
 
 
-def check_weight(option: str, value: object) -> int:
-    """Return a valid weight of a fair key; otherwise raise GlideMQValidationError."""
-    return check_int(option, value, 1, MAX_WEIGHT)
+check_weight: Final = partial(check_int, minimum=1, maximum=MAX_WEIGHT)
+"""Return a valid weight of a fair key; otherwise raise GlideMQValidationError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

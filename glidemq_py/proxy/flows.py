@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal, NotRequired, Required, cast
+from typing import Annotated, Any, Final, Literal, NotRequired, Required
 
 from starlette.responses import Response
 
@@ -159,8 +159,7 @@ async def add_flow(proxy: State, body: given.AddFlow) -> Response:
     async with _producer(proxy) as producer:
         producer._flow_id = flow_id
         if "flow" in body and "dag" not in body:
-            budget = cast("dict[str, Any]", body["budget"]) if "budget" in body else None
-            top = await producer.add(_tree(body["flow"], proxy.check_allowed), budget=budget)
+            top = await producer.add(_tree(body["flow"], proxy.check_allowed), budget=body.get("budget"))
             jobs = [node.job for node in top.walk()]
             added = await _kept(proxy, producer, flow_id, "tree", jobs, [top.job])
             added["root"] = added["roots"][0]
@@ -196,7 +195,7 @@ def _tree(root: given.FlowJobBody, check: Callable[[str], None]) -> FlowJob:
     for i in reversed(range(len(found))):
         job, below = found[i]
         children_made = [made.pop(child) for child in below]
-        made[i] = FlowJob(job["name"], job["queue_name"], job.get("data"), _options(job), children_made)
+        made[i] = FlowJob(job["name"], job["queue_name"], job.get("data"), job.get("opts"), children_made)
     return made[0]
 
 
@@ -205,13 +204,9 @@ def _graph(dag: given.Dag, check: Callable[[str], None]) -> list[DagNode]:
     for node in dag["nodes"]:
         check(node["queue_name"])
     return [
-        DagNode(node["name"], node["queue_name"], node.get("data"), _options(node), node.get("deps", []))
+        DagNode(node["name"], node["queue_name"], node.get("data"), node.get("opts"), node.get("deps", []))
         for node in dag["nodes"]
     ]
-
-
-def _options(job: given.FlowJobBody | given.DagNodeBody) -> dict[str, Any]:
-    return cast("dict[str, Any]", job.get("opts", {}))
 
 
 async def _kept(

@@ -150,13 +150,9 @@ def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
     ),
 )  # fmt: skip
 async def add(queue: OpenQueue, body: given.AddJob) -> Response:
-    job = await queue.add(body["name"], body.get("data"), **_options(body))
+    job = await queue.add(body["name"], body.get("data"), **body.get("opts", {}))
     found = _outcome(job)
     return answer(found, 200 if "skipped" in found else 201)
-
-
-def _options(body: given.AddJob | given.AddJobAndWait) -> dict[str, Any]:
-    return cast("dict[str, Any]", body.get("opts", {}))
 
 
 @router.post(
@@ -167,7 +163,7 @@ def _options(body: given.AddJob | given.AddJobAndWait) -> dict[str, Any]:
     ),
 )  # fmt: skip
 async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
-    specs = [JobSpec(job["name"], job.get("data"), _options(job)) for job in body["jobs"]]
+    specs = [JobSpec(job["name"], job.get("data"), job.get("opts")) for job in body["jobs"]]
     try:
         results: list[Any] = list(await queue.add_bulk(specs))
     except BulkAddError as error:
@@ -186,9 +182,8 @@ async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
     openapi_extra=with_example(name="add", data=[2, 3], opts={"waitTimeout": 5_000}),
 )  # fmt: skip
 async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> Response:
-    options = dict(_options(body))
-    seconds = options.pop("wait_timeout", _WAIT_MS)
-    result = await queue.add_and_wait(body["name"], body.get("data"), wait_timeout=seconds, **options)
+    options: dict[str, Any] = {"wait_timeout": _WAIT_MS, **body.get("opts", {})}
+    result = await queue.add_and_wait(body["name"], body.get("data"), **options)
     return answer({"result": result})
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Body, Query
 from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobCounts, JobState
@@ -190,7 +190,7 @@ async def rate_limit(queue: OpenQueue) -> Response:
     "/rate-limit", summary="Set the queue's rate limit", response_model=RateLimitState,
     openapi_extra=with_example(max=100, duration=1_000),
 )  # fmt: skip
-async def set_rate_limit(queue: OpenQueue, body: given.RateLimit) -> Response:
+async def set_rate_limit(queue: OpenQueue, body: Annotated[Any, Body(), like(given.NewRateLimit)]) -> Response:
     await queue.set_global_rate_limit(body["max"], body["duration"])
     return answer({"rateLimit": body})
 

@@ -6,17 +6,25 @@ members have Python's names, so that options are arguments of the library's meth
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, Final, Literal, Required
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, with_config
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
+from glidemq_py._core.checks import check_bool
+from glidemq_py._core.deduplication import Deduplication
+from glidemq_py._core.job_options import MAX_PRIORITY, JobOptions, unsupported_in
+from glidemq_py._core.limits import MAX_COUNT, MAX_TOKENS, Ordering, RateLimit, TokenBucket
 from glidemq_py._core.names import validate_queue_name
+from glidemq_py._core.retries import Backoff
+from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS
+from glidemq_py._features.budgets import MAX_AMOUNT, Budget
+from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.proxy.response_models import like
 
-_MAX_MS: Final = 315_360_000_000
-_MAX_INT32: Final = 2**31 - 1
 MAX_REPLAYED: Final = 1_000
 
 
@@ -51,142 +59,115 @@ FlowId = Annotated[str, _text_schema(r"^[^{}/\x00-\x1f\x7f]+$")]
 
 _JobName = Annotated[str, Field(min_length=1, max_length=1024)]
 _Key = Annotated[str, Field(min_length=1, max_length=256)]
-_Ms = Annotated[int, Field(ge=0, le=_MAX_MS)]
-_MsPositive = Annotated[int, Field(ge=1, le=_MAX_MS)]
+_Text = Annotated[str, Field(min_length=1)]
+_Ms = Annotated[int, Field(ge=0, le=MAX_DURATION_MS)]
+_Moment = Annotated[int, Field(ge=0, le=MAX_EPOCH_MS)]
+_Limit = Annotated[float, Field(gt=0, le=MAX_AMOUNT)]
+_Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_Object = dict[str, Any]
 _Payload = Annotated[Any, Field(description="Any JSON value.")]
 
 
-# -- options of a job ------------------------------------------------------------------------------------------
-
-
-class Backoff(_Request, total=False):
-    """The delays between attempts."""
-
-    type: Required[Annotated[str, Field(min_length=1, max_length=128)]]
-    delay: _Ms
-    max_delay: _Ms
-    jitter: Annotated[float, Field(ge=0, le=1)]
+# -- options ---------------------------------------------------------------------------------------------------
 
 
 @with_config(_strict(minProperties=1))
 class Retention(TypedDict, total=False):
     """How many finished jobs are kept, and how long, seconds."""
 
-    age: Annotated[int, Field(ge=1, le=315_360_000)]
-    count: Annotated[int, Field(ge=0, le=_MAX_INT32)]
-
-
-class Deduplication(_Request, total=False):
-    """Which jobs are duplicates."""
-
-    id: Required[_Key]
-    ttl: _MsPositive
-    mode: Literal["simple", "throttle", "debounce"]
-    until: Literal["started", "ended"]
-    extend: bool
-    replace: bool
+    age: Annotated[int, Field(ge=1, le=MAX_DURATION_MS // 1_000)]
+    count: _Count
 
 
 class MessageDeduplication(_Request, total=False):
     """Which messages are duplicates."""
 
     id: Required[_Key]
-    ttl: _MsPositive
+    ttl: Annotated[int, Field(ge=1, le=MAX_DURATION_MS)]
     mode: Required[Literal["throttle"]]
 
 
-class RateLimit(_Request):
-    """At most `max` jobs per `duration` ms."""
-
-    max: Annotated[int, Field(ge=1, le=_MAX_INT32)]
-    duration: _MsPositive
-
-
-class TokenBucket(_Request):
-    """A token bucket of an ordering group."""
-
-    capacity: float
-    refill_rate: float
-
-
-class Ordering(_Request, total=False):
-    """The ordering group of a job."""
-
-    key: Required[_Key]
-    concurrency: Annotated[int, Field(ge=1, le=1_000_000)]
-    rate_limit: RateLimit
-    token_bucket: TokenBucket
+_types: dict[str, Any] = {
+    "job_id": JobId, "delay": _Ms, "max_delay": _Ms, "remove_on_complete": bool | _Count | Retention,
+    "remove_on_fail": bool | _Count | Retention, "cost": Annotated[float, Field(ge=0.001, le=MAX_TOKENS)],
+    "type": Annotated[str, Field(min_length=1, max_length=128)], "jitter": Annotated[float, Field(ge=0, le=1)],
+    "key": _Key, "id": _Key, "capacity": float, "refill_rate": float, "pattern": _Text, "tz": _Text,
+    "start_date": _Moment, "end_date": _Moment, "max_total_tokens": _Limit, "max_tokens": dict[str, _Limit],
+    "max_total_cost": _Limit, "max_costs": dict[str, _Limit],
+    "token_weights": dict[str, Annotated[float, Field(ge=0, le=MAX_AMOUNT)]],
+    "cost_unit": Annotated[str, Field(min_length=1, max_length=32)],
+}  # fmt: skip
+"""The types of options that do not follow from how they are checked."""
 
 
-_Backoff = _Ms | Backoff
-_Retention = bool | Annotated[int, Field(ge=0, le=_MAX_INT32)] | Retention
-_Attempts = Annotated[int, Field(ge=0, le=1_000_000)]
-_Priority = Annotated[int, Field(ge=0, le=2047)]
+def _request_of(kind: type[Any], name: str, doc: str, *places: str, **types: Any) -> Any:
+    """Return the type of the request that has the options of a class as members.
+
+    Args:
+        kind: the class of the options.
+        name: name of the request in the OpenAPI document.
+        doc: its description there.
+        places: where options of jobs are used (`unsupported_in`), besides in the proxy.
+        types: types of members, if they are not those of the options, and of further members.
+    """
+    excluded = {option for place in ("proxy", *places) for option in unsupported_in(place)}
+    for option, parameter in inspect.signature(kind).parameters.items():
+        if option not in types.keys() | excluded:
+            found = _types.get(option) or _type_of(kind.__dataclass_fields__[option].metadata["check"])
+            types[option] = Required[found] if parameter.default is parameter.empty else found
+    create: Any = TypedDict  # type checkers accept only literals
+    model = create(name, types, total=False)
+    model.__doc__ = doc
+    return with_config(_strict())(model)
 
 
-class PublishOptions(_Request, total=False):
-    """Options of a message."""
-
-    job_id: JobId
-    delay: _Ms
-    attempts: _Attempts
-    backoff: _Backoff
-    timeout: _MsPositive
-    ttl: _MsPositive
-    deduplication: MessageDeduplication
+def _type_of(check: Any) -> Any:
+    """Return the JSON type of an option that is checked in this way."""
+    limits: Any = getattr(check, "keywords", {})
+    if "minimum" in limits:
+        return Annotated[int, Field(ge=limits["minimum"], le=limits.get("maximum", MAX_DURATION_MS))]
+    return Literal[limits["choices"]] if "choices" in limits else {check_bool: bool}[check]
 
 
-class _CommonOptions(_Request, total=False):
-    job_id: JobId
-    delay: _Ms
-    priority: _Priority
-    attempts: _Attempts
-    backoff: _Backoff
-    timeout: _MsPositive
-    ttl: _MsPositive
-    lock_duration: Annotated[int, Field(ge=1_000, le=86_400_000)]
-    ordering: Ordering
-    cost: Annotated[float, Field(ge=0.001, le=1e9)]
-    lifo: bool
-
-
-class FlowOptions(_CommonOptions, total=False):
-    """Options of a job of a flow."""
-
-    remove_on_complete: _Retention
-    remove_on_fail: _Retention
-
-
-class JobOptions(FlowOptions, total=False):
-    """Options of a job."""
-
-    deduplication: Deduplication
-
-
-class WaitOptions(_CommonOptions, total=False):
-    """Options of a job whose result is awaited."""
-
-    deduplication: Deduplication
-    wait_timeout: Annotated[int, Field(ge=1, le=600_000, description="Milliseconds; 30,000 by default.")]
+NewRateLimit = _types["rate_limit"] = _request_of(RateLimit, "RateLimit", "At most `max` jobs per `duration` ms.")
+_types["token_bucket"] = _request_of(TokenBucket, "TokenBucket", "A token bucket of an ordering group.")
+_types["ordering"] = _request_of(Ordering, "Ordering", "The ordering group of a job.")
+_types["deduplication"] = _request_of(Deduplication, "Deduplication", "Which jobs are duplicates.")
+_types["backoff"] = _Ms | _request_of(Backoff, "Backoff", "The delays between attempts.")
+_OPTIONS = _request_of(JobOptions, "JobOptions", "Options of a job.")
+_FLOW_OPTIONS = _request_of(JobOptions, "FlowOptions", "Options of a job of a flow.", "flow")
+_WAIT_OPTIONS = _request_of(
+    JobOptions, "WaitOptions", "Options of a job whose result is awaited.", "wait",
+    wait_timeout=Annotated[int, Field(ge=1, le=600_000, description="Milliseconds; 30,000 by default.")],
+)  # fmt: skip
+_PUBLISH_OPTIONS = _request_of(
+    JobOptions, "PublishOptions", "Options of a message.", "message", deduplication=MessageDeduplication
+)
+_SCHEDULE = _request_of(
+    Schedule, "Schedule",
+    "Exactly one of every, pattern and repeatAfterComplete; milliseconds, and epoch milliseconds.",
+)  # fmt: skip
+_BUDGET = _request_of(Budget, "Budget", "The budget of a flow.")
 
 
 # -- requests --------------------------------------------------------------------------------------------------
 
 
-class AddJob(_Request, total=False):
+class _Job(_Request, total=False):
+    name: Required[_JobName]
+    data: _Payload
+
+
+class AddJob(_Job, total=False):
     """A job to add."""
 
-    name: Required[_JobName]
-    data: _Payload
-    opts: JobOptions
+    opts: Annotated[_Object, like(_OPTIONS)]
 
 
-class AddJobAndWait(_Request, total=False):
+class AddJobAndWait(_Job, total=False):
     """A job to add and to wait for."""
 
-    name: Required[_JobName]
-    data: _Payload
-    opts: WaitOptions
+    opts: Annotated[_Object, like(_WAIT_OPTIONS)]
 
 
 class AddBulk(_Request):
@@ -198,7 +179,7 @@ class AddBulk(_Request):
 class NewPriority(_Request):
     """A new priority of a job."""
 
-    priority: _Priority
+    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
 
 
 class NewDelay(_Request):
@@ -232,41 +213,18 @@ class ReplayAll(_Request, total=False):
     count: Annotated[int, Field(ge=1, le=MAX_REPLAYED)]
 
 
-_Moment = Annotated[int, Field(ge=0, le=2**42 - 1)]
-
-
-class _Times(_Request, total=False):
-    every: _MsPositive
-    pattern: Annotated[str, Field(min_length=1)]
-    repeat_after_complete: _MsPositive
-    tz: Annotated[str, Field(min_length=1)]
-    start_date: _Moment
-    end_date: _Moment
-    limit: Annotated[int, Field(ge=1, le=2**53 - 1)]
-    misfire: Literal["fire_once", "fire_all", "skip"]
-    day_match: Literal["and", "or"]
-    overlap: Literal["allow", "skip", "buffer_one"]
-    skip_without_worker: bool
-
-
-class Schedule(_Times, total=False):
-    """Exactly one of every, pattern and repeatAfterComplete; milliseconds, and epoch milliseconds."""
-
-    immediately: bool
-
-
 class Template(_Request, total=False):
     """The jobs of a scheduler."""
 
     name: _JobName
     data: _Payload
-    opts: JobOptions
+    opts: Annotated[_Object, like(_OPTIONS)]
 
 
 class PutScheduler(_Request, total=False):
     """A scheduler: when it adds jobs, and which."""
 
-    schedule: Required[Schedule]
+    schedule: Required[Annotated[_Object, like(_SCHEDULE)]]
     template: Template
 
 
@@ -275,26 +233,23 @@ class Publish(_Request, total=False):
 
     subject: Required[_JobName]
     data: _Payload
-    opts: PublishOptions
+    opts: Annotated[_Object, like(_PUBLISH_OPTIONS)]
 
 
-class FlowJobBody(_Request, total=False):
+class _FlowJob(_Job, total=False):
+    queue_name: Required[QueueName]
+    opts: Annotated[_Object, like(_FLOW_OPTIONS)]
+
+
+class FlowJobBody(_FlowJob, total=False):
     """A job of a tree."""
 
-    name: Required[_JobName]
-    queue_name: Required[QueueName]
-    data: _Payload
-    opts: FlowOptions
     children: list[FlowJobBody]
 
 
-class DagNodeBody(_Request, total=False):
+class DagNodeBody(_FlowJob, total=False):
     """A job of a graph; `deps` are the names of the jobs that it waits for."""
 
-    name: Required[_JobName]
-    queue_name: Required[QueueName]
-    data: _Payload
-    opts: FlowOptions
     deps: list[str]
 
 
@@ -304,25 +259,10 @@ class Dag(_Request):
     nodes: Annotated[list[DagNodeBody], Field(min_length=1)]
 
 
-_Limit = Annotated[float, Field(gt=0, le=2**53)]
-
-
-class Budget(_Request, total=False):
-    """The budget of a flow."""
-
-    max_total_tokens: _Limit
-    max_tokens: dict[str, _Limit]
-    max_total_cost: _Limit
-    max_costs: dict[str, _Limit]
-    token_weights: dict[str, Annotated[float, Field(ge=0, le=2**53)]]
-    cost_unit: Annotated[str, Field(min_length=1, max_length=32)]
-    on_exceeded: Literal["fail", "pause"]
-
-
 @with_config(_strict(oneOf=[{"required": ["flow"]}, {"required": ["dag"]}]))
 class AddFlow(TypedDict, total=False):
     """Exactly one of flow and dag; budget requires flow."""
 
     flow: FlowJobBody
     dag: Dag
-    budget: Budget
+    budget: Annotated[_Object, like(_BUDGET)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -122,8 +122,7 @@ async def put_scheduler(queue: OpenQueue, scheduler: given.SchedulerName, body: 
     template: dict[str, Any] | None = None
     if "template" in body:
         template = {"options" if name == "opts" else name: value for name, value in body["template"].items()}
-    schedule = cast("dict[str, Any]", body["schedule"])
-    await queue.upsert_job_scheduler(scheduler, **schedule, template=template)
+    await queue.upsert_job_scheduler(scheduler, **body["schedule"], template=template)
     return answer({"upserted": True})
 
 

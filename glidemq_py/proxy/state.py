@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends
 from starlette.exceptions import HTTPException
@@ -39,6 +39,7 @@ __all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State", "links
 _log = get_logger("glidemq_py.proxy")
 
 OnError = Callable[[Exception, Request], object]
+OpenT = TypeVar("OpenT", Queue[Any, Any], Broadcast[Any])
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
@@ -183,33 +184,24 @@ class ProxyState:
             raise NotAllowedError(f"queue {name!r} is not available through this proxy")
 
     def queue(self, name: str) -> Queue[Any, Any]:
-        """Return the queue of this name; requires `connect`."""
-        found = self._queues.get(name)
-        if found is not None:
-            self._queues.move_to_end(name)
-            return found
+        """Return the queue of this name; requires `connect`. Raises the errors of `check_allowed`."""
         self.check_allowed(name)
-        options = self.options
-        found = self._queues[name] = Queue(
-            name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
-        )
-        if len(self._queues) > _QUEUES_KEPT:
-            self._later(self._queues.popitem(last=False)[1].close())
-        return found
+        return self._open(Queue, self._queues, name)
 
     def broadcast(self, name: str) -> Broadcast[Any]:
         """Return the broadcast of this name; requires `connect`."""
-        found = self._broadcasts.get(name)
-        if found is not None:
-            self._broadcasts.move_to_end(name)
-            return found
-        options = self.options
-        found = self._broadcasts[name] = Broadcast(
-            name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
-        )
-        if len(self._broadcasts) > _QUEUES_KEPT:
-            self._later(self._broadcasts.popitem(last=False)[1].close())
-        return found
+        return self._open(Broadcast, self._broadcasts, name)
+
+    def _open(self, kind: Callable[..., OpenT], opened: OrderedDict[str, OpenT], name: str) -> OpenT:
+        if name not in opened:
+            options = self.options
+            opened[name] = kind(
+                name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
+            )
+        opened.move_to_end(name)
+        if len(opened) > _QUEUES_KEPT:
+            self._later(opened.popitem(last=False)[1].close())
+        return opened[name]
 
     def _later(self, closing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(closing)

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query
 from pydantic import WithJsonSchema
@@ -220,8 +220,7 @@ class Published(ResponseModel):
 )  # fmt: skip
 async def publish(proxy: State, name: given.QueueName, body: given.Publish) -> Response:
     proxy.check_allowed(name)
-    options = cast("dict[str, Any]", body.get("opts", {}))
-    published = await proxy.broadcast(name).publish(body["subject"], body.get("data"), **options)
+    published = await proxy.broadcast(name).publish(body["subject"], body.get("data"), **body.get("opts", {}))
     if published is None:
         return answer({"skipped": True})
     return answer({"id": published, "subject": body["subject"]}, 201)
