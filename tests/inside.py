@@ -35,8 +35,10 @@ from glidemq_py._client import (
 from glidemq_py._client import stream_reads as polled_reads
 from glidemq_py._client.async_client import create_async, glide
 from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.call_retry import CallRetry, classify, translate
 from glidemq_py._client.connect import check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.connection_url import is_clearly_path
 from glidemq_py._client.embedded import free_port, start_embedded
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader
 from glidemq_py._client.failures import CallOutcome, Interruptions, classify_reply, meaning_of
@@ -48,6 +50,7 @@ from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.memory.transport import Waiter, _Read
 from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.runtime import ASYNC_RUNTIME
+from glidemq_py._client.server_check import findings_of
 from glidemq_py._client.shared_reads import READERS_PER_LINE, SharedReader
 from glidemq_py._client.transport import Transport as transport_Transport
 from glidemq_py._core import json_text, record
@@ -103,6 +106,7 @@ from glidemq_py._core.keys import (
 from glidemq_py._core.limits import Ordering, OrderingDict
 from glidemq_py._core.logs import escape_control, get_logger, show_id
 from glidemq_py._core.misuse import CONNECTION_OPTIONS, FOREIGN_NAMES
+from glidemq_py._core.names import partition_home
 from glidemq_py._core.payload import (
     JSON_SERIALIZER,
     PAYLOAD_LIMIT,
@@ -117,7 +121,7 @@ from glidemq_py._core.payload import (
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
 from glidemq_py._features import durable_adds as durability_adding
-from glidemq_py._features import limits, queue_list, results, staged_writes, suspend
+from glidemq_py._features import limits, queue_list, results, staged_writes, suspend, vectors
 from glidemq_py._features import outbox as features_outbox
 from glidemq_py._features.backup import creating as backup_creating
 from glidemq_py._features.backup import manifest as backup_parts
@@ -188,7 +192,7 @@ from glidemq_py._partitions.layout import (
     split_partition_id,
 )
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.routing import routing_key
+from glidemq_py._partitions.routing import candidates, routing_key
 from glidemq_py._partitions.stored import (
     create_partitions,
     layout_text,

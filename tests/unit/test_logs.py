@@ -16,7 +16,7 @@ import glidemq_py
 from glidemq_py._job.attempt import stacktraces_with
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.command.logs import log_line, set_up_logs
-from tests.inside import escape_control, get_logger, show_id
+from tests.inside import get_logger
 
 HOSTILE = [
     "\n",
@@ -33,23 +33,6 @@ HOSTILE = [
     "\ufeff",
 ]
 PACKAGE = Path(glidemq_py.__file__).parent
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_control_characters_are_escaped(text: str):
-    escaped = escape_control(f"a{text}b")
-    assert escaped.isprintable()
-    assert escaped.encode().decode("unicode_escape") == f"a{text}b"
-
-
-def test_ordinary_text_is_unchanged():
-    for text in ("plain", "Grüße, 東京 🎉", "a\u00a0b", "\u200d"):
-        assert escape_control(text) == text
-    assert escape_control("a\nb\x1b", keep="\n") == "a\nb\\x1b"
-
-
-def test_ids_with_spaces_are_quoted():
-    assert (show_id("17"), show_id("a:b-c_1.x"), show_id("1 failed")) == ("17", "a:b-c_1.x", "'1 failed'")
 
 
 def _logged(caplog: pytest.LogCaptureFixture, message: str, *args: Any, **more: Any) -> logging.LogRecord:

@@ -1,7 +1,6 @@
 """Vector search: the exact words of the commands, the bytes of a vector, and replies in both of their forms."""
 
 import re
-import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,41 +19,6 @@ from glidemq_py._features import vectors
 from tests.inside import link_over, record
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"
-SCHEMA = ["SCHEMA", "name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "priority", "NUMERIC"]
-HEAD = ["FT.CREATE", "i", "ON", "HASH", "PREFIX", "1", "p"]
-
-
-def test_the_words_of_an_index():
-    plain = ["VECTOR", "FLAT", "6", "TYPE", "FLOAT32", "DIM", "2", "DISTANCE_METRIC", "COSINE"]
-    assert vectors.create_arguments("i", "p", None, None) == [*HEAD, *SCHEMA, "_vec", *plain]
-    vector = {"name": "v", "dimensions": 3, "metric": "l2", "m": 8, "ef_runtime": 20}
-    assert vectors.create_arguments("i", "p", {"kind": "tag", "size": "numeric", "body": "text"}, vector) == [
-        *HEAD, *SCHEMA, "kind", "TAG", "size", "NUMERIC", "body", "TEXT", "v", "VECTOR", "HNSW", "10",
-        "TYPE", "FLOAT32", "DIM", "3", "DISTANCE_METRIC", "L2", "M", "8", "EF_RUNTIME", "20",
-    ]  # fmt: skip
-
-
-def test_the_words_of_a_search():
-    tail = ["PARAMS", "2", "BLOB", b"xyz", "RETURN", "1", "s", "LIMIT", "0", "7", "DIALECT", "2"]
-    assert vectors.search_arguments("i", "v", b"xyz", 7, "*", "s") == [
-        "FT.SEARCH",
-        "i",
-        "*=>[KNN 7 @v $BLOB AS s]",
-        *tail,
-    ]
-    words = vectors.search_arguments("i", "v", b"xyz", 7, "@state:{completed} @name:{a}", "s")
-    assert words[2] == "(@state:{completed} @name:{a})=>[KNN 7 @v $BLOB AS s]"
-
-
-def test_a_vector_is_little_endian_float32():
-    assert vectors.encode_vector("e", [1, -2.5, 0]) == struct.pack("<fff", 1.0, -2.5, 0.0)
-    assert vectors.encode_vector("e", (number for number in (0.1,))) == b"\xcd\xcc\xcc\x3d"
-
-
-@pytest.mark.parametrize("bad", [[], None, "ab", [1, None], [float("nan")], [float("inf")], [1e39], [0.0] * 65_537, 5])
-def test_invalid_vectors_are_rejected(bad: Any):
-    with pytest.raises(GlideMQValidationError, match="embedding"):
-        vectors.encode_vector("embedding", bad)
 
 
 def test_no_field_of_a_job_can_be_taken_for_a_vector():
@@ -70,51 +34,6 @@ def test_no_field_of_a_job_can_be_taken_for_a_vector():
     for name in (*vectors.RESERVED, "", "a b", "a:b", "1a", "usage:x", 5, "x" * 129):
         with pytest.raises(GlideMQValidationError):
             vectors.check_field("field", name)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"fields": ["a"]}, {"fields": {"a": "geo"}}, {"fields": {"state": "tag"}}, {"fields": {"v": "tag"}},
-        {"vector": {"name": "v"}}, {"vector": {"dimensions": 3}}, {"vector": {"name": "v", "dimensions": 0}},
-        {"vector": {"name": "v", "dimensions": 3, "metric": "manhattan"}}, {"vector": 5},
-        {"vector": {"name": "v", "dimensions": 3, "algorithm": "flat", "m": 5}},
-        {"vector": {"name": "v", "dimensions": 3, "dims": 3}},
-    ],
-)  # fmt: skip
-def test_invalid_indexes_are_rejected(options: Any):
-    options = {"fields": None, "vector": {"name": "v", "dimensions": 3}, **options}
-    with pytest.raises(GlideMQValidationError):
-        vectors.create_arguments("i", "p", options["fields"], options["vector"])
-
-
-FLAT = [2, b"k1", [b"__score", b"0.5", b"x", b"y"], b"k2", [b"__score", b"0.25"]]
-MAPPED = [2, {b"k1": {b"__score": b"0.5"}, b"k2": {b"__score": b"0.25"}, b"k3": {}}]
-
-
-@pytest.mark.parametrize("reply", [FLAT, MAPPED])
-def test_hits_are_sorted_by_distance(reply: Any):
-    assert vectors.hits_of(reply, "__score") == [("k2", 0.25), ("k1", 0.5)]
-
-
-def test_no_hits():
-    assert vectors.hits_of([0], "s") == vectors.hits_of([0, {}], "s") == vectors.hits_of(None, "s") == []
-
-
-TAG = [b"identifier", b"name", b"attribute", b"name", b"type", b"TAG", b"SEPARATOR", b","]
-VECTOR = [b"identifier", b"v", b"attribute", b"v", b"type", b"VECTOR", b"index", [b"dimensions", 3]]
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        [b"index_name", b"i", b"attributes", [TAG, VECTOR], b"num_docs", 1],
-        {b"attributes": [{b"attribute": b"name", b"type": b"TAG"}, {b"attribute": b"v", b"type": b"VECTOR"}]},
-    ],
-)
-def test_the_vector_field_of_an_index(reply: Any):
-    assert vectors.vector_fields_of(reply) == ["v"]
-    assert vectors.vector_fields_of(None) == []
 
 
 # -- a queue over a server with given replies --------------------------------------------------------------
