@@ -32,7 +32,7 @@ def nothing_written(raw: Raw) -> Iterator[None]:
     ],
 )  # fmt: skip
 async def test_every_way_to_add_names_an_invalid_option(queue: Queue, option: str, value: Any):
-    """tests/unit/test_job_options.py has the table of values."""
+    """tests/unit/tables/options.txt has the table of values."""
     options: dict[str, Any] = {option: value}
     adding = queue.add("n", **options), queue.add_and_wait("n", **options), queue.add_bulk([("n", None, options)])
     for attempt in adding:
