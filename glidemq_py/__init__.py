@@ -68,6 +68,7 @@ from glidemq_py.errors import (
 
 if TYPE_CHECKING:
     from glidemq_py._api.backup_schedule import BackupSchedule
+    from glidemq_py._api.broadcast import Broadcast
     from glidemq_py._api.common_flows import chain, chord, dag, group
     from glidemq_py._api.flow_producer import FlowProducer
     from glidemq_py._api.job_queue import Queue
@@ -102,10 +103,7 @@ if TYPE_CHECKING:
     from glidemq_py._core.retries import Backoff
     from glidemq_py._features.backup.manifest import BackupInfo
     from glidemq_py._features.backup.restoring import RestoreReport
-    from glidemq_py._features.broadcast.broadcast import Broadcast, Delivery, Subscription
-    from glidemq_py._features.broadcast.message import Message
-    from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
-    from glidemq_py._features.broadcast.worker import BroadcastWorker
+    from glidemq_py._features.broadcast import Delivery, Subscription, compile_subject_matcher, match_subject
     from glidemq_py._features.budgets import Budget
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
     from glidemq_py._features.dependencies import Dependency
@@ -134,8 +132,10 @@ if TYPE_CHECKING:
     from glidemq_py._job.current import current_job
     from glidemq_py._job.job import Job
     from glidemq_py._job.job_twin import BlockingJob
+    from glidemq_py._job.message import Message
     from glidemq_py._maintenance.queues import Maintenance
     from glidemq_py._partitions.layout import QueuePartitions
+    from glidemq_py._worker.broadcasts import BroadcastWorker
     from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
     from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
     from glidemq_py._worker.tasks import Task
@@ -166,10 +166,10 @@ else:
             ),
             "glidemq_py._features.backup.manifest": ("BackupInfo",),
             "glidemq_py._features.backup.restoring": ("RestoreReport",),
-            "glidemq_py._features.broadcast.broadcast": ("Broadcast", "Delivery", "Subscription"),
-            "glidemq_py._features.broadcast.message": ("Message",),
-            "glidemq_py._features.broadcast.options": ("compile_subject_matcher", "match_subject"),
-            "glidemq_py._features.broadcast.worker": ("BroadcastWorker",),
+            "glidemq_py._api.broadcast": ("Broadcast",),
+            "glidemq_py._job.message": ("Message",),
+            "glidemq_py._features.broadcast": ("Delivery", "Subscription", "compile_subject_matcher", "match_subject"),
+            "glidemq_py._worker.broadcasts": ("BroadcastWorker",),
             "glidemq_py._features.budgets": ("Budget",),
             "glidemq_py._features.consistency.checking": ("CheckReport", "Finding", "FindingKind"),
             "glidemq_py._core.deduplication": ("Deduplication",),

@@ -9,7 +9,7 @@ from glidemq_py._core.job_references import ParentDict
 from glidemq_py._core.limits import OrderingDict, RateLimitDict, TokenBucketDict, TokenLimiterDict
 from glidemq_py._core.queue_options import DeadLetterOptionsDict, DurabilityDict
 from glidemq_py._core.retention import KeepJobsDict
-from glidemq_py._features.broadcast.options import PublishOptionsDict
+from glidemq_py._features.broadcast import PublishOptionsDict
 from glidemq_py._features.budgets import BudgetDict
 from glidemq_py._features.schedulers.options import ScheduleDict
 from glidemq_py._features.vectors import VectorFieldDict

@@ -120,6 +120,7 @@ from glidemq_py._core.payload import (
 )
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
+from glidemq_py._features import broadcast as broadcast_calls
 from glidemq_py._features import durable_adds as durability_adding
 from glidemq_py._features import limits, queue_list, results, staged_writes, suspend, vectors
 from glidemq_py._features import outbox as features_outbox
@@ -132,10 +133,9 @@ from glidemq_py._features.backup.names import text_of
 from glidemq_py._features.backup.records import RecordReader
 from glidemq_py._features.backup.restoring import restore_backup
 from glidemq_py._features.backup.store import BackupStore
-from glidemq_py._features.broadcast import calls as broadcast_calls
-from glidemq_py._features.broadcast import worker as broadcast_worker
-from glidemq_py._features.broadcast.options import PublishOptionsDict, lua_patterns
+from glidemq_py._features.broadcast import PublishOptionsDict, lua_patterns
 from glidemq_py._features.cleaning import delete_jobs
+from glidemq_py._features.client_workers import STALE_MS
 from glidemq_py._features.consistency import calls as consistency_calls
 from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
 from glidemq_py._features.dead_letters import replay_entry
@@ -171,7 +171,6 @@ from glidemq_py._features.timeline import read_timeline
 from glidemq_py._features.usage import charge_budget, check_budget, create_budget, usage_minutes
 from glidemq_py._features.usage import send_usage as report_usage
 from glidemq_py._job import run, waiting
-from glidemq_py._job.client_workers import STALE_MS
 from glidemq_py._job.reading import listed_states, read_jobs
 from glidemq_py._job.run import Run
 from glidemq_py._maintenance import libraries, peers, queues
@@ -215,6 +214,7 @@ from glidemq_py._worker import (
     wake,
     wake_channel,
 )
+from glidemq_py._worker import broadcasts as broadcast_worker
 from glidemq_py._worker import heartbeat as worker_heartbeat
 from glidemq_py._worker.base_worker import BaseWorker as base_worker_BaseWorker
 from glidemq_py._worker.command.arguments import WorkerArguments

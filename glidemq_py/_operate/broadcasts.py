@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from glidemq_py._api.broadcast import replay_entry
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.broadcast.broadcast import Subscription, get_delivery, get_subscriptions
-from glidemq_py._features.broadcast.dead_letters import replay_entry
+from glidemq_py._features.broadcast import Subscription, get_delivery, get_subscriptions
 from glidemq_py._features.dead_letters import (
     envelope_of,
     get_newest_dead_letter_jobs,
@@ -113,13 +112,6 @@ async def get_deliveries(
 # -- dead letters -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Messages:
-    """The queue of a broadcast, for methods of `Broadcast`."""
-
-    _queue: Queue[Any, Any]
-
-
 class Letters:
     """The dead-letter entries of a broadcast, or of one of its subscriptions.
 
@@ -208,7 +200,7 @@ class Letters:
 
         Raises the errors of `Broadcast.replay_dead_letter_job`; the entry is then kept.
         """
-        await replay_entry(_Messages(self._queue), await self._place(place, entry), entry)
+        await replay_entry(self._link, await self._place(place, entry), entry)
 
     async def remove(self, place: str, entry: Job[Any, Any]) -> bool:
         """Delete an entry; return False if it does not exist."""

@@ -27,7 +27,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits, GroupInfo
 from glidemq_py._core.names import partition_home
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
+from glidemq_py._features.broadcast import Subscription, get_subscriptions
 from glidemq_py._features.dead_letters import envelope_of, get_newest_dead_letter_jobs
 from glidemq_py._features.failures import Failure, FailureStats
 from glidemq_py._features.flows.reading import JobNode

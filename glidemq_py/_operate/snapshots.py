@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.limits import GlobalLimits, RateLimit
-from glidemq_py._features.broadcast.broadcast import Subscription
+from glidemq_py._features.broadcast import Subscription
 from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.job_batches.batch import BatchStatus

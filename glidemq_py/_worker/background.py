@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from glidemq_py._client.connect import glide_of
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.queue_list import QueueListTask
-from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
@@ -23,6 +22,7 @@ from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.remote_commands import CommandRunner
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py._worker.source import QueueSource

@@ -18,7 +18,6 @@ from glidemq_py._core.misuse import AsyncOnly
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.many_queues import parse_queues
-from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
@@ -30,6 +29,7 @@ from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners, WorkerEvent
 from glidemq_py._worker.opening import check_lifespan, consumer_name
 from glidemq_py._worker.options import MAX_CONCURRENCY, SandboxDict, SandboxOptions, WorkerOptions
+from glidemq_py._worker.remote_commands import CommandRunner
 from glidemq_py._worker.sandbox import sandboxed
 from glidemq_py._worker.shutdown import closing_on_signals
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError

@@ -20,7 +20,6 @@ from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.remote_control import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
@@ -38,6 +37,7 @@ from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.remote_commands import CommandRunner
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner, Runner
 from glidemq_py._worker.sandbox import Sandbox

@@ -1,6 +1,6 @@
 """The source of a worker's jobs: the calls that fetch, lock and report them, and the class of a run.
 
-This one is for a queue; subscriptions of broadcasts have `glidemq_py._features.broadcast.worker`.
+This one is for a queue; subscriptions of broadcasts have `glidemq_py._worker.broadcasts`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tasks: functions that handle the jobs of one name and add such jobs with the types of their own signature.
 
-`glidemq_py._features.typed_tasks` converts arguments to job data; `handlers` selects the handler of a job.
+`glidemq_py._job.typed_tasks` converts arguments to job data; `handlers` selects the handler of a job.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions, J
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.typed_tasks import Parameters, Resolved
 from glidemq_py._job.job import Job
+from glidemq_py._job.typed_tasks import Parameters, Resolved
 from glidemq_py._worker.handlers import Route, is_async
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from glidemq_py._features.broadcast.broadcast import Subscription
+from glidemq_py._features.broadcast import Subscription
 from glidemq_py._operate.broadcasts import (
     dead_letter_queues,
     get_deliveries,

@@ -22,9 +22,9 @@ from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.broadcast.message import Message
-from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._job.message import Message
 from glidemq_py._partitions.link import QueueLink
+from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.proxy.responses import frame
 

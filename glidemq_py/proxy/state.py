@@ -14,6 +14,7 @@ from fastapi import Depends
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.shared_clients import SharedClient
@@ -24,10 +25,9 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.broadcast.broadcast import Broadcast
-from glidemq_py._features.broadcast.worker import BroadcastWorker
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError
+from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub

@@ -8,12 +8,12 @@ from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
+from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.broadcast.broadcast import Broadcast
-from glidemq_py._features.broadcast.worker import BroadcastWorker
 from glidemq_py._job.job import Job
+from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued

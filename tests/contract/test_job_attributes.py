@@ -14,7 +14,7 @@ from glidemq_py import (
     Message,
     SuspendError,
 )
-from glidemq_py._features.broadcast.message_twin import BlockingMessage
+from glidemq_py._job.message_twin import BlockingMessage
 from tests.contract.api import Broadcast, FlowProducer, Queue
 from tests.contract.test_broadcast import working
 from tests.contract.test_broadcast_extras import TARGET

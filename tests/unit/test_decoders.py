@@ -223,7 +223,7 @@ DECODERS = dict(
         one("_features.failure_policy:read_failure_policy", st.none() | st.binary(max_size=60)),
         one("_features.failure_policy:read_attempt_history", st.none() | st.binary(max_size=60)),
         one("_features.suspend:parse_signals_field", JSON | st.none()),
-        one("_features.typed_tasks:Resolved.read_own_keys", JSON | st.none()),
+        one("_job.typed_tasks:Resolved.read_own_keys", JSON | st.none()),
         one(
             "_features.suspend:parse_signals",
             st.lists(as_json(["name", "data", "receivedAt"]) | JSON, max_size=3),
@@ -296,7 +296,7 @@ DECODERS = dict(
         # Replies of our functions.
         *((f"call {each.function}", Decoder(Call(each.function, "k", (), each.read).read, PACKED)) for each in CALLS),
         one(
-            "_job.client_workers:read_client_worker",
+            "_features.client_workers:read_client_worker",
             st.binary() | JSON.map(lambda text: text.encode("utf-8", "replace")),
         ),
         # Texts of users.
@@ -372,7 +372,7 @@ ELSEWHERE: dict[str, set[str]] = {
     "part of MSGPACK_SERIALIZER": {"_core.payload:_unpack"},
     "arguments of the application, not data from outside": {
         "_core.checked_options:parse_nested",
-        "_features.broadcast.options:parse_subjects",
+        "_features.broadcast:parse_subjects",
         "_features.budgets:parse_budget",
         "_core.queue_options:parse_dead_letter_queue",
         "_core.queue_options:parse_durable",
@@ -409,8 +409,8 @@ ELSEWHERE: dict[str, set[str]] = {
         "_job.job:Job._decode_result",
         "_job.job:Job._from_record",
         "_features.schedulers.queue_api:read_scheduler",
-        "_features.typed_tasks:Resolved.read",
-        "_features.typed_tasks:Resolved.read_result",
+        "_job.typed_tasks:Resolved.read",
+        "_job.typed_tasks:Resolved.read_result",
         "_client.connect_errors:_from_text",
         "_client.connect_errors:_is_alert",
         "_features.staged_writes:_reports",

@@ -37,15 +37,13 @@ ONLY_LUA = {
 }
 ONLY_PYTHON = {
     "cleaning": "the server's side of the index by age is in lua/features/retention",
+    "client_workers": "the gateway writes what it reads",
     "durable_adds": "the server's side is in lua/features/durability",
     "failed_attempts": "the server's side is in lua/features/failures",
     "failure_policy": "the server's side is in lua/features/failures",
     "iteration": "its position is the progress of a job",
     "middleware": "runs in producers and workers",
-    "search": "the server's side is the paging of lua/core",
-    "signals": "the server's side is in the features whose results they report",
     "usage_summaries": "reads what usage.py reports",
-    "typed_tasks": "runs in producers and workers",
     "typed_values": "runs in producers and workers",
 }
 

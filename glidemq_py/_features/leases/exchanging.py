@@ -33,10 +33,10 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.tokens import CONSUMER, LeaseFacts
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.outbox import Outbox
-from glidemq_py._features.signals import signal_row
 from glidemq_py._features.usage import check_budget
 from glidemq_py._job.attempt import reason_of, stacktraces_with, stored_text, unstored_error
 from glidemq_py._job.run import Run
+from glidemq_py._job.signals import signal_row
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,

@@ -17,7 +17,7 @@ from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._core.limits import GlobalLimits, RateLimit
-    from glidemq_py._features.broadcast.broadcast import Subscription
+    from glidemq_py._features.broadcast import Subscription
     from glidemq_py._operate.snapshots import QueueSnapshot
 
 __all__ = ["app"]

@@ -12,12 +12,11 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features import usage as usage_reports
 from glidemq_py._features import vectors
-from glidemq_py._features.broadcast.message_twin import BlockingMessage
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import JobContents, resolve_in_hints
-from glidemq_py._job.run import Run
+from glidemq_py._job.message_twin import BlockingMessage
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -94,10 +93,3 @@ class Message(JobContents[DataT, ResultT, ContextT]):
 
 watch_calls(Message)
 resolve_in_hints(Message)
-
-
-class MessageRun(Run):
-    """A message being processed."""
-
-    job_type = Message
-    __slots__ = ()

@@ -35,13 +35,18 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.broadcast import calls as broadcasting
-from glidemq_py._features.broadcast.broadcast import get_subscriptions
-from glidemq_py._features.broadcast.calls import Marks
-from glidemq_py._features.broadcast.message import Message, MessageRun
-from glidemq_py._features.broadcast.options import lua_patterns, parse_subjects, validate_start, validate_subscription
+from glidemq_py._features import broadcast as broadcasting
+from glidemq_py._features.broadcast import (
+    Marks,
+    get_subscriptions,
+    lua_patterns,
+    parse_subjects,
+    validate_start,
+    validate_subscription,
+)
 from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.middleware import Middleware
+from glidemq_py._job.message import Message
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.base_worker import BaseWorker
@@ -59,6 +64,13 @@ from glidemq_py._worker.options import (
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
+
+
+class MessageRun(Run):
+    """A message being processed."""
+
+    job_type = Message
+    __slots__ = ()
 
 
 class _Outcomes(Outcomes):

@@ -6,8 +6,7 @@ A subscription has its own progress, state of each message, dead-letter entries,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Never, Self, Unpack, cast
+from typing import Any, Final, Generic, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
@@ -18,9 +17,9 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_states import JobState
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name
-from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -31,109 +30,26 @@ from glidemq_py._core.queue_options import (
     SerializerName,
 )
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.broadcast import calls as broadcasting
-from glidemq_py._features.broadcast import dead_letters
-from glidemq_py._features.broadcast.options import (
+from glidemq_py._features import broadcast as broadcasting
+from glidemq_py._features.broadcast import (
+    Delivery,
     PublishOptionsDict,
+    Subscription,
     check_message_options,
+    get_delivery,
+    get_subscriptions,
+    redeliver_message,
     validate_start,
     validate_subscription,
 )
+from glidemq_py._features.dead_letters import envelope_of, remove_dead_letter, with_readable_data
 from glidemq_py._features.middleware import Middleware
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
 
-DeliveryState = Literal["waiting", "active", "delayed", "completed", "failed"]
-_RECORDED = ("delayed", "completed", "failed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """A snapshot of a subscription.
-
-    Attributes:
-        name: name of the subscription.
-        waiting: number of unread stream entries, including those that its subjects skip; None if the server does not
-            track the number and it is more than 1,000.
-        active: number of messages being processed.
-        released: number of messages released by a worker that closed or stalled; they are delivered next.
-        last_delivered: id of the last entry read.
-        consumers: number of workers that have read for it, possibly including some that have stopped.
-    """
-
-    name: str
-    waiting: int | None
-    active: int
-    released: int
-    last_delivered: str
-    consumers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """The state of a message in one subscription.
-
-    Attributes:
-        state: "waiting", "active" (or released), "delayed" (until the next attempt), "completed" (or skipped because
-            of its subject) or "failed"; None if the state is no longer known.
-        attempts_made: number of failed attempts.
-        failed_reason: message of the last failure.
-        failed_type: exception type of the last failure.
-    """
-
-    state: DeliveryState | None
-    attempts_made: int = 0
-    failed_reason: str | None = None
-    failed_type: str | None = None
-    _result_text: str | None = field(default=None, repr=False)
-    _serializer: Serializer = field(default=JSON_SERIALIZER, repr=False, compare=False)
-
-    @property
-    def returnvalue(self) -> Any:
-        """The handler's return value; None before the message is completed.
-
-        Raises:
-            SerializationError: the serializer cannot decode the stored value.
-        """
-        return None if self._result_text is None else decode_result(self._result_text, self._serializer)
-
-
-async def get_subscriptions(link: QueueLink) -> list[Subscription]:
-    """Return all subscriptions of a broadcast."""
-    rows: dict[str, broadcasting.SubscriptionRow] = {}
-    cursor = None
-    while cursor != "":
-        page = await link.call(broadcasting.subscriptions, cursor or "")
-        cursor = page.cursor
-        rows.update((row.name, row) for row in page.rows)
-    return [
-        Subscription(
-            name=row.name, waiting=None if row.lag < 0 else row.lag, active=row.pending - row.released,
-            released=row.released, last_delivered=row.last_delivered,
-            consumers=row.consumers - (row.released > 0),
-        )
-        for row in rows.values()
-    ]  # fmt: skip
-
-
-async def get_delivery(link: QueueLink, message_id: str, subscription: str) -> Delivery | None:
-    """Return the state of a message in a subscription, or None if the message does not exist."""
-    reply = await link.call(broadcasting.delivery, message_id, subscription)
-    if not reply.exists:
-        return None
-    record = dict(zip(reply.record[::2], reply.record[1::2], strict=True))
-    stored = record.get("state")
-    state = stored if stored in _RECORDED else None
-    if reply.place == "pending":
-        state = "active"
-    elif state is None:
-        state = {"read": "completed", "unread": "waiting"}.get(reply.place)
-    return Delivery(
-        state=cast("DeliveryState | None", state), attempts_made=int(record.get("a", "0")),
-        failed_reason=record.get("failedReason"), failed_type=record.get("failedType"),
-        _result_text=record.get("returnvalue"), _serializer=link.serializer,
-    )  # fmt: skip
-
+_PAGE: Final = 500
 
 DataT = TypeVar("DataT", default=Any)
 
@@ -302,10 +218,94 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
     # -- dead letters -------------------------------------------------------------------------------------
 
-    redeliver = dead_letters.redeliver
-    get_dead_letter_jobs = dead_letters.get_dead_letter_jobs
-    replay_dead_letter_job = dead_letters.replay_dead_letter_job
-    remove_dead_letter_job = dead_letters.remove_dead_letter_job
+    async def redeliver(self, message_id: str, subscription: str) -> None:
+        """Deliver a message again to a subscription that has finished it, with all attempts available again.
+
+        Args:
+            message_id: id of the message.
+            subscription: name of the subscription.
+
+        Raises:
+            JobNotFoundError: the message does not exist or was deleted.
+            JobStateError: the message is waiting or active in the subscription.
+            GlideMQValidationError: the subscription does not exist.
+        """
+        wanted, name = parse_job_id(message_id, "message_id"), validate_subscription(subscription)
+        await redeliver_message(await self._queue._connected(), wanted, name)
+
+    async def get_dead_letter_jobs(
+        self, subscription: str | None = None, start: int = 0, end: int = -1
+    ) -> list[Job[Any, Any]]:
+        """Return dead-letter entries by position, oldest first.
+
+        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
+        broadcast), ``originalJobId`` (the message), ``subscription``, ``data``, ``failedReason``, ``attemptsMade``.
+
+        Args:
+            subscription: return only entries of this subscription, from its dead letter queue; None returns all
+                entries in the dead letter queue of the broadcast.
+            start: position of the first entry.
+            end: position of the last entry, inclusive; -1 = the last one.
+        """
+        first = check_int("start", start, 0, 2**53)
+        last = check_int("end", end, -1, 2**53)
+        dead_queue = await self._open_dead_letters(subscription)
+        link = await self._queue._connected()
+        found: list[Job[Any, Any]] = []
+        if dead_queue is None:
+            return found
+        async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE):
+            if last != -1 and len(found) > last:
+                break
+            if self._is_ours(job, subscription):
+                found.append(with_readable_data(job, link))
+        return found[first:]
+
+    async def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
+        """Redeliver the message of a dead-letter entry to its subscription (`redeliver`), and delete the entry.
+
+        Repeating an interrupted replay does not deliver the message twice. Raises the errors of `redeliver`; the entry
+        is then kept.
+
+        Args:
+            job_id: id of the entry (not of the message).
+            subscription: as for `get_dead_letter_jobs`.
+
+        Returns:
+            False if there is no such entry.
+        """
+        entry_id = parse_job_id(job_id)
+        found = await self._find_dead_letter(entry_id, subscription)
+        if found is None:
+            return False
+        await replay_entry(await self._queue._connected(), *found)
+        return True
+
+    async def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
+        """Delete a dead-letter entry; return False if it does not exist.
+
+        Args:
+            job_id: id of the entry (not of the message).
+            subscription: as for `get_dead_letter_jobs`.
+        """
+        found = await self._find_dead_letter(parse_job_id(job_id), subscription)
+        return False if found is None else await remove_dead_letter(*found)
+
+    async def _open_dead_letters(self, subscription: str | None) -> QueueLink | None:
+        name = "" if subscription is None else validate_subscription(subscription)
+        return await self._queue._dead_letter_queue.open(await self._queue._connected(), name)
+
+    async def _find_dead_letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job[Any, Any]] | None:
+        dead_queue = await self._open_dead_letters(subscription)
+        job = None if dead_queue is None else await reading.get_job(dead_queue, job_id)
+        if dead_queue is None or job is None or not self._is_ours(job, subscription):
+            return None
+        return dead_queue, job
+
+    def _is_ours(self, job: Job[Any, Any], subscription: str | None) -> bool:
+        envelope = envelope_of(job, self._queue.name)
+        of = None if envelope is None else envelope.get("subscription")
+        return isinstance(of, str) and subscription in (None, of)
 
     # -- control ------------------------------------------------------------------------------------------
 
@@ -356,3 +356,10 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
     def __repr__(self) -> str:
         return f"<Broadcast {self.name!r}>"
+
+
+async def replay_entry(link: QueueLink, dead_queue: QueueLink, entry: Job[Any, Any]) -> None:
+    """Redeliver the message of an entry, as `Broadcast.replay_dead_letter_job` does, and delete the entry."""
+    envelope = cast("dict[str, Any]", entry.data)
+    await redeliver_message(link, str(envelope["originalJobId"]), str(envelope["subscription"]), entry.id)
+    await remove_dead_letter(dead_queue, entry)

@@ -1,1 +1,0 @@
-"""Broadcasts (publish/subscribe): messages with subjects, delivered to every subscription."""
