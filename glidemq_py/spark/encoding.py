@@ -6,7 +6,6 @@ Arrow concatenates the parts of all rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final
 
 from glidemq_py._core import json_text as json
@@ -19,10 +18,10 @@ from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.json_columns import JsonColumns, NonFiniteError
-from glidemq_py.spark.options import PYTHON_NAMES, WriteOptions, job_options, json_option, renamed
+from glidemq_py.spark.options import PYTHON_NAMES, WriteOptions, job_options, renamed
 from glidemq_py.spark.placing import KeySources, Placer
 from glidemq_py.spark.serializers import JSON, stored_data
-from glidemq_py.spark.templates import TemplatePacker, instant
+from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_rows", "packed_texts"]
@@ -131,13 +130,6 @@ _FANNED_ROWS: Final = 10_000  # many queues, or shapes of options: each should g
 _MANY_SHAPES: Final = 16
 _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
-_CONVERTED: Final[dict[str, Callable[[Any], Any]]] = {
-    "runAt": instant,
-    "deduplicationId": lambda value: {"id": value},
-    **{name: partial(json_option, name) for name in ("backoff", "removeOnComplete", "removeOnFail")},
-}
-"""Columns whose values are not those of the option."""
-
 _Tail = tuple[bytes, bytes]
 """The parts of a packed row before its name and after its data."""
 
@@ -378,11 +370,8 @@ class RowEncoder:
 
     def _options(self, values: Sequence[Any]) -> JobOptions:
         """Return the options of a row, given the values of its columns."""
-        chosen = {
-            name: _CONVERTED[name](value) if name in _CONVERTED else value
-            for name, value in zip(self._columns, values, strict=True)
-            if value is not None
-        }
+        given = zip(self._columns, values, strict=True)
+        chosen = {name: value for name, value in given if value is not None}
         return JobOptions.of_job(self._write.defaults, job_options(chosen))
 
     def _tail(self, options: JobOptions) -> _Tail:

@@ -14,17 +14,20 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from datetime import UTC, datetime, timedelta
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, get_args, get_type_hints
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core import json_text as json
-from glidemq_py._core.checks import check_choice, check_int, reject_unknown
+from glidemq_py._core.checks import camel_case, check_choice, check_int, reject_unknown
 from glidemq_py._core.forks import new_lock
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions, unsupported_in
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
+from glidemq_py._core.retries import Backoff
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
@@ -38,12 +41,12 @@ __all__ = [
     "NAMES",
     "OPTS_COLUMN",
     "PYTHON_NAMES",
+    "WHOLE",
     "Given",
     "Guarantee",
     "Place",
     "WriteOptions",
     "job_options",
-    "json_option",
     "renamed",
     "transport_of",
 ]
@@ -154,13 +157,24 @@ def forget(place: Place) -> None:
             found.close()
 
 
-_WHOLE: Final = ("byte", "short", "integer", "long")
+WHOLE: Final = ("byte", "short", "integer", "long")
+_TYPES: Final[dict[Any, tuple[str, ...]]] = {
+    int: WHOLE, bool: ("boolean",), datetime: ("timestamp",), Backoff: (*WHOLE, "string"), NoneType: (),
+}  # fmt: skip
+"""The types of a column by those of an option; others are strings."""
+_KEYS: Final = {"ordering": "orderingKey", "deduplication": "deduplicationId"}
+"""Options whose columns contain a part of them."""
+_HINTS: Final = get_type_hints(JobOptions)
+PYTHON_NAMES: Final = {
+    _KEYS.get(name, camel_case(name)): name for name in OPTION_NAMES if name not in unsupported_in("spark")
+}
+"""Names of options of a job in Python, by those of options and columns."""
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "queue": ("string",), "name": ("string",), "jobId": ("string",), "delay": _WHOLE, "runAt": ("timestamp",),
-    "priority": _WHOLE, "attempts": _WHOLE, "ttl": _WHOLE, "orderingKey": ("string",), "lifo": ("boolean",),
-    "rank": _WHOLE, "fairKey": ("string",), "deduplicationId": ("string",), "timeout": _WHOLE,
-    "backoff": (*_WHOLE, "string"), "removeOnComplete": ("boolean", *_WHOLE, "string"),
-    "removeOnFail": ("boolean", *_WHOLE, "string"),
+    "queue": ("string",), "name": ("string",),
+    **{
+        column: tuple(each for kind in get_args(_HINTS[name]) for each in _TYPES.get(kind, ("string",)))
+        for column, name in PYTHON_NAMES.items()
+    },
 }  # fmt: skip
 """Options of a job that a column may contain, with the types of the column."""
 OPTS_COLUMN: Final = (
@@ -170,28 +184,6 @@ OPTS_COLUMN: Final = (
 """What to use instead of the column `opts` of version 0.1.0."""
 _COLUMN: Final = "column."
 
-NAMES: Final = (
-    # server
-    "queue", "prefix", "url", "addresses", "host", "port", "username", "password", "passwordEnv", "tls", "cluster",
-    "database", "requestTimeout",
-    # stored values
-    "serializer",
-    # writing
-    "jobName", "dataColumn", "dataFormat", "nonFinite", "compression", "guarantee", "writeId", "batchSize",
-    "maxBatchBytes", "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
-    # defaults of jobs
-    "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "rank", "fairKey",
-    "removeOnComplete", "removeOnFail",
-    # reading
-    "view", "state", "columns", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp",
-    "maxOffsetsPerTrigger", "failOnDataLoss",
-    # columns of a write that contain options
-    *(_COLUMN + name for name in COLUMNS),
-)  # fmt: skip
-"""Every option, as spelled in the documentation."""
-
-_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
-"""Options that Spark adds. `path` is the argument of `save("name")` and `load("name")`: the queue."""
 _INSTEAD: Final = {
     "topic": 'use .option("queue", "name")',
     "subscribe": 'use .option("queue", "name")',
@@ -210,6 +202,28 @@ _INSTEAD: Final = {
     "opts": 'use the option itself, such as .option("attempts", 3), or .option("column.attempts", "<column>")',
 }
 """Options of other data sources, and columns that are no options, with what to use instead."""
+
+NAMES: Final = (
+    # server
+    "queue", "prefix", "url", "addresses", "host", "port", "username", "password", "passwordEnv", "tls", "cluster",
+    "database", "requestTimeout",
+    # stored values
+    "serializer",
+    # writing
+    "jobName", "dataColumn", "dataFormat", "nonFinite", "compression", "guarantee", "writeId", "batchSize",
+    "maxBatchBytes", "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
+    # defaults of jobs
+    *(name for name in PYTHON_NAMES if name not in _INSTEAD),
+    # reading
+    "view", "state", "columns", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp",
+    "maxOffsetsPerTrigger", "failOnDataLoss",
+    # columns of a write that contain options
+    *(_COLUMN + name for name in COLUMNS),
+)  # fmt: skip
+"""Every option, as spelled in the documentation."""
+
+_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+"""Options that Spark adds. `path` is the argument of `save("name")` and `load("name")`: the queue."""
 _TABLE: Final = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location"})
 """Properties of a table, which Spark passes with the options when CREATE TABLE asks for its columns."""
 _TABLE_OPTION: Final = "option."
@@ -397,7 +411,6 @@ _PUBLISH_TIMEOUT_MS: Final = 60_000
 _MONTH_MS: Final = 30 * DAY_MS
 _YEAR_MS: Final = 365 * DAY_MS
 
-_NUMBERS: Final = ("delay", "priority", "attempts", "ttl", "timeout", "rank")
 _KEPT: Final = 'a number, true, false or an object such as {"count": 100}'
 _FORMS: Final = {
     "backoff": 'ms, or an object such as {"type": "exponential", "delay": 1000}',
@@ -405,19 +418,8 @@ _FORMS: Final = {
     "removeOnFail": _KEPT,
 }
 """What an option of JSON may be."""
-PYTHON_NAMES: Final = {
-    "removeOnComplete": "remove_on_complete",
-    "removeOnFail": "remove_on_fail",
-    "orderingKey": "ordering",
-    "jobId": "job_id",
-    "fairKey": "fair_key",
-    "runAt": "run_at",
-    "deduplicationId": "deduplication",
-}
-"""Names of options of a job in Python, by those of options and columns, if they differ."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPARK_NAMES: Final = {python: name for name, python in PYTHON_NAMES.items()}
-_KEYS: Final = ("ordering.key", "deduplication.id")
-"""Options whose columns contain this part of them."""
 _LARGE: Final = 2**53
 
 
@@ -522,21 +524,27 @@ def _mapped_columns(given: Given) -> tuple[tuple[str, str], ...]:
 
 
 def _defaults(given: Given) -> JobOptions:
-    chosen: dict[str, Any] = {name: given.whole(name, 0, -_LARGE, _LARGE) for name in _NUMBERS if name in given}
-    chosen |= {name: json_option(name, given.text(name)) for name in _FORMS if name in given}
-    chosen |= {name: given.text(name) for name in ("orderingKey", "fairKey") if name in given}
-    if "lifo" in given:
-        chosen["lifo"] = given.flag("lifo", False)
+    chosen: dict[str, Any] = {}
+    for name in PYTHON_NAMES:
+        if name in given:
+            kinds = COLUMNS[name]
+            chosen[name] = (
+                given.whole(name, 0, -_LARGE, _LARGE) if kinds == WHOLE
+                else given.flag(name, False) if kinds == _TYPES[bool]
+                else given.text(name)
+            )  # fmt: skip
     return job_options(chosen)
 
 
-def json_option(name: str, given: Any) -> Any:
-    """Return the value of an option or a column of JSON: ``{"type": "exponential", "delay": 1000}``, a number or true.
-
-    Raises:
-        GlideMQValidationError: if a text is not JSON.
-    """
-    if not isinstance(given, str):
+def _value(name: str, given: Any) -> Any:
+    if name == "runAt":
+        try:
+            return _EPOCH + timedelta(milliseconds=given)
+        except OverflowError:
+            raise GlideMQValidationError(name, given, "is out of range") from None
+    if name == "deduplicationId":
+        return {"id": given}
+    if name not in _FORMS or not isinstance(given, str):
         return given
     try:
         return json.loads(given, name)
@@ -545,11 +553,11 @@ def json_option(name: str, given: Any) -> Any:
 
 
 def job_options(chosen: Mapping[str, Any]) -> JobOptions:
-    """Return job options, given by the names that Spark users write; errors have these names too."""
+    """Return job options, given by the names and values of Spark's options and columns; errors have these names too."""
     if not chosen:
         return NO_OPTIONS
     try:
-        return JobOptions.parse({PYTHON_NAMES.get(name, name): value for name, value in chosen.items()})
+        return JobOptions.parse({PYTHON_NAMES[name]: _value(name, value) for name, value in chosen.items()})
     except GlideMQValidationError as error:
         raise renamed(error) from None
 
@@ -557,6 +565,6 @@ def job_options(chosen: Mapping[str, Any]) -> JobOptions:
 def renamed(error: GlideMQValidationError) -> GlideMQValidationError:
     """Return the error with the option name that Spark users write."""
     name, dot, rest = error.option.partition(".")
-    if error.option in _KEYS:
+    if error.option in ("ordering.key", "deduplication.id"):
         dot = rest = ""
     return GlideMQValidationError(f"{_SPARK_NAMES.get(name, name)}{dot}{rest}", error.value, error.problem)

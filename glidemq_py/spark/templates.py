@@ -11,22 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import array_head, pack
 from glidemq_py._core.calls.adding import NEW_JOB, stored_row
-from glidemq_py._core.checks import check_text
-from glidemq_py._core.deduplication import ID_LENGTH
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.limits import validate_fair_key, validate_ordering_key
-from glidemq_py._core.names import validate_job_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
+from glidemq_py.spark.options import job_options
 
-__all__ = ["SLOTS", "Template", "TemplatePacker", "instant", "joined"]
+__all__ = ["SLOTS", "Template", "TemplatePacker", "joined"]
 
 SLOTS: Final[dict[str, Any]] = {
     "jobId": "glidemq-id-1f9d27c4", "delay": 234_567_891_233, "runAt": 2_345_678_912_339, "priority": 1_777,
@@ -51,25 +46,12 @@ _PLAIN_TEXT: Final = r"^[ !#-\[\]-~]+$"
 """Needs no escape in JSON."""
 _PLAIN_ID: Final = r"^([0-9A-Za-z_\-.@]*[A-Za-z_\-.@][0-9A-Za-z_\-.@]*|[1-9][0-9]{0,12})$"
 _LENGTH_MAX: Final = 256
-_TEXTS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
-    "jobId": (_PLAIN_ID, validate_job_id),
-    "orderingKey": (_PLAIN_TEXT, partial(validate_ordering_key, "orderingKey")),
-    "fairKey": (_PLAIN_TEXT, partial(validate_fair_key, "fairKey")),
-    "deduplicationId": (_PLAIN_TEXT, partial(check_text, "deduplicationId", maximum=ID_LENGTH)),
-}
+_TEXTS: Final = dict.fromkeys((name for name in SLOTS if name not in _STORED), _PLAIN_TEXT) | {"jobId": _PLAIN_ID}
+"""Texts that surely are valid, by column."""
 _SHAPES_MAX: Final = 1_024
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Part = bytes | str
 """Constant bytes, or the name of a slot."""
-
-
-def instant(ms: int) -> datetime:
-    """Return the time of a value of the column `runAt`."""
-    try:
-        return _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        raise GlideMQValidationError("runAt", ms, "is out of range") from None
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -212,16 +194,15 @@ class TemplatePacker:
         if name in _STORED:
             return self._are_numbers_valid(name, array)
         if name in _TEXTS:
-            plain, check = _TEXTS[name]
             longest = pc.max(pc.binary_length(array)).as_py()
             if longest is not None and longest > _LENGTH_MAX:
                 return False
-            strange = array.filter(pc.invert(pc.match_substring_regex(array, plain)))
+            strange = array.filter(pc.invert(pc.match_substring_regex(array, _TEXTS[name])))
             try:
                 for text in (*strange.unique().to_pylist(), *(("__",) if name == "orderingKey" else ())):
                     if text == "__" and not pc.any(pc.equal(array, "__")).as_py():
                         continue
-                    check(text)
+                    job_options({name: text})
             except GlideMQValidationError:
                 return False
         return True
@@ -236,7 +217,7 @@ class TemplatePacker:
             return True
         try:
             for value in (low, high):
-                JobOptions.parse({"run_at": instant(value)} if name == "runAt" else {name: value})
+                job_options({name: value})
         except GlideMQValidationError:
             return False
         self._checked[name] = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.columns import JOB_COLUMNS
-from glidemq_py.spark.options import COLUMNS, OPTS_COLUMN, WriteOptions
+from glidemq_py.spark.options import COLUMNS, OPTS_COLUMN, PYTHON_NAMES, WHOLE, WriteOptions
 
 __all__ = ["WritePlan", "plan_write"]
 
@@ -18,12 +18,8 @@ _log = get_logger(__name__)
 _BY_LOWER: Final = {name.lower(): name for name in COLUMNS}
 _OTHER_NAMES: Final = {"jobname": "name", "deduplication": "deduplicationId"}
 _TECHNICAL: Final = _OTHER_NAMES | {
-    name.lower(): name
-    for name in (
-        "jobId", "runAt", "orderingKey", "fairKey", "lifo", "opts", "deduplicationId", "backoff", "removeOnComplete",
-        "removeOnFail",
-    )
-}  # fmt: skip
+    name.lower(): name for name in (*PYTHON_NAMES, "opts") if COLUMNS.get(name) != WHOLE
+}
 """Names that are hardly those of data, and the options that they look like."""
 _NO_JSON: Final = {
     "variant": "has no JSON form; convert it with to_json()",
