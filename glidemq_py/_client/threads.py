@@ -222,7 +222,8 @@ class LoopThread:
 
     def __init__(self, name: str, *, may_be_turned: bool) -> None:
         self.is_turned = may_be_turned and has_green_threads()
-        self.loop = asyncio.SelectorEventLoop() if self.is_turned else _new_loop()
+        # Not uvloop: one of its callbacks that waits for the interpreter while that ends crashes the process.
+        self.loop = asyncio.SelectorEventLoop()
         self._entries: deque[Entry[Any]] = deque()
         self._waker = 0
         """The thread that wakes up the loop, whose signal handlers may enter too; 0 = none."""
@@ -235,6 +236,7 @@ class LoopThread:
                 self._thread.start()
             except RuntimeError:  # can't create new thread at interpreter shutdown
                 if not may_be_turned:
+                    self.loop.close()
                     raise
                 self.is_turned = True
 
@@ -304,15 +306,6 @@ class LoopThread:
                     self._turn.release()
             elif ended.acquire(timeout=_TURN_S):
                 ended.release()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop, if it is installed: it is woken up by another thread in less time."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.SelectorEventLoop()
-    return uvloop.new_event_loop()
 
 
 class ProcessThread:
