@@ -390,6 +390,8 @@ def write_twins() -> list[str]:
         new = path.with_suffix(f".{os.getpid()}.tmp")
         new.write_text(text, encoding="utf-8")
         new.replace(path)
+    for path in set((ROOT / PACKAGE).rglob("*_twin.py")).difference(targets.values()):
+        path.unlink(missing_ok=True)  # its class has moved
     return [str(path.relative_to(ROOT)) for path in targets.values()]
 
 
