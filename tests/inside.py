@@ -86,6 +86,7 @@ from glidemq_py._core.calls.working import (
 )
 from glidemq_py._core.checked_options import OptionValue, parse_nested
 from glidemq_py._core.checks import check_callable, check_iterable
+from glidemq_py._core.command_line import parse_duration
 from glidemq_py._core.job_options import (
     NO_OPTIONS,
     UNSUPPORTED,
@@ -162,7 +163,7 @@ from glidemq_py._features.metrics_by_name import _page_call as metrics_page
 from glidemq_py._features.outbox import Outbox, OutboxEntry, OutboxReply, dead_letter_id, dead_letter_queue, outbox
 from glidemq_py._features.queue_list import shard_key, shard_keys
 from glidemq_py._features.schedulers import queue_api as schedulers_queue_api
-from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron
+from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron, pattern_in_words
 from glidemq_py._features.schedulers.entry import PAUSED, FireRow, schedulers_due, schedulers_fire, schedulers_read
 from glidemq_py._features.schedulers.firing import MISSED_AFTER_MS, SchedulerTask, plan
 from glidemq_py._features.staged_writes import StageReply, WriteId, WriteStatus, finish_writes, run_async
@@ -217,7 +218,7 @@ from glidemq_py._worker import (
 from glidemq_py._worker import broadcasts as broadcast_worker
 from glidemq_py._worker import heartbeat as worker_heartbeat
 from glidemq_py._worker.base_worker import BaseWorker as base_worker_BaseWorker
-from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
 from glidemq_py._worker.command.health import check_health
 from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
 from glidemq_py._worker.heartbeat import Heartbeat, heartbeats

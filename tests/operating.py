@@ -2,6 +2,7 @@
 
 from glidemq_py._operate import job_actions, newest
 from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
+from glidemq_py._operate.action import ActionResult, Problem
 from glidemq_py._operate.actions import (
     MANY_ACTIONS,
     CancelJobs,
@@ -21,11 +22,25 @@ from glidemq_py._operate.actions import (
 )
 from glidemq_py._operate.broadcasts import BroadcastActionError
 from glidemq_py._operate.bulk import cancel_bulk, create_bulk, list_bulks, perform_bulk, read_bulk
+from glidemq_py._operate.conversion import duration_text
+from glidemq_py._operate.doctor import Diagnosis, configuration, queue_findings
 from glidemq_py._operate.failure_groups import HOURS, group_failures, shape_of
 from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.parsing import pairs_of, rate_of, span_of, time_of, value_of
 from glidemq_py._operate.partitions import Layouts, by_partition
 from glidemq_py._operate.roles import ROLES
-from glidemq_py._operate.snapshots import FlowNode
+from glidemq_py._operate.snapshots import (
+    BatchSnapshot,
+    DeadLetter,
+    FlowNode,
+    GroupSummary,
+    JobDetails,
+    JobSummary,
+    QueueDetails,
+    QueueSnapshot,
+    ScheduleRun,
+    ScheduleSnapshot,
+)
 
 __all__ = [
     "HOURS",
@@ -34,33 +49,53 @@ __all__ = [
     "ROLES",
     "Access",
     "AccessDeniedError",
+    "ActionResult",
+    "BatchSnapshot",
     "BroadcastActionError",
     "CancelJobs",
     "CleanQueue",
+    "DeadLetter",
+    "Diagnosis",
     "DrainQueue",
     "FlowNode",
+    "GroupSummary",
+    "JobDetails",
     "JobFilter",
+    "JobSummary",
     "JobsAction",
     "Layouts",
     "ManyAction",
     "Operator",
     "PauseQueue",
+    "Problem",
     "PromoteJobs",
     "PurgeFailures",
+    "QueueDetails",
+    "QueueSnapshot",
     "RemoveJobs",
     "ReplayDeadLetters",
     "RetryFailures",
     "RetryJobs",
+    "ScheduleRun",
+    "ScheduleSnapshot",
     "by_partition",
     "cancel_bulk",
+    "configuration",
     "count",
     "create_bulk",
+    "duration_text",
     "group_failures",
     "job_actions",
     "list_bulks",
     "newest",
+    "pairs_of",
     "perform",
     "perform_bulk",
+    "queue_findings",
+    "rate_of",
     "read_bulk",
     "shape_of",
+    "span_of",
+    "time_of",
+    "value_of",
 ]  # fmt: skip

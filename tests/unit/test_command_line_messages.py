@@ -60,24 +60,6 @@ def test_address_without_a_secret_is_printed(capfd: pytest.CaptureFixture[str]) 
     )
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["valkey://127.0.0.1:1", "rediss://[::1]:6379", "valkey://localhost", "valkeys+cluster://db.example.org/0",
-     "redis://redis:6379"],
-)  # fmt: skip
-def test_harmless_address_is_kept(url: str) -> None:
-    assert hide_urls(f"invalid: {url!r}") == f"invalid: {url!r}"
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [f"u:{SECRET}", f"h?{SECRET}", f"127.0.0.1:1#{SECRET}", f"127.0.0.1 {SECRET}", f"127.0.0.1' {SECRET}", "u:1234",
-     f"127.0.0.1:6379, valkey://u:{SECRET}@h", f"127.0.0.1:6379/{SECRET}", f"h:6379?a={SECRET}"],
-)  # fmt: skip
-def test_other_urls_are_hidden(rest: str) -> None:
-    assert hide_urls(f"invalid: valkey://{rest}") == "invalid: valkey://***"
-
-
 PIECES = [" ", "'", '"', "/", "#", "@", "?", ")", "(", ":", "6379", "127.0.0.1", "localhost", "***", "valkey://", "\n",
           " (choose from ", "a.b", ","]  # fmt: skip
 passwords = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
@@ -212,32 +194,3 @@ def test_a_public_dashboard_requires_tokens(
         f"python -m glidemq_py.dashboard: {public[1]} is not a local address: set GLIDEMQ_DASHBOARD_TOKENS, "
         "such as 'alice=7f31c9aa'\n"
     )
-
-
-# -- the argument ``--queue`` of the worker command, once or several times -------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "queue"),
-    [
-        (["emails"], "emails"), (["emails", "images"], ["emails", "images"]),
-        (["critical:6", "bulk:1"], {"critical": 6, "bulk": 1}), (["bulk:2"], {"bulk": 2}),
-    ],
-)  # fmt: skip
-def test_queues_of_the_command_line(given: list[str], queue: object):
-    arguments = read_arguments(["app:handle", *(part for name in given for part in ("--queue", name))])
-    assert arguments.queue == queue
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        (["a", "a"], "twice"), (["a:1", "b"], "weight"), (["a:0"], "1 to 1,000"), (["a:x"], "1 to 1,000"),
-        (["a:1001"], "1 to 1,000"), ([""], "queue"), (["a:1:2"], "1 to 1,000"),
-    ],
-)  # fmt: skip
-def test_invalid_queues_exit_with_a_message(given: list[str], problem: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as exited:
-        read_arguments(["app:handle", *(part for name in given for part in ("--queue", name))])
-    assert exited.value.code == 2
-    assert problem in capsys.readouterr().err

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import io
 import re
 import traceback
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ FOLDER: Final = Path(__file__).with_name("tables")
 ROW: Final = re.compile(r"(?s)(.*?)(?:\s+(->|!)\s+(.*))?")
 FOR: Final = re.compile(r"(?s)(.*?) for (\w+(?:, \w+)*) in (.*)")
 ERROR: Final = re.compile(
-    r"(?s)(?:([A-Z]\w+Error) ?)?([^:=~]+?)?(?: = (\[.*\]|\{.*\}|\S+))?(?: ~ (\S+))?(?:: (.*))?"
+    r"(?s)(?:([A-Z]\w+(?:Error|Exit)) ?)?([^:=~]+?)?(?: = (\[.*\]|\{.*\}|\S+))?(?: ~ (\S+))?(?:: (.*))?"
 )  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def read(path: Path) -> Iterator[Table]:
             table = Table(line[3:])
         elif line.startswith("of "):
             table.forms.append(line[3:])
-        elif line.startswith(("let ", "from ", "import ", "class ")):
+        elif line.startswith(("let ", "from ", "import ", "class ", "async def ")):
             table.lets.append(line.removeprefix("let "))
         else:
             table.rows.append((text.count("\n", 0, found.start()) + 1, line))
@@ -88,10 +90,11 @@ def problem(source: str, sign: str | None, expected: str, known: dict[str, Any])
         kind, option, value, suggestion, text = ERROR.fullmatch(expected).groups("")  # type: ignore[union-attr]
     error = eval(kind or "GlideMQValidationError", known) if sign == "!" else ()
     try:
-        found = outcome(source, known)
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            found = outcome(source, known)
     except error as raised:
-        shown = str(raised)
-        if SECRET in shown_by(raised):
+        shown = f"{raised}{printed.getvalue()}"
+        if SECRET in shown + shown_by(raised):
             return f"shows {shown_by(raised)}"
         if option and (
             (option != "*" and raised.option != option)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Worker
-from glidemq_py._core.command_line import parse_duration
-from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments
 from glidemq_py._worker.command.target import load_workers
 from tests.inside import base_worker_BaseWorker as BaseWorker
 from tests.inside import keys_of
@@ -209,56 +208,3 @@ async def test_override_checks_before_it_changes():
     await worker.close()
     with pytest.raises(GlideMQError, match="in use"):
         worker.override(concurrency=4)
-
-
-# -- values of the command line -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("1.5m", 90_000), ("2h", 7_200_000)])
-def test_durations(text: str, ms: int):
-    assert parse_duration(text) == ms
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1000", 1000), ("1K", 1024), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("2GB", 2 << 30)]
-)
-def test_sizes(text: str, size: int):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["a:b", "--shutdown-timeout", "30"],
-        ["a:b", "--shutdown-timeout", "-1s"],
-        ["a:b", "--max-memory", "0"],
-        ["a:b", "--max-memory", "much"],
-        ["a:b", "--max-jobs", "0"],
-        ["a:b", "--concurrency", "1.5"],
-        ["a:b", "--processes", "0"],
-        ["a:b", "--log-level", "loud"],
-        ["a:b", "--queue", "a{b"],
-        ["a:b", "--prefix", ""],
-        ["a:b", "--url", "http://x"],
-        ["a:b", "--conc", "1"],
-        ["--check"],
-        [],
-    ],
-)
-def test_invalid_command_line_is_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as caught:
-        read_arguments(arguments)
-    assert caught.value.code == 2
-    assert "error:" in capsys.readouterr().err
-
-
-def test_password_in_a_rejected_url_is_not_repeated(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        read_arguments(["a:b", "--url", "valkey://user:geheim@host:notaport"])
-    assert "geheim" not in capsys.readouterr().err
-
-
-def test_who_is_supervised():
-    assert not read_arguments(["a:b"]).supervised
-    for option in (["--processes", "1"], ["--max-jobs", "5"], ["--max-memory", "1G"]):
-        assert read_arguments(["a:b", *option]).supervised

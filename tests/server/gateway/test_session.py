@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from glidemq_py import GlideMQValidationError, Queue
+from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, locks
 from glidemq_py.gateway.frames import FrameReader
@@ -181,19 +181,6 @@ async def test_closing_answers_running_commands(url: str, queue_name: str):
         assert await wire.is_closed()
         assert await idle.is_closed()
     await until(lambda: gateway.connections == 0)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"port": -1}, {"port": "6789"}, {"host": ""}, {"prefix": "{a}"}, {"tokens": []}, {"tokens": "abc"},
-        {"tokens": [""]}, {"max_connections": 0}, {"frame_timeout": 1}, {"max_unsent": 1}, {"host": "0.0.0.0"},
-        {"unknown": 1},
-    ],
-)  # fmt: skip
-def test_invalid_options(options: dict[str, Any]):
-    with pytest.raises((GlideMQValidationError, TypeError)):
-        Gateway("valkey://127.0.0.1:1", **options)
 
 
 class Written(asyncio.Transport):
