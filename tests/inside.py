@@ -201,6 +201,7 @@ from glidemq_py._partitions.stored import (
     store_layout,
     stored,
 )
+from glidemq_py._web.serving import server_config
 from glidemq_py._worker import (
     background,
     components,

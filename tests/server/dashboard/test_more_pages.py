@@ -13,7 +13,7 @@ from glidemq_py import FlowJob, FlowProducer, Job, MetricsPoint, Queue, Worker
 from glidemq_py.dashboard import Access, app, pages
 from glidemq_py.dashboard.reading import Day, quarters_of
 from glidemq_py.dashboard.texts import day_chart, duration_chart, redacted
-from tests.operating import Operator, shape_of
+from tests.operating import Operator
 from tests.server.dashboard.support import Elements, browsing
 from tests.server.dashboard.test_pages import EVIL, page, posted, run_all
 
@@ -91,14 +91,6 @@ async def test_job_page_shows_children_and_progress(queue: Queue, url: str, queu
             released.set()
 
 
-@pytest.mark.parametrize(
-    ("progress", "percent"),
-    [(40, 40), ({"percent": 12.5}, 12.5), ({"done": 5}, None), ("half", None), (True, None), (400, None), (None, None)],
-)
-def test_progress_of_a_job_in_percent(progress: object, percent: float | None):
-    assert pages._percent(progress) == percent
-
-
 async def test_last_runs_of_a_schedule_are_shown_with_their_state(queue: Queue, url: str, queue_name: str):
     ended = asyncio.Event()
 
@@ -135,15 +127,6 @@ def test_quarters_of_a_day():
     assert sum(each.completed for each in found) == 5
     assert day_chart(found).count("<g>") == duration_chart(found).count("<g>") == 2
     assert day_chart([]).count("<g>") == 0
-
-
-def test_errors_that_differ_in_ids_only_have_one_shape():
-    shapes = {
-        shape_of(f"no answer of u{n}@example.org for '{n}' in {n} s, request 0f8fad5b-d9cb-469f-{n}") for n in (1, 22)
-    }
-    assert len(shapes) == 1
-    assert shape_of("no answer") != shape_of("refused")
-    assert len(shape_of("x" * 1_000_000)) == 1_000
 
 
 def counting(name: str, method: Any, read: list[str]) -> Any:

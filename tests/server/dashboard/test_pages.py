@@ -20,11 +20,8 @@ from starlette.routing import Mount
 import glidemq_py.dashboard
 from glidemq_py import FailedAttempt, FailureReason, FlowJob, FlowProducer, Job, JobState, Queue, TimelineEntry, Worker
 from glidemq_py.dashboard import Dashboard, pages
-from glidemq_py.dashboard.filters import parse_filter
 from glidemq_py.dashboard.flow_drawing import draw
 from glidemq_py.dashboard.pages import PAGES, STATES
-from glidemq_py.dashboard.texts import duration
-from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.testing import ServerProcess
 from tests.operating import Access, FlowNode
 from tests.server.dashboard.support import FROM_HERE, HERE, Elements, browsing, served
@@ -165,12 +162,6 @@ async def test_jobs_page_neither_skips_nor_repeats_jobs(queue: Queue, url: str, 
             path = next((each for each in elements.links() if each.startswith("jobs?") and "cursor=" in each), "")
         assert sorted(set(found) & set(ids)) == sorted(ids)
         assert len(found) == len(set(found))
-
-
-def test_filter_of_a_text_with_a_key_in_an_id():
-    assert parse_filter("a-b:c", None)[1] == "a-b:c"
-    with pytest.raises(GlideMQValidationError, match="must begin with one of state, name, id"):
-        parse_filter("nome:x", "failed")
 
 
 async def test_no_page_is_a_dead_end(url: str):
@@ -364,23 +355,6 @@ async def test_application_decides_who_sees_and_changes_what(queue: Queue, url: 
                 assert (await client.post("/ops/queues/change", data=fields, headers=origin)).status_code == 403
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hosts": ["queues.example"]}, "give 'tokens' or 'authorize'"),
-        ({"tokens": ["short"]}, "at least 8 characters"),
-        ({"tokens": "long enough"}, "must be a mapping"),
-        ({"tokens": ["long enough"], "authorize": lambda _: None}, "together with 'authorize'"),
-        ({"refresh_interval": 5}, "refresh_interval"),
-        ({"redact": "password"}, "must be a list"),
-        ({"authorize": 5}, "must be a function"),
-    ],
-)
-def test_wrong_options_are_rejected(url: str, options: dict[str, object], message: str):
-    with pytest.raises(GlideMQValidationError, match=message):
-        Dashboard(url, **options)  # type: ignore[arg-type]
-
-
 def node(name: str, *children: FlowNode) -> FlowNode:
     return FlowNode(id=name, queue="q", name=name, state=None, error=None, children=children, is_cut=False)
 
@@ -396,11 +370,6 @@ def test_drawing_of_a_flow_is_a_tree():
     for number in range(3_000):
         chain = node(str(number), chain)
     assert len(draw(chain).boxes) == 3_001
-
-
-def test_durations_as_text():
-    texts = [duration(ms) for ms in (0, 999, 1_000, 59_940, 60_000, 320_000, 3_600_000, 93_600_000)]
-    assert texts == ["0 ms", "999 ms", "1 s", "59.9 s", "1 min", "5 min 20 s", "1 h", "1 d 2 h"]
 
 
 def test_scripts_of_others_are_unchanged():

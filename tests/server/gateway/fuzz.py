@@ -205,8 +205,8 @@ class Fuzzer:
             self._findings.wrong.append(str(answer))
 
 
-async def other_client(port: int, found: list[float], stop: asyncio.Event):
-    """Add, fetch and complete jobs one after the other, and measure each call."""
+async def other_client(port: int, found: list[float], stop: asyncio.Event, rounds: int = 0):
+    """Add, fetch and complete jobs one after the other, and measure each call; with `rounds`, stop after so many."""
     async with Wire(port) as wire:
 
         async def call(cmd: str, **fields: Any) -> dict[str, Any]:
@@ -221,6 +221,9 @@ async def other_client(port: int, found: list[float], stop: asyncio.Event):
             await call("PUSH", queue="other", data=1)
             pulled = await call("PULL", queue="other", owner="o")
             await call("ACK", id=pulled["job"]["id"], token=pulled["token"])
+            rounds -= 1
+            if rounds == 0:
+                stop.set()
             await asyncio.sleep(0.002)
 
 
@@ -271,11 +274,11 @@ async def fuzz(url: str, frames: int, seed: int) -> Findings:
         for _ in range(PHASES):
             for load, count in (("none", 0), ("good", min(each, 1_000)), ("fuzzed", each)):
                 stop = asyncio.Event()
-                measuring = asyncio.create_task(other_client(port, findings.latency[load], stop))
+                measuring = asyncio.create_task(other_client(port, findings.latency[load], stop, 0 if count else 300))
                 if count:
                     await asyncio.gather(*(one.run(count, is_fuzzed=load == "fuzzed") for one in fuzzers))
                 else:
-                    await asyncio.sleep(2)
+                    await stop.wait()
                 stop.set()
                 await measuring
             findings.memory.append(memory_of(pid))

@@ -10,11 +10,7 @@ from typing import Any, Self
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.routes import EVENTS, ROUTES, SOCKET, fields_of, find_route
-from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.totals import Totals
 
 TOKEN = "a-long-token"
@@ -188,48 +184,6 @@ async def test_values_without_json(client: Client, queue_name: str, url: str):
         job = await queue.add("n", data)
     answer = await client.good("GET", f"/jobs/{queue_name}:{job.id}")
     assert answer["job"]["data"] == {"bytes": "AP8=", "date": "2026-05-01T12:30:00.000Z", "1": None}
-
-
-def test_routes_name_commands_and_their_fields():
-    for route in ROUTES:
-        if route.command in (EVENTS, SOCKET):
-            continue
-        names = {field.name for field in COMMANDS[route.command].fields}
-        in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
-        assert in_path <= names, route
-        assert set(route.renamed.values()) <= names, route
-        assert not route.wrapped or route.wrapped in names, route
-    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
-
-
-def test_literal_segments_outrank_fields():
-    found = find_route("POST", "/jobs/ack-batch")
-    assert found is None or found[0].command == "ACKB"
-    custom = find_route("GET", "/jobs/custom/state")
-    assert custom is not None
-    assert (custom[0].command, custom[1]) == ("GetJobByCustomId", {"customId": "state"})
-    assert find_route("GET", "/queues//counts") is None
-
-
-def test_precedence_of_fields():
-    found = find_route("POST", "/queues/a%2Fb/jobs")
-    assert found is not None
-    route, in_path = found
-    query = [("priority", "1"), ("delay", "2"), ("other", "x")]
-    fields = fields_of(route, in_path, query, {"priority": 3, "queue": "c"})
-    assert fields == {"queue": "a/b", "priority": 3, "delay": 2}
-    with pytest.raises(CommandError, match="Invalid JSON body"):
-        fields_of(route, in_path, [], [1])
-
-
-def test_invalid_options():
-    invalid: list[tuple[str, Any]] = [
-        ("http_port", 65_536), ("cors_origins", "https://a.example"), ("cors_origins", ["a.example"])
-    ]  # fmt: skip
-    for name, value in invalid:
-        options: dict[str, Any] = {name: value}
-        with pytest.raises(GlideMQValidationError, match=name):
-            Gateway(**options)
 
 
 # -- events and limits ------------------------------------------------------------------------------------------

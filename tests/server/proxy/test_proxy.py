@@ -11,7 +11,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import GlideMQValidationError, Queue, Worker
-from glidemq_py.proxy import ProxyOptions, create_proxy_app
+from glidemq_py.proxy import create_proxy_app
 from glidemq_py.testing import ServerProcess
 from tests.inside import client_of, connected
 from tests.server.proxy.support import running_proxy
@@ -108,26 +108,7 @@ def test_missing_or_wrong_token_is_401(url: str, queue_name: str):
         assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
-def test_invalid_options_are_rejected():
-    wrong: dict[str, Any]
-    for wrong in (
-        {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"hosts": ["queue.example"]},
-        {"hosts": ["localhost", "*"]}, {"queues": "one"}, {"queues": ["a:b"]},
-        {"prefix": "{"}, {"compression": "zip"}, {"max_body": 0}, {"keep_alive": 1}, {"events": 1},
-        {"hosts": []}, {"hosts": "localhost"}, {"hosts": ["a:80"]}, {"hosts": ["http://a"]}, {"body_timeout": 1},
-        {"max_response": 0}, {"on_error": 1}, {"on_error": lambda error: None},
-    ):  # fmt: skip
-        with pytest.raises(GlideMQValidationError) as caught:
-            create_proxy_app("valkey://127.0.0.1", **wrong)
-        assert TOKEN not in str(caught.value)
-    assert TOKEN not in repr(ProxyOptions(tokens=[TOKEN]))
-
-
 def test_invalid_connection_is_not_a_client_error(monkeypatch: pytest.MonkeyPatch):
-    connection: Any
-    for connection in ("http://server", 5):
-        with pytest.raises(GlideMQValidationError, match="'connection' ="):
-            create_proxy_app(connection)
     monkeypatch.setenv("GLIDEMQ_URL", "nonsense")
     with pytest.raises(GlideMQValidationError, match="'connection' ="):
         create_proxy_app()
