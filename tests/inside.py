@@ -91,7 +91,6 @@ from glidemq_py._core.job_options import (
     NO_OPTIONS,
     UNSUPPORTED,
     JobOptions,
-    JobOptionsDict,
     read_stored_options,
     unsupported_in,
 )
@@ -108,6 +107,7 @@ from glidemq_py._core.limits import Ordering, OrderingDict
 from glidemq_py._core.logs import escape_control, get_logger, show_id
 from glidemq_py._core.misuse import CONNECTION_OPTIONS, FOREIGN_NAMES
 from glidemq_py._core.names import partition_home
+from glidemq_py._core.option_dicts_twin import JobOptionsDict, PublishOptionsDict
 from glidemq_py._core.payload import (
     JSON_SERIALIZER,
     PAYLOAD_LIMIT,
@@ -134,7 +134,7 @@ from glidemq_py._features.backup.names import text_of
 from glidemq_py._features.backup.records import RecordReader
 from glidemq_py._features.backup.restoring import restore_backup
 from glidemq_py._features.backup.store import BackupStore
-from glidemq_py._features.broadcast import PublishOptionsDict, lua_patterns
+from glidemq_py._features.broadcast import lua_patterns
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.client_workers import STALE_MS
 from glidemq_py._features.consistency import calls as consistency_calls

@@ -119,7 +119,7 @@ TABLES = (
     ),
     Options(
         "glidemq_py.JobOptions",
-        hints="glidemq_py._core.job_options.JobOptionsDict",
+        hints="glidemq_py._core.option_dicts_twin.JobOptionsDict",
         links={
             "backoff": "#backoff",
             "ttl": "../learn/order.md",

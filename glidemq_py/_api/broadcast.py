@@ -20,6 +20,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name
+from glidemq_py._core.option_dicts_twin import PublishOptionsDict
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -33,7 +34,6 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import broadcast as broadcasting
 from glidemq_py._features.broadcast import (
     Delivery,
-    PublishOptionsDict,
     Subscription,
     check_message_options,
     get_delivery,

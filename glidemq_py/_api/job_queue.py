@@ -27,13 +27,14 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
 from glidemq_py._core.checks import check_bool, check_int
-from glidemq_py._core.job_options import JobOptions, JobOptionsDict, unsupported_in
+from glidemq_py._core.job_options import JobOptions, unsupported_in
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
+from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache, lru_cache, partial
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, option
+from glidemq_py._core.checked_options import CheckedOptions, Converted, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.deduplication import Deduplication, DeduplicationInput
 from glidemq_py._core.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
@@ -41,10 +41,13 @@ from glidemq_py._core.limits import Ordering, OrderingInput, TokenBucket, check_
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
-from glidemq_py._core.retries import Backoff
+from glidemq_py._core.retries import Backoff, BackoffInput
 from glidemq_py._core.tags import TagsInput, parse_tags, tags_to_wire
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._core.option_dicts_twin import JobOptionsDict
 
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_PRIORITY: Final = 2047
@@ -68,49 +71,6 @@ _MESSAGES_KEPT: Final = "the broadcast's max_messages and max_age decide how lon
 _NO_DEPENDENCIES: Final = "messages wait for no jobs"
 
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-class BackoffDict(TypedDict, total=False):
-    """A backoff written as a mapping; see `Backoff`."""
-
-    type: str
-    delay: Milliseconds
-    jitter: float
-    max_delay: Milliseconds
-
-
-BackoffInput = Backoff | BackoffDict | Milliseconds
-"""Types of the option `backoff`. A bare duration is a fixed delay."""
-
-
-class JobOptionsDict(TypedDict, total=False):
-    """The keyword options of `Queue.add`; see `JobOptions` for meaning and units."""
-
-    delay: Milliseconds | None
-    run_at: datetime | None
-    attempts: int | None
-    backoff: BackoffInput | None
-    job_id: str | None
-    priority: int | None
-    rank: int | None
-    lifo: bool | None
-    ttl: Milliseconds | None
-    timeout: Milliseconds | None
-    remove_on_complete: RetentionInput | None
-    remove_on_fail: RetentionInput | None
-    lock_duration: Milliseconds | None
-    stack_trace_limit: int | None
-    ordering: OrderingInput | None
-    cost: float | None
-    fair_key: str | None
-    deduplication: DeduplicationInput | None
-    fallbacks: FallbacksInput | None
-    parent: ParentInput | None
-    on_failure: FailurePolicy | None
-    depends_on: DependenciesInput | None
-    on_dependency_failure: DependencyPolicy | None
-    headers: Mapping[str, str] | None
-    tags: TagsInput | None
 
 
 def _job_id(_: str, value: object) -> str:
@@ -182,29 +142,29 @@ class JobOptions(CheckedOptions):
 
     # In the order of the opts JSON.
     job_id: str | None = option(_job_id, queue="id", callback=False, task="id")
-    delay: int | None = option(to_ms)
+    delay: Converted[int | None, Milliseconds | None] = option(to_ms)
     run_at: datetime | None = option(to_instant, stored=False, template=False, callback=False, proxy=False)
     priority: int | None = option(partial(check_int, minimum=0, maximum=MAX_PRIORITY), message=_ONE_ORDER)
     rank: int | None = option(partial(check_int, minimum=-MAX_RANK, maximum=MAX_RANK), message=_ONE_ORDER, proxy=False)
     lifo: bool | None = option(check_bool, message=_ONE_ORDER)
     attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS))
-    backoff: Backoff | None = option(Backoff.parse, encode=Backoff.to_wire)
-    timeout: int | None = option(partial(to_ms, minimum=1), none_overrides=True)
-    ttl: int | None = option(partial(to_ms, minimum=1), none_overrides=True)
-    remove_on_complete: Retention | None = option(
+    backoff: Converted[Backoff | None, BackoffInput | None] = option(Backoff.parse, encode=Backoff.to_wire)
+    timeout: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), none_overrides=True)
+    ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), none_overrides=True)
+    remove_on_complete: Converted[Retention | None, RetentionInput | None] = option(
         parse_retention, encode=retention_to_wire, message=_MESSAGES_KEPT, wait=False
     )
-    remove_on_fail: Retention | None = option(
+    remove_on_fail: Converted[Retention | None, RetentionInput | None] = option(
         parse_retention, encode=retention_to_wire, message=_MESSAGES_KEPT, wait=False
     )
-    lock_duration: int | None = option(
+    lock_duration: Converted[int | None, Milliseconds | None] = option(
         partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, message="set it on the workers",
         spark=False,
     )  # fmt: skip
     stack_trace_limit: int | None = option(
         partial(check_int, minimum=0, maximum=MAX_TRACE_LINES), proxy=False, spark=False
     )
-    ordering: Ordering | None = option(
+    ordering: Converted[Ordering | None, OrderingInput | None] = option(
         Ordering.parse, none_overrides=True, encode=Ordering.to_wire,
         message="subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
     )  # fmt: skip
@@ -214,29 +174,31 @@ class JobOptions(CheckedOptions):
     fair_key: str | None = option(
         validate_fair_key, none_overrides=True, message="subscriptions fetch messages in order", proxy=False
     )
-    deduplication: Deduplication | None = option(
+    deduplication: Converted[Deduplication | None, DeduplicationInput | None] = option(
         Deduplication.parse, none_overrides=True, encode=Deduplication.to_wire, flow=False, batch=False, callback=False
     )
-    fallbacks: tuple[Fallback, ...] | None = option(
+    fallbacks: Converted[tuple[Fallback, ...] | None, FallbacksInput | None] = option(
         parse_fallbacks, encode=_fallbacks_to_wire, proxy=False, spark=False,
         message="the current fallback would differ between subscriptions",
     )  # fmt: skip
-    parent: JobRef | None = option(
+    parent: Converted[JobRef | None, ParentInput | None] = option(
         parse_parent, encode=_parent_to_wire, queue="parent", flow=False, template=False, batch=False, callback=False,
         message="a message finishes once per subscription", proxy=False, spark=False,
     )  # fmt: skip
-    on_failure: str | None = option(
+    on_failure: FailurePolicy | None = option(
         partial(check_choice, choices=FAILURE_POLICIES), message="messages have no parent", proxy=False, spark=False
     )
-    depends_on: tuple[JobRef, ...] | None = option(
+    depends_on: Converted[tuple[JobRef, ...] | None, DependenciesInput | None] = option(
         parse_dependencies, encode=dependencies_to_wire, queue="dependency", flow=False, template=False,
         callback=False, message=_NO_DEPENDENCIES, proxy=False, spark=False,
     )  # fmt: skip
-    on_dependency_failure: str | None = option(
+    on_dependency_failure: DependencyPolicy | None = option(
         partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), message=_NO_DEPENDENCIES, proxy=False, spark=False
     )
-    headers: Headers | None = option(parse_headers, encode=Headers.to_wire, proxy=False, spark=False)
-    tags: tuple[str, ...] | None = option(
+    headers: Converted[Headers | None, Mapping[str, str] | None] = option(
+        parse_headers, encode=Headers.to_wire, proxy=False, spark=False
+    )
+    tags: Converted[tuple[str, ...] | None, TagsInput | None] = option(
         parse_tags, encode=tags_to_wire, message="subscriptions select messages by subject", proxy=False, spark=False
     )
     _batch: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_text
@@ -50,6 +50,15 @@ def _check_jitter(option: str, value: object) -> float:
 
 def _jitter_to_wire(jitter: float) -> float | None:
     return jitter or None
+
+
+class BackoffDict(TypedDict, total=False):
+    """A backoff written as a mapping; see `Backoff`."""
+
+    type: str
+    delay: Milliseconds
+    jitter: float
+    max_delay: Milliseconds
 
 
 class Backoff(OptionValue, prefix="backoff"):
@@ -118,6 +127,9 @@ class Backoff(OptionValue, prefix="backoff"):
         longest = MAX_DURATION_MS if self.max_delay is None else self.max_delay
         return min(value, longest)
 
+
+BackoffInput = Backoff | BackoffDict | Milliseconds
+"""Types of the option `backoff`. A bare duration is a fixed delay."""
 
 _PERMANENT: Final = (UnrecoverableError, JobRevokedError)
 

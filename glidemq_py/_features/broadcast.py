@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from glidemq_py._core.calls import Argument, Call, call, declared, unpack
 from glidemq_py._core.calls.adding import AddReply, Row
@@ -19,12 +18,10 @@ from glidemq_py._core.calls.working import (
     Tokens,
 )
 from glidemq_py._core.checks import check_text
-from glidemq_py._core.deduplication import DeduplicationInput
-from glidemq_py._core.job_options import BackoffInput, JobOptions
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import JOB_NAME_LENGTH, NAME_LENGTH
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py._core.queue_options import Serializer
-from glidemq_py._core.times import Milliseconds
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
@@ -112,21 +109,6 @@ def _matches(pattern: list[str], subject: str) -> bool:
     elif len(tokens) != len(pattern):
         return False
     return all(word in ("*", token) for word, token in zip(pattern, tokens, strict=False))
-
-
-class PublishOptionsDict(TypedDict, total=False):
-    """The keyword options of `Broadcast.publish`; see `JobOptions` for meaning and units."""
-
-    delay: Milliseconds | None
-    run_at: datetime | None
-    attempts: int | None
-    backoff: BackoffInput | None
-    job_id: str | None
-    ttl: Milliseconds | None
-    timeout: Milliseconds | None
-    stack_trace_limit: int | None
-    deduplication: DeduplicationInput | None
-    headers: Mapping[str, str] | None
 
 
 _INTERNAL: Final = ("workers", "wakers")

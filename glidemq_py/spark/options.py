@@ -165,16 +165,21 @@ _TYPES: Final[dict[Any, tuple[str, ...]]] = {
 _KEYS: Final = {"ordering": "orderingKey", "deduplication": "deduplicationId"}
 """Options whose columns contain a part of them."""
 _HINTS: Final = get_type_hints(JobOptions)
+
+
+def _column_types(hint: Any) -> tuple[str, ...]:
+    kinds = get_args(hint)
+    stored = get_args(kinds[0]) or kinds  # of `Converted`
+    return tuple(each for kind in stored for each in _TYPES.get(kind, ("string",)))
+
+
 PYTHON_NAMES: Final = {
     _KEYS.get(name, camel_case(name)): name for name in OPTION_NAMES if name not in unsupported_in("spark")
 }
 """Names of options of a job in Python, by those of options and columns."""
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "queue": ("string",), "name": ("string",),
-    **{
-        column: tuple(each for kind in get_args(_HINTS[name]) for each in _TYPES.get(kind, ("string",)))
-        for column, name in PYTHON_NAMES.items()
-    },
+    **{column: _column_types(_HINTS[name]) for column, name in PYTHON_NAMES.items()},
 }  # fmt: skip
 """Options of a job that a column may contain, with the types of the column."""
 OPTS_COLUMN: Final = (

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpac
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_choice, check_iterable
-from glidemq_py._core.job_options import JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import Connected, reject_positional_options
+from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import DurableInput, Entry, JobInput, JobSpec, parse_durable
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
