@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
+from glidemq_py._core.version import __version__
 from glidemq_py.errors import (
     AmbiguousResultError,
     BackupError,
@@ -119,7 +120,6 @@ if TYPE_CHECKING:
     from glidemq_py._features.leases.queue_api import LeaseReport
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
     from glidemq_py._features.metrics_by_name import DurationStats, MetricsByName, MetricsByNameSetting
-    from glidemq_py._features.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.remote_control import RunningJob, WorkerActivity
     from glidemq_py._features.schedulers.entry import JobScheduler
     from glidemq_py._features.schedulers.options import Schedule
@@ -133,9 +133,10 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
     from glidemq_py._job.job_twin import BlockingJob
     from glidemq_py._job.message import Message
-    from glidemq_py._maintenance.queues import Maintenance
+    from glidemq_py._job.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._partitions.layout import QueuePartitions
     from glidemq_py._worker.broadcasts import BroadcastWorker
+    from glidemq_py._worker.maintenance.queues import Maintenance
     from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
     from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
     from glidemq_py._worker.tasks import Task
@@ -203,7 +204,7 @@ else:
             "glidemq_py._partitions.layout": ("QueuePartitions",),
             "glidemq_py._features.remote_control": ("RunningJob", "WorkerActivity"),
             "glidemq_py._core.retention": ("KeepJobs",),
-            "glidemq_py._features.middleware": ("ContextHeaders", "Middleware", "NewJob"),
+            "glidemq_py._job.middleware": ("ContextHeaders", "Middleware", "NewJob"),
             "glidemq_py._core.retries": ("Backoff",),
             "glidemq_py._features.schedulers.entry": ("JobScheduler",),
             "glidemq_py._features.schedulers.options": ("Schedule",),
@@ -222,7 +223,7 @@ else:
             "glidemq_py._job.job_twin": ("BlockingJob",),
             "glidemq_py._job.current": ("current_job",),
             "glidemq_py._job.job": ("Job",),
-            "glidemq_py._maintenance.queues": ("Maintenance",),
+            "glidemq_py._worker.maintenance.queues": ("Maintenance",),
             "glidemq_py._worker.options": ("BatchOptions", "FailureLogOptions", "SandboxOptions"),
             "glidemq_py._worker.shutdown": ("GracefulShutdown", "graceful_shutdown"),
             "glidemq_py._worker.tasks": ("Task",),
@@ -231,8 +232,6 @@ else:
         },
         ("errors", "telemetry"),
     )
-
-__version__ = "0.2.0.dev0"
 
 __all__ = [
     "JSON_SERIALIZER",

@@ -174,10 +174,6 @@ from glidemq_py._features.usage import send_usage as report_usage
 from glidemq_py._job import run, waiting
 from glidemq_py._job.reading import listed_states, read_jobs
 from glidemq_py._job.run import Run
-from glidemq_py._maintenance import libraries, peers, queues
-from glidemq_py._maintenance import outbox as maintenance_outbox
-from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
-from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py._partitions import creating, layout
 from glidemq_py._partitions.layout import (
     MAX_PARTITIONS,
@@ -224,6 +220,10 @@ from glidemq_py._worker.command.health import check_health
 from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
 from glidemq_py._worker.heartbeat import Heartbeat, heartbeats
 from glidemq_py._worker.listeners import WORKER_EVENTS
+from glidemq_py._worker.maintenance import libraries, peers, queues
+from glidemq_py._worker.maintenance import outbox as maintenance_outbox
+from glidemq_py._worker.maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
+from glidemq_py._worker.maintenance.peers import PeerDetection
 from glidemq_py._worker.metrics_sender import INTERVAL_S
 from glidemq_py._worker.options import WorkerOptions, parse_failure_log
 from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply

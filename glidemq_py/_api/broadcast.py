@@ -43,9 +43,9 @@ from glidemq_py._features.broadcast import (
     validate_subscription,
 )
 from glidemq_py._features.dead_letters import envelope_of, remove_dead_letter, with_readable_data
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
 

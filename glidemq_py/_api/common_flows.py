@@ -12,8 +12,8 @@ from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import Compression, DurableInput, JobInput, JobSpec, Serializer, SerializerName
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.reading import JobNode
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
 
 

@@ -42,8 +42,8 @@ from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
 from glidemq_py._features.flows.references import FlowPlaces, References
-from glidemq_py._features.middleware import Middleware, add_within
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware, add_within
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py._partitions.layout import Partition
 from glidemq_py._partitions.link import QueueLink

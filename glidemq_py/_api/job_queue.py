@@ -83,13 +83,13 @@ from glidemq_py._features.job_batches.batch import JoinAndAdd
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.metrics import JobLogs, Metrics
-from glidemq_py._features.middleware import Middleware, add_within
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._features.vectors import VectorMatch, nearest
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware, add_within
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.search import Search
 from glidemq_py._job.waiting import LoopWaiter

@@ -32,8 +32,8 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import BulkAddError
 
 DataT = TypeVar("DataT", default=Any)

@@ -7,7 +7,7 @@ not executed, possibly executed, or permanent.
 Interruptions are times at which the connections of a worker saw the server unreachable or its slots moving. They are
 shared by all connections derived from one another: a worker's own, its heartbeat's and its blocking reads'. Heartbeats
 do not arrive during an outage, so the recovery of stalled jobs waits after an interruption
-(_maintenance/stalled_jobs.py). In a cluster, a failed call for another queue may concern another shard only, so
+(_worker/maintenance/stalled_jobs.py). In a cluster, a failed call for another queue may concern another shard only, so
 interruptions are recorded per hash tag.
 """
 

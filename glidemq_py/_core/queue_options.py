@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, cast, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypedDict, cast, runtime_checkable
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, name_within
@@ -14,9 +14,6 @@ from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
-
-if TYPE_CHECKING:
-    from glidemq_py._features.middleware import Middleware
 
 EndKind = Literal["failed", "stalled", "expired", "cost", "revoked", "malformed"]
 _KINDS: Final = ("failed", "stalled", "expired", "cost", "revoked", "malformed")
@@ -204,10 +201,29 @@ def _durable(_: str, value: DurableInput) -> Durability | None:
     return parse_durable(value)
 
 
-def _middleware(option: str, value: object) -> tuple[Middleware, ...]:
-    from glidemq_py._features.middleware import parse_middleware  # it imports the options of jobs
+class AnyMiddleware:
+    """Base of `glidemq_py.Middleware`, whose methods take jobs."""
 
-    return parse_middleware(option, value)
+
+def parse_middleware(option: str, value: Any) -> tuple[Any, ...]:
+    """Return the middleware of an option.
+
+    Raises:
+        GlideMQValidationError: it is not a sequence of `Middleware` instances.
+    """
+    if isinstance(value, AnyMiddleware):
+        raise GlideMQValidationError(option, value, "must be a list: [...]")
+    if not isinstance(value, (list, tuple)):
+        raise GlideMQValidationError(option, value, "must be a list of Middleware instances")
+    given: list[object] = []
+    for i, each in enumerate(cast("Sequence[object]", value)):
+        if isinstance(each, AnyMiddleware):
+            given.append(each)
+            continue
+        name = getattr(each, "__name__", "") if AnyMiddleware in getattr(each, "__mro__", ()) else ""
+        problem = f"must be an instance: {name}()" if name else "must be an instance of a subclass of Middleware"
+        raise GlideMQValidationError(f"{option}[{i}]", each, problem)
+    return tuple(given)
 
 
 @dataclass(frozen=True, init=False)
@@ -236,7 +252,7 @@ class QueueOptions(CheckedOptions):
     events: bool = option(check_bool, True)
     dead_letter_queue: DeadLetterOptions | Literal[False] | None = option(_dead_letter_queue)
     durable: Durability | None = option(_durable)
-    middleware: tuple[Middleware, ...] = option(_middleware, (), optional=True)
+    middleware: tuple[Any, ...] = option(parse_middleware, (), optional=True)
 
 
 def _job_name(_: str, value: str) -> str:

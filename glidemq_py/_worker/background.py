@@ -13,14 +13,14 @@ from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.queue_list import QueueListTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
-from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
-from glidemq_py._maintenance.outbox import OutboxTask
-from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
-from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
+from glidemq_py._worker.maintenance.outbox import OutboxTask
+from glidemq_py._worker.maintenance.peers import GroupRepair, PeerDetection
+from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.remote_commands import CommandRunner
 from glidemq_py._worker.results import Outcomes
@@ -89,7 +89,7 @@ class Background:
         link, transport = self._link, self._link.transport
         if glide := glide_of(transport):
             # This imports GLIDE, which is loaded only to connect.
-            from glidemq_py._maintenance.libraries import UnusedLibrariesTask
+            from glidemq_py._worker.maintenance.libraries import UnusedLibrariesTask
 
             pending = self.outbox.wake
             peers = PeerDetection(link, transport)

@@ -19,8 +19,8 @@ from itertools import islice
 from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.middleware import Middleware, batch_within
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware, batch_within
 from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import Handler, HandlerThreads, Route
 from glidemq_py._worker.listeners import Listeners

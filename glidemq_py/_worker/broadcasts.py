@@ -45,8 +45,8 @@ from glidemq_py._features.broadcast import (
     validate_subscription,
 )
 from glidemq_py._features.dead_letters import declare_dead_letters
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.message import Message
+from glidemq_py._job.middleware import Middleware
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.base_worker import BaseWorker

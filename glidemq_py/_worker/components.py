@@ -24,8 +24,6 @@ from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.waiting import ResultWaiter
-from glidemq_py._maintenance.outbox import OutboxTask
-from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._partitions.layout import Layout, Partition
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
@@ -35,6 +33,8 @@ from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Routes
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.maintenance.outbox import OutboxTask
+from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.remote_commands import CommandRunner

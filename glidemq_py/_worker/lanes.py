@@ -28,7 +28,6 @@ from glidemq_py._features import queue_list
 from glidemq_py._features.failure_policy import POLICY_FIELD
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.run import Run
-from glidemq_py._maintenance.peers import repair_idle_groups
 from glidemq_py._partitions.layout import Layout
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout, read_layout_and
@@ -50,6 +49,7 @@ from glidemq_py._worker.components import (
 from glidemq_py._worker.drain_probe import DrainProbe
 from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.idle_queues import REGISTERED_S, idle_queues_of
+from glidemq_py._worker.maintenance.peers import repair_idle_groups
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.partitions import turn_of, with_partitions
 from glidemq_py._worker.pooled_slots import PooledSlots

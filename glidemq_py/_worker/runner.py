@@ -14,9 +14,9 @@ from typing import Any, Protocol, cast
 
 from glidemq_py._core.calls.working import AttemptStatus, Finished
 from glidemq_py._core.logs import ForeignFailures, get_logger, show_id
-from glidemq_py._features.middleware import Middleware, handler_within
 from glidemq_py._job.attempt import unstored_error
 from glidemq_py._job.current import running_job
+from glidemq_py._job.middleware import Middleware, handler_within
 from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners

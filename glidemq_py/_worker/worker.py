@@ -24,8 +24,8 @@ from glidemq_py._core.queue_options import (
 from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.many_queues import parse_queues
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.handlers import Route
 from glidemq_py._worker.options import (

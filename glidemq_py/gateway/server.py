@@ -28,9 +28,9 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.queue_list import register_again
-from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
+from glidemq_py._worker.maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import (
     ClosedError,

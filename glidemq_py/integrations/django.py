@@ -18,8 +18,8 @@ except ImportError as error:
 
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync import Queue
 

@@ -12,8 +12,8 @@ except ImportError as error:
     raise ImportError("glidemq_py.integrations.flask requires Flask: pip install flask") from error
 
 from glidemq_py._core.forks import new_lock
-from glidemq_py._features.middleware import Middleware
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync import Queue
 

@@ -17,9 +17,9 @@ except ImportError as error:
 
 from glidemq_py._core.checks import check_bool, check_choice
 from glidemq_py._core.retries import is_retried
-from glidemq_py._features.middleware import Middleware, NewJob
 from glidemq_py._job.contents import JobContents
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware, NewJob
 from glidemq_py.errors import JobSignal
 
 __all__ = ["SentryMiddleware"]

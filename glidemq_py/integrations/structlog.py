@@ -11,8 +11,8 @@ try:
 except ImportError as error:
     raise ImportError("glidemq_py.integrations.structlog requires structlog: pip install structlog") from error
 
-from glidemq_py._features.middleware import Middleware, NewJob
 from glidemq_py._job.job import Job
+from glidemq_py._job.middleware import Middleware, NewJob
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["StructlogMiddleware"]

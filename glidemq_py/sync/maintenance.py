@@ -7,7 +7,7 @@ from typing import Any
 
 from glidemq_py._client.portal import portal
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._maintenance.queues import Maintenance as AsyncMaintenance
+from glidemq_py._worker.maintenance.queues import Maintenance as AsyncMaintenance
 from glidemq_py.sync.queue_twin import Queue
 from glidemq_py.sync.services import BlockingService, checked_queues
 

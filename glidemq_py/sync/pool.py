@@ -17,7 +17,7 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
-from glidemq_py._features.middleware import Middleware
+from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync.producer_twin import Producer
 

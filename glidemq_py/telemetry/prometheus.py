@@ -6,7 +6,6 @@ docs/operate/prometheus.md describes names and labels.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.metadata
 import platform
 from collections import Counter as Tally
@@ -24,6 +23,7 @@ from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.version import __version__
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.telemetry.state import TELEMETRY, Start
@@ -245,9 +245,7 @@ class ProcessMetrics:
         self._build = Gauge(
             "glidemq_build_info", "1, with the versions of this process.", ["version", "python", "glide"], **given
         )
-        # Not an import: the package imports this one.
-        version: str = importlib.import_module("glidemq_py").__version__
-        self._build.labels(version, platform.python_version(), _glide_version()).set(1)
+        self._build.labels(__version__, platform.python_version(), _glide_version()).set(1)
         TELEMETRY.add_meter(self)
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class _Time:
 @contextlib.contextmanager
 def substituted(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
     """Within this context, the modules of the package use the loop's time and ``chance``."""
-    peers = importlib.import_module("glidemq_py._maintenance.peers")  # on first use it is too late for a change
+    peers = importlib.import_module("glidemq_py._worker.maintenance.peers")  # on first use it is too late for a change
     by_module = {
         id(time): _Time(loop),
         id(random): chance,

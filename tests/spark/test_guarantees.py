@@ -105,7 +105,7 @@ async def test_worker_completes_the_write_of_a_killed_driver(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """A driver that was killed makes no abort either."""
-    from glidemq_py._maintenance import outbox as outbox_task
+    from glidemq_py._worker.maintenance import outbox as outbox_task
 
     monkeypatch.setattr(outbox_task, "LEFT_ALONE_MS", 0)
     done: set[str] = set()

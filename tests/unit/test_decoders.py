@@ -384,7 +384,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_core.headers:parse_headers",
         "_core.tags:parse_tags",
         "_core.tags:parse_tags_filter",
-        "_features.middleware:parse_middleware",
+        "_core.queue_options:parse_middleware",
         "_features.flows.definition:DagNode.parse",
         "_core.job_references:parse_dependencies",
         "_core.job_references:parse_parent",

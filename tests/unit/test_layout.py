@@ -12,6 +12,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LEAST_LINES = 40
 
 SMALL = {
+    "_core/version.py": "commands and metrics show it; the package imports them",
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
     "_api/partitioned_fair_keys.py": "a module per area of partitioned queues",
     "_worker/memory.py": "heartbeats and supervised processes report it",
@@ -31,7 +32,7 @@ ONLY_LUA = {
     "ordering_groups": "limits of groups, glidemq_py/_features/limits.py, and an option",
     "retention": "an option, glidemq_py/_core/retention.py",
     "retries": "an option, glidemq_py/_core/retries.py",
-    "maintenance": "its Python side is glidemq_py/_maintenance",
+    "maintenance": "its Python side is glidemq_py/_worker/maintenance",
     "partitions": "its Python side is glidemq_py/_partitions",
     "requeue": "methods of failed jobs and dead letters: glidemq_py/_features/failures.py and dead_letters.py",
 }
@@ -42,7 +43,6 @@ ONLY_PYTHON = {
     "failed_attempts": "the server's side is in lua/features/failures",
     "failure_policy": "the server's side is in lua/features/failures",
     "iteration": "its position is the progress of a job",
-    "middleware": "runs in producers and workers",
     "usage_summaries": "reads what usage.py reports",
     "typed_values": "runs in producers and workers",
 }

@@ -109,7 +109,7 @@ def test_server_calls_contain_the_stored_ids_of_jobs():
     # `Job.id` names the partition; the keys and calls of a partition know only the job's own id.
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
-        for folder in ("_job", "_features", "_worker", "_maintenance")
+        for folder in ("_job", "_features", "_worker")
         for path in (ROOT / folder).rglob("*.py")
         if not str(path).endswith(_OTHER_IDS)
         for line in path.read_text(encoding="utf-8").splitlines()

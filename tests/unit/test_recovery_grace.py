@@ -12,9 +12,9 @@ from glidemq_py import (
     SuspendError,
 )
 from glidemq_py._features.failure_policy import FailurePolicyTask
-from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.drain_probe import DrainProbe
 from glidemq_py._worker.idle_queues import IdleQueues
+from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.suspension import Continuations
 from tests.inside import (
     AttemptStatus,

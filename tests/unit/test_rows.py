@@ -34,7 +34,6 @@ FOLDERS = (
     "_features",
     "_job",
     "_partitions",
-    "_maintenance",
     "_worker",
     "gateway",
     "spark",

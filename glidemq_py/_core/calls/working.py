@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import Argument, Packed, call, declared, fields_of
-from glidemq_py._core.keys import CONSUMER_GROUP
+from glidemq_py._core.keys import CONSUMER_GROUP, OWED
 
 FETCHED_JOB: Final = fields_of(
     "fetched_job",
@@ -512,4 +512,22 @@ def delete_side_keys(ids: Packed[Sequence[str]]) -> list[str]:
 @call("leave", repeatable=True)
 def leave(consumer: Argument[str], group: Argument[str] = CONSUMER_GROUP) -> bool:
     """Delete a worker's registration and its consumer in a group; return False if it still has pending entries."""
+    ...
+
+
+class MaintenanceDue(NamedTuple):
+    """Whether a queue has work for maintenance tasks."""
+
+    held: int
+    """1 = this holder maintains the queue."""
+    busy: int
+    wait: int
+    """Milliseconds until the next scheduler is due, or late if it is not held; -1 = none."""
+    layout: int
+    """Number of the layout of its partitions; 0 = it has none."""
+
+
+@call("maintenance_due", repeatable=True)
+def maintenance_due(holder: str, hold: int, owed: Sequence[str] = OWED) -> MaintenanceDue:
+    """Hold the maintenance of a queue for ``hold`` ms and return whether it has work."""
     ...

@@ -14,7 +14,7 @@ from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch, JobQueue
 from glidemq_py._features.job_batches.calls import BatchRef
-from glidemq_py._features.middleware import add_within
+from glidemq_py._job.middleware import add_within
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.spans import carry_context
 from glidemq_py.telemetry.state import TELEMETRY

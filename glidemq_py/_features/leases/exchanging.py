@@ -52,7 +52,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py._client.runtime import Runtime
     from glidemq_py._features.leases.lease import Lease
-    from glidemq_py._features.middleware import Middleware
+    from glidemq_py._job.middleware import Middleware
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")

@@ -25,7 +25,7 @@ from glidemq_py._features.leases.exchanging import (
 from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
 from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py._features.leases.tokens import release_leases as release_call
-from glidemq_py._features.middleware import enter_run
+from glidemq_py._job.middleware import enter_run
 from glidemq_py.errors import GlideMQValidationError, JobSignal, LeaseLostError
 from glidemq_py.telemetry.spans import observing
 from glidemq_py.telemetry.state import TELEMETRY

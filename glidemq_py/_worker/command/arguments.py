@@ -13,6 +13,7 @@ from typing import Final
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser, RedactedArgumentError, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
+from glidemq_py._core.version import __version__
 from glidemq_py._features.many_queues import MAX_WEIGHT, parse_queues
 from glidemq_py._worker.command.logs import LogFormat
 from glidemq_py._worker.options import MAX_CONCURRENCY
@@ -147,8 +148,6 @@ def _queues(given: Sequence[str]) -> str | list[str] | dict[str, int]:
 
 
 def _parser() -> ArgumentParser:
-    from glidemq_py import __version__
-
     parser = ArgumentParser(
         prog="python -m glidemq_py.worker", description=_DESCRIPTION,
         epilog=_EPILOG + (_VERBS if PROGRAM.get() else ""),

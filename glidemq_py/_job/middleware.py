@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from glidemq_py._core.headers import NO_HEADERS
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.queue_options import Entry
+from glidemq_py._core.queue_options import AnyMiddleware, Entry
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
@@ -51,7 +51,7 @@ class NewJob:
         return f"<NewJob {self.name!r} of queue {self.queue!r}>"
 
 
-class Middleware:
+class Middleware(AnyMiddleware):
     """Base class of code that runs around every add and every run of a job.
 
     A subclass overrides the methods it needs. Each method may return a context manager, which is entered before and
@@ -123,30 +123,6 @@ class ContextHeaders(Middleware):
         finally:
             for variable, token in reversed(tokens):
                 variable.reset(token)
-
-
-_METHODS: Final = ("add", "run", "add_bulk", "run_batch")
-
-
-def parse_middleware(option: str, value: Any) -> tuple[Middleware, ...]:
-    """Return the middleware of an option.
-
-    Raises:
-        GlideMQValidationError: it is not a sequence of `Middleware` instances.
-    """
-    if isinstance(value, Middleware):
-        raise GlideMQValidationError(option, value, "must be a list: [...]")
-    if not isinstance(value, (list, tuple)):
-        raise GlideMQValidationError(option, value, "must be a list of Middleware instances")
-    given: list[Middleware] = []
-    for i, each in enumerate(cast("Sequence[object]", value)):
-        if isinstance(each, Middleware):
-            given.append(each)
-            continue
-        name = getattr(each, "__name__", "") if Middleware in getattr(each, "__mro__", ()) else ""
-        problem = f"must be an instance: {name}()" if name else "must be an instance of a subclass of Middleware"
-        raise GlideMQValidationError(f"{option}[{i}]", each, problem)
-    return tuple(given)
 
 
 T = TypeVar("T")

@@ -8,29 +8,28 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
 from glidemq_py._api.partitioned_writes import layout_number
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundService, BackgroundTask
-from glidemq_py._core.calls import call
 from glidemq_py._core.calls.administration import unlock
+from glidemq_py._core.calls.working import maintenance_due
 from glidemq_py._core.checks import check_iterable
-from glidemq_py._core.keys import OWED
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend import SuspendTimeoutsTask
-from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
-from glidemq_py._maintenance.outbox import OutboxTask
-from glidemq_py._maintenance.peers import GroupRepair, repair_idle_groups
-from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
+from glidemq_py._worker.maintenance.outbox import OutboxTask
+from glidemq_py._worker.maintenance.peers import GroupRepair, repair_idle_groups
+from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
@@ -46,24 +45,6 @@ _SCHEDULER_LEAD_S: Final = 0.05
 _LEAST_WATCH_S: Final = 1.0
 """Between two looks whether the holder of a queue fires its schedulers."""
 _CLOSE_S: Final = 2.0
-
-
-class MaintenanceDue(NamedTuple):
-    """Whether a queue has work for maintenance tasks."""
-
-    held: int
-    """1 = this holder maintains the queue."""
-    busy: int
-    wait: int
-    """Milliseconds until the next scheduler is due, or late if it is not held; -1 = none."""
-    layout: int
-    """Number of the layout of its partitions; 0 = it has none."""
-
-
-@call("maintenance_due", repeatable=True)
-def maintenance_due(holder: str, hold: int, owed: Sequence[str] = OWED) -> MaintenanceDue:
-    """Hold the maintenance of a queue for ``hold`` ms and return whether it has work."""
-    ...
 
 
 class Maintenance(BackgroundService):
