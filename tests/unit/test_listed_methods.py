@@ -10,7 +10,7 @@ import pytest
 import glidemq_py
 from glidemq_py import Message
 
-CLASSES: list[type[Any]] = [glidemq_py.Queue, glidemq_py.Job, Message, glidemq_py.Broadcast]
+CLASSES: list[type[Any]] = [glidemq_py.Queue, glidemq_py.Job, Message]
 
 
 def listed(cls: type[Any]) -> dict[str, Any]:
