@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, TypeVar, cast, dataclass_transform
 
 from glidemq_py._core.checks import camel_case, check_mapping, reject_unknown
@@ -41,6 +42,7 @@ def option(
     *,
     optional: bool | None = None,
     stored: bool = True,
+    omit_default: bool = False,
     encode: Callable[[Any], Any] | None = None,
     kw_only: bool | None = None,
     none_overrides: bool = False,
@@ -55,6 +57,7 @@ def option(
             required; that of another `CheckedOptions` is None, which also means "not given".
         optional: True if None means "not given"; None: True if the default is None.
         stored: False if it is not part of the stored JSON, where its name is in camelCase.
+        omit_default: True if the default is not part of the stored JSON.
         encode: Converts the stored value to its JSON form, or to None to leave it out; None if it is JSON.
         none_overrides: True if a given None is stored, so that it overrides a default that is merged later.
         kw_only: True if an `OptionValue` accepts it by name only; None: as its class.
@@ -62,6 +65,8 @@ def option(
         **places: Where the option is not supported: False or the reason, by place (`JobOptions.check_place`).
     """
     required = default is _REQUIRED
+    if omit_default:
+        encode = partial(_unless, default)
     may_be_none = default is None if optional is None else optional
     may_be_none = _OVERRIDES if none_overrides else may_be_none
     metadata = {
@@ -70,6 +75,10 @@ def option(
     }  # fmt: skip
     named = dataclasses.MISSING if kw_only is None else kw_only
     return dataclasses.field(default=None if required else default, metadata=metadata, kw_only=named, repr=repr)
+
+
+def _unless(default: object, value: object) -> object:
+    return None if value == default else value
 
 
 def _stored_names(fields: Iterable[tuple[str, Any]]) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal, TypedDict
 
@@ -16,11 +15,6 @@ DeduplicationMode = Literal["simple", "throttle", "debounce"]
 _MODES: Final = ("simple", "throttle", "debounce")
 DeduplicationEnd = Literal["started", "ended"]
 _ENDS: Final = ("started", "ended")
-
-
-def _unless(default: object) -> Callable[[object], object]:
-    """Return the encoder of a field that is stored only with another value than the default."""
-    return lambda value: None if value == default else value
 
 
 class _RequiredKeys(TypedDict):
@@ -65,10 +59,10 @@ class Deduplication(OptionValue, prefix="deduplication"):
     ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), default=None)
     mode: DeduplicationMode = option(partial(check_choice, choices=_MODES), default="simple")
     until: DeduplicationEnd = option(
-        partial(check_choice, choices=_ENDS), default="ended", encode=_unless("ended"), kw_only=True
+        partial(check_choice, choices=_ENDS), default="ended", omit_default=True, kw_only=True
     )
-    extend: bool = option(check_bool, default=False, encode=_unless(False), kw_only=True)
-    replace: bool = option(check_bool, default=False, encode=_unless(False), kw_only=True)
+    extend: bool = option(check_bool, default=False, omit_default=True, kw_only=True)
+    replace: bool = option(check_bool, default=False, omit_default=True, kw_only=True)
 
     def _check_given(self) -> None:
         if self.mode == "throttle" and self.ttl is None:

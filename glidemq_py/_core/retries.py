@@ -48,10 +48,6 @@ def _check_jitter(option: str, value: object) -> float:
     return float(value)
 
 
-def _jitter_to_wire(jitter: float) -> float | None:
-    return jitter or None
-
-
 class BackoffDict(TypedDict, total=False):
     """A backoff written as a mapping; see `Backoff`."""
 
@@ -77,7 +73,7 @@ class Backoff(OptionValue, prefix="backoff"):
 
     type: str = option(_check_type)
     delay: Converted[int, Milliseconds] = option(to_ms, default=0)
-    jitter: float = option(_check_jitter, default=0.0, encode=_jitter_to_wire, kw_only=True)
+    jitter: float = option(_check_jitter, default=0.0, omit_default=True, kw_only=True)
     # Node peers ignore `maxDelay`, which glide-mq does not have.
     max_delay: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, kw_only=True)
 

@@ -66,6 +66,16 @@ def _limits(option: str, value: object) -> dict[str, float] | None:
     return limits or None
 
 
+def number_text(number: float) -> str:
+    """Format a number as JavaScript does: whole numbers without a fraction."""
+    return str(int(number)) if number == int(number) else repr(float(number))
+
+
+def amounts_text(amounts: Mapping[str, float]) -> str:
+    """Format amounts by category as JSON."""
+    return "{" + ",".join(f"{json.dumps(name)}:{number_text(amount)}" for name, amount in amounts.items()) + "}"
+
+
 class BudgetDict(TypedDict, total=False):
     """`Budget` written as a mapping."""
 
@@ -98,11 +108,11 @@ class Budget(OptionValue, kw_only=True):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    max_total_tokens: float | None = option(_limit, default=None)
-    max_tokens: Mapping[str, float] | None = option(_limits, default=None)
-    token_weights: Mapping[str, float] | None = option(_weights, default=None)
-    max_total_cost: float | None = option(_limit, default=None)
-    max_costs: Mapping[str, float] | None = option(_limits, default=None)
+    max_total_tokens: float | None = option(_limit, default=None, encode=number_text)
+    max_tokens: Mapping[str, float] | None = option(_limits, default=None, encode=amounts_text)
+    token_weights: Mapping[str, float] | None = option(_weights, default=None, encode=amounts_text)
+    max_total_cost: float | None = option(_limit, default=None, encode=number_text)
+    max_costs: Mapping[str, float] | None = option(_limits, default=None, encode=amounts_text)
     cost_unit: str | None = option(partial(check_text, maximum=32), default=None)
     on_exceeded: BudgetAction = option(partial(check_choice, choices=_ACTIONS), default="fail")
 
@@ -114,20 +124,7 @@ class Budget(OptionValue, kw_only=True):
 
     def to_fields(self) -> list[str]:
         """Return the field names and values of the budget hash, flat."""
-        fields = ["onExceeded", self.on_exceeded]
-        for name, number in (("maxTotalTokens", self.max_total_tokens), ("maxTotalCost", self.max_total_cost)):
-            if number is not None:
-                fields += [name, number_text(number)]
-        for name, amounts in (
-            ("maxTokens", self.max_tokens),
-            ("maxCosts", self.max_costs),
-            ("tokenWeights", self.token_weights),
-        ):
-            if amounts is not None:
-                fields += [name, amounts_text(amounts)]
-        if self.cost_unit is not None:
-            fields += ["costUnit", self.cost_unit]
-        return fields
+        return [text for field in self.to_wire().items() for text in field]
 
 
 def parse_budget(value: object, option: str = _OPTION) -> Budget:
@@ -137,13 +134,3 @@ def parse_budget(value: object, option: str = _OPTION) -> Budget:
         GlideMQValidationError: the value is invalid; the error names the option and the field.
     """
     return parse_nested(option, value, Budget)
-
-
-def number_text(number: float) -> str:
-    """Format a number as JavaScript does: whole numbers without a fraction."""
-    return str(int(number)) if number == int(number) else repr(float(number))
-
-
-def amounts_text(amounts: Mapping[str, float]) -> str:
-    """Format amounts by category as JSON."""
-    return "{" + ",".join(f"{json.dumps(name)}:{number_text(amount)}" for name, amount in amounts.items()) + "}"

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from glidemq_py._api.partitioned_schedulers import shown_scheduler
-from glidemq_py._features.schedulers.entry import JobScheduler, schedule_keys
+from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.queue_api import iter_schedulers
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, seal_cursor
@@ -93,7 +93,7 @@ def _first(found: dict[str, bytes], count: int) -> dict[str, bytes]:
 
 def _scheduler_view(scheduler: JobScheduler) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        **schedule_keys(scheduler.schedule),
+        **scheduler.schedule.to_wire(),
         "template": {"name": scheduler.job_name, "data": scheduler.data, "opts": scheduler.options.to_wire()},
         "nextRun": scheduler.next_run, "lastRun": scheduler.last_run, "iterationCount": scheduler.iteration_count,
         "lastJobId": scheduler.last_job_id, "skippedCount": scheduler.skipped_count or None,

@@ -165,24 +165,6 @@ def _run_of(row: Any) -> tuple[int, str] | None:
     return at, job_id
 
 
-def schedule_keys(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as keys of an entry, in the order used by glide-mq."""
-    keys: dict[str, Any] = {
-        "pattern": schedule.pattern,
-        "every": schedule.every,
-        "repeatAfterComplete": schedule.repeat_after_complete,
-        "tz": schedule.tz,
-        "startDate": schedule.start_date,
-        "endDate": schedule.end_date,
-        "limit": schedule.limit,
-        "misfire": None if schedule.misfire == "fire_once" else schedule.misfire,
-        "dayMatch": None if schedule.day_match == "and" else schedule.day_match,
-        "overlap": None if schedule.overlap == "allow" else schedule.overlap,
-        "skipWithoutWorker": schedule.skip_without_worker or None,
-    }
-    return {key: value for key, value in keys.items() if value is not None}
-
-
 def is_for_peers(schedule: Schedule, options: JobOptions, has_text: bool) -> bool:
     """Return True if Node clients would fire the scheduler in the same way."""
     cron = schedule.cron
@@ -194,23 +176,14 @@ def is_for_peers(schedule: Schedule, options: JobOptions, has_text: bool) -> boo
 
 
 def _schedule(fields: dict[str, Any]) -> Schedule:
-    def whole(key: str) -> Any:
+    given: dict[str, Any] = {}
+    for name, key, _ in Schedule._stored:
         value = fields.get(key)
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-
-    return Schedule(
-        pattern=fields.get("pattern"),
-        every=whole("every"),
-        repeat_after_complete=whole("repeatAfterComplete"),
-        tz=fields.get("tz") if fields.get("pattern") is not None else None,
-        start_date=whole("startDate"),
-        end_date=whole("endDate"),
-        limit=whole("limit"),
-        misfire=fields.get("misfire", "fire_once"),
-        day_match=fields.get("dayMatch", "and"),
-        overlap=fields.get("overlap", "allow"),
-        skip_without_worker=fields.get("skipWithoutWorker", False),
-    )
+        if value is not None:
+            given[name] = int(value) if isinstance(value, float) and value.is_integer() else value
+    if "pattern" not in given:
+        given.pop("tz", None)
+    return Schedule(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class ScheduleDict(TypedDict, total=False):
     """The keyword options of a `Schedule`."""
 
-    every: Milliseconds | None
     pattern: str | None
+    every: Milliseconds | None
     repeat_after_complete: Milliseconds | None
     tz: str | ZoneInfo | None
     start_date: datetime | int | None
@@ -83,8 +83,8 @@ class Schedule(OptionValue, kw_only=True):
     """The times at which jobs are due. Pass exactly one of ``every``, ``pattern`` and ``repeat_after_complete``.
 
     Args:
-        every: interval between jobs, in ms (> 0) or as a timedelta, counted from ``start_date`` or from creation.
         pattern: a cron pattern: five fields, six with the seconds first, or a macro such as ``@daily``.
+        every: interval between jobs, in ms (> 0) or as a timedelta, counted from ``start_date`` or from creation.
         repeat_after_complete: delay of the next job after the previous one completed or failed, in ms (> 0) or as a
             timedelta.
         tz: IANA time zone of the pattern, a name or a ZoneInfo; default UTC.
@@ -106,18 +106,18 @@ class Schedule(OptionValue, kw_only=True):
         GlideMQValidationError: an option is invalid.
     """
 
-    every: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
     pattern: str | None = option(_pattern, default=None)
+    every: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
     repeat_after_complete: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
     tz: Converted[str | None, str | ZoneInfo | None] = option(check_zone, default=None)
     start_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
     end_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
     limit: int | None = option(partial(check_int, minimum=1, maximum=_MAX_RUNS), default=None)
-    immediately: bool = option(check_bool, default=False)
-    misfire: Misfire = option(partial(check_choice, choices=_MISFIRES), default="fire_once")
-    day_match: DayMatch = option(partial(check_choice, choices=("and", "or")), default="and")
-    overlap: Overlap = option(partial(check_choice, choices=_OVERLAPS), default="allow")
-    skip_without_worker: bool = option(check_bool, default=False)
+    immediately: bool = option(check_bool, default=False, stored=False)
+    misfire: Misfire = option(partial(check_choice, choices=_MISFIRES), default="fire_once", omit_default=True)
+    day_match: DayMatch = option(partial(check_choice, choices=("and", "or")), default="and", omit_default=True)
+    overlap: Overlap = option(partial(check_choice, choices=_OVERLAPS), default="allow", omit_default=True)
+    skip_without_worker: bool = option(check_bool, default=False, omit_default=True)
 
     def _check_given(self) -> None:
         named = [name for name in _KINDS if getattr(self, name) is not None]

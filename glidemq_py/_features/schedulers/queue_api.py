@@ -26,7 +26,6 @@ from glidemq_py._features.schedulers.entry import (
     JobScheduler,
     StoredRow,
     is_for_peers,
-    schedule_keys,
     schedulers_put,
     schedulers_read,
 )
@@ -357,7 +356,7 @@ def _entry(
     before = _existing(existing)
     keeps_state = before is not None and before.keeps_state_under(schedule)
     waits = before is not None and before.waits and schedule.repeat_after_complete is not None
-    fields = schedule_keys(schedule)
+    fields = schedule.to_wire()
     fields["iterationCount"] = before.number("iterationCount") if before is not None and keeps_state else 0
     if schedule.limit is not None and fields["iterationCount"] >= schedule.limit:
         runs = fields["iterationCount"]
