@@ -85,7 +85,7 @@ from glidemq_py._core.calls.working import (
     waiting_children,
 )
 from glidemq_py._core.checked_options import OptionValue, parse_nested
-from glidemq_py._core.checks import check_callable, check_iterable
+from glidemq_py._core.checks import Mismatch, check_callable, check_iterable
 from glidemq_py._core.command_line import parse_duration
 from glidemq_py._core.job_options import (
     NO_OPTIONS,
@@ -123,7 +123,7 @@ from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
 from glidemq_py._features import broadcast as broadcast_calls
 from glidemq_py._features import durable_adds as durability_adding
-from glidemq_py._features import limits, queue_list, results, staged_writes, suspend, vectors
+from glidemq_py._features import limits, queue_list, results, staged_writes, suspend, typed_values, vectors
 from glidemq_py._features import outbox as features_outbox
 from glidemq_py._features.backup import creating as backup_creating
 from glidemq_py._features.backup import manifest as backup_parts

@@ -49,7 +49,7 @@ def read(path: Path) -> Iterator[Table]:
             table = Table(line[3:])
         elif line.startswith("of "):
             table.forms.append(line[3:])
-        elif line.startswith(("let ", "from ", "import ", "class ", "async def ")):
+        elif line.startswith(("let ", "from ", "import ", "class ", "def ", "async def ")):
             table.lets.append(line.removeprefix("let "))
         else:
             table.rows.append((text.count("\n", 0, found.start()) + 1, line))
@@ -105,7 +105,7 @@ def problem(source: str, sign: str | None, expected: str, known: dict[str, Any])
             return f"has the value {raised.value!r}"
         if suggestion and (type(raised).__name__, str(raised.suggestion)) != ("UnknownOptionError", suggestion):
             return f"suggests {raised!r}"
-        pattern = ".*".join(map(re.escape, text.split(" ... "))).replace(r"\$", "$")
+        pattern = re.sub(r"\\\$$", "$", ".*".join(map(re.escape, text.split(" ... "))))
         return None if re.search(pattern, shown, re.DOTALL) else f"says {shown!r}"
     except Exception as raised:
         return f"raises {raised!r}"
