@@ -5,8 +5,6 @@ transcripts/README.md tells how they are read.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from glidemq_py import GlideMQError
 from tests.contract.api import FlowProducer, Lease, Queue
 from tests.contract.observe import Clockwork, Raw, SetClock
 from tests.inside import run_failure_policies
-from tests.server.gateway.script import Case, MismatchError, Reader, compare_error, look_up, read_cases, resolved
+from tests.server.gateway.script import Case, Reader, look_up, read_cases, resolved
 from tests.server.player import Player, Request, play
 
 FOLDER = Path(__file__).with_name("transcripts")
@@ -40,22 +38,7 @@ class ApiPlayer(Player):
         self._blocks: list[Any] = []
 
     async def _command(self, request: Request):
-        values, named = Reader(request.rest).pairs()
-        call = look_up(self._known, request.verb.removeprefix("$"))
-        try:
-            found = call(*resolved(values, self._known), **resolved(dict(named), self._known))
-            found = [each async for each in found] if isinstance(found, AsyncIterator) else found
-            found = await found if inspect.isawaitable(found) else found
-        except GlideMQError as error:
-            text = f"{type(error).__name__}: {error}"
-            if request.sign != "!":
-                raise MismatchError(text) from error
-            self._known["error"] = error
-            compare_error(str(resolved(request.outcome, self._known)), {"ok": False, "error": text})
-        else:
-            if request.sign == "!":
-                raise MismatchError(f"returned {found!r}, not the error {request.outcome!r}")
-            self._compare(request, found)
+        await self._call(request, look_up(self._known, request.verb.removeprefix("$")), GlideMQError)
 
     async def _open(self, request: Request):
         """Open another queue: its name here, that on the server, and its options."""

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import Any
 
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
-from tests.inside import Call, CheckReport, ConsistencyScan, FindingKind, QueueKeys
+from tests.inside import Call, CheckReport, ConsistencyScan, QueueKeys
 from tests.lua.own_support import OwnQueue
 
 
@@ -41,18 +41,18 @@ def _scan(q: OwnQueue, name: str) -> ConsistencyScan:
     return look
 
 
-def findings(found: CheckReport) -> list[tuple[FindingKind, str]]:
+def findings(found: CheckReport) -> list[list[str]]:
     """Kind and subject of each."""
-    return sorted((finding.kind, finding.subject) for finding in found.findings)
+    return sorted([finding.kind.value, finding.subject] for finding in found.findings)
 
 
-def assert_repairs(q: OwnQueue, *expected: tuple[FindingKind, str]):
-    """The check finds this and nothing else, changes nothing, repairs it, and is content afterwards."""
-    before = q.key_names()
-    assert findings(check(q)) == sorted(expected)
+def repaired(q: OwnQueue) -> list[list[str]]:
+    """Return what the check finds; it changes nothing, repairs all of it, and is content afterwards."""
+    before, found = q.key_names(), findings(check(q))
     assert q.key_names() == before
     mended = check(q, repair=True)
-    assert findings(mended) == sorted(expected)
+    assert findings(mended) == found
     assert mended.ok, str(mended)
     left = check(q)
     assert left.findings == (), str(left)
+    return found

@@ -36,3 +36,17 @@ def waiting_for_retry(q: OwnQueue) -> str:
     job = q.take_one()
     q.finish(job.failed(limit=2, backoff=5))
     return job.id
+
+
+def added_by_node(q: OwnQueue) -> str:
+    q.push_entry(q.put_job("7"))
+    return "7"
+
+
+def ours_promoted_by_node(q: OwnQueue) -> str:
+    """A peer's promotion writes no `eid`."""
+    job_id = q.add_job(delay=5)
+    q.redis("ZREM", "scheduled", job_id)
+    q.push_entry(job_id)
+    q.redis("HSET", f"job:{job_id}", "state", "waiting")
+    return job_id

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from glidemq_py.testing import RespError
 from tests.inside import row
 from tests.lua.own_support import BAND, START, OwnQueue
 
@@ -34,40 +33,6 @@ def test_chosen_ids_of_a_bulk_are_looked_up_together(q: OwnQueue):
     assert ids == [*(f"id-{n}" for n in range(600)), "lone"]
 
 
-@pytest.mark.parametrize(
-    ("job_id", "following"), [("41", "42"), ("007", "1"), ("9" * 19, "1"), ("123456789012345", "1")]
-)
-def test_only_a_usable_number_moves_the_counter(q: OwnQueue, job_id: str, following: str):
-    assert q.add(row("a", "", "{}", job_id), row("b", "", "{}")) == [job_id, following]
-    q.add_job(job_id="7")
-    assert q.redis("GET", "id") == str(max(int(following), 7))
-
-
-def test_issued_id_is_not_that_of_a_later_row(q: OwnQueue):
-    rows = [row("a", "1", "{}"), row("b", "2", "{}", "1"), row("c", "3", "{}", "x")]
-    assert q.add(*rows) == ["1", ["duplicate", "1"], "x"]
-    assert q.job("1")["name"] == "a"
-
-
-def test_existing_id_is_skipped_by_counter(q: OwnQueue):
-    q.put_job("2")
-    q.put_job("3")
-    ids = q.add(*[row("a", "", "{}") for _ in range(3)])
-    assert len(set(ids)) == 3
-    assert not {"2", "3"} & set(ids)
-    assert [q.state(job_id) for job_id in ids] == ["waiting"] * 3
-
-
-def test_lost_counter_recovers_in_few_reads(q: OwnQueue):
-    q.add(*[row("a", "", "{}") for _ in range(1000)], quiet=True)
-    q.redis("DEL", "id")
-    before = q.calls("exists")
-    job_id = q.add_job()
-    after = q.calls("exists")
-    assert int(job_id) > 1000
-    assert after - before < 20
-
-
 def test_documented_lag_of_the_clock_of_priorities():
     """So many jobs of one millisecond keep their order; the pages say the same number."""
     assert f"G.PRIORITY_CLOCK_LAG_MS = {LAG}" in (ROOT / "lua/core/enqueue.lua").read_text(encoding="utf-8")
@@ -94,47 +59,6 @@ def test_clock_of_priorities_stays_behind_the_server(q: OwnQueue, clock: object,
     scores = [int(score) - 2 * BAND for score in q.redis("ZRANGE", "scheduled", 0, -1, "WITHSCORES")[1::2]]
     assert scores == [min(first + number, now) for number in range(3)]
     assert [job.id for job in q.fetch(3)] == ids
-
-
-# -- nothing half-present ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("suffix", "options"),
-    [
-        ("stream", {}),
-        ("stream", {"attempts": 2}),
-        ("scheduled", {"delay": 5}),
-        ("scheduled", {"priority": 5}),
-        ("lifo", {"lifo": True}),
-        ("id", {}),
-    ],
-)
-def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, options: Any):
-    q.redis("SADD", suffix, "foreign")
-    with pytest.raises(RespError, match="WRONGTYPE"):
-        q.add_job(**options)
-    assert q.key_names() <= {suffix, "id", "meta"}
-
-
-@pytest.mark.parametrize(("suffix", "options"), [("scheduled", {"delay": 5}), ("lifo", {"lifo": True})])
-def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: Any):
-    q.redis("SADD", suffix, "foreign")
-    with pytest.raises(RespError, match="WRONGTYPE"):
-        q.add(row("a", "", "{}"), row("b", "", "{}", **options))
-    assert q.key_names() <= {suffix, "id"}
-
-
-@pytest.mark.parametrize("options", [{}, {"delay": 5}, {"priority": 5}, {"lifo": True}])
-def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: Any):
-    q.redis("SADD", "wake", "foreign")
-    q.redis("SADD", "events", "foreign")
-    assert q.add_job(**options) == "1"
-    q.advance(10)
-    assert q.take_one().id == "1"
-
-
-# -- waking ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,13 +92,3 @@ def test_new_keys_of_a_bulk_cost_one_command_at_most(q: OwnQueue):
     assert commands("x", "hmget", "hincrby", "exists", "zrange", "hget") < 30
     assert commands("y", "hset", "zadd") < 600 * (2 + 1) + 600 * (1 + 1) + 30
     assert q.redis("ZCARD", "fair") == q.redis("ZCARD", "fair-keys") == q.redis("HLEN", "ordering") == 1200
-
-
-def test_only_earliest_due_time_of_a_priority_wakes(q: OwnQueue):
-    q.add_job(delay=1_000)
-    q.add_job(delay=2_000)
-    assert q.redis("XLEN", "wake") == 1
-    q.add_job(delay=2_000, priority=1)  # a later one in its own band
-    assert q.redis("XLEN", "wake") == 2
-    q.add_job(delay=500)
-    assert q.redis("XLEN", "wake") == 3

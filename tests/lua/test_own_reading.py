@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.inside import Ordering, count_delayed, count_parked, page, remove, row
-from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
+from tests.inside import Ordering, count_parked, page, remove, row
+from tests.lua.own_support import OwnQueue
 
 
 def visit(q: OwnQueue, state: str, count: int = 7, between: Any = None) -> list[str]:
@@ -21,28 +21,10 @@ def visit(q: OwnQueue, state: str, count: int = 7, between: Any = None) -> list[
     raise AssertionError("the pages do not end")
 
 
-def test_many_priorities_are_counted_in_pages(q: OwnQueue):
-    q.add(*[row("a", "", "{}", priority=1 + i, delay=1_000 if i % 2 else 0) for i in range(600)], quiet=True)
-    counts = q.counts()
-    assert (counts["delayed"], counts["prioritized"], counts["band"]) == (128, 472, 257)
-    assert q.run(count_delayed(q.meta, 257)) == (128, 513)
-    assert q.run(count_delayed(q.meta, 513)) == (44, 0)
-    assert len(visit(q, "prioritized", 50)) == 300
-    assert len(visit(q, "delayed", 50)) == 300
-
-
 def park(q: OwnQueue, groups: int, jobs: int):
     for n in range(groups):
         q.add(*[row("a", "", "{}", ordering=Ordering(f"g{n}").to_row(None)) for _ in range(jobs + 1)], quiet=True)
     q.fetch(1_000)
-
-
-def test_parked_jobs_of_few_groups_are_counted_in_one_call(q: OwnQueue):
-    q.add_job(ordering=Ordering("alone").to_row(None))
-    park(q, 30, 3)
-    counts = q.counts()
-    assert (counts["group_waiting"], counts["active"], counts["waiting"]) == (90, 31, 0)
-    assert q.counts()["group_waiting"] == len(visit(q, "group-waiting"))
 
 
 def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue):
@@ -57,13 +39,6 @@ def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue):
         pages += 1
     assert found == {f"g{n}": 2 for n in range(40)}
     assert pages >= 2
-
-
-def test_foreign_key_counts_as_no_parked_jobs(q: OwnQueue):
-    park(q, 2, 2)
-    q.redis("SET", "groupq:other", "x")
-    q.redis("HSET", "ordering", "other", 1)
-    assert q.counts()["group_waiting"] == 4
 
 
 def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue):
@@ -91,36 +66,3 @@ def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue):
 
     found = [job_id for job_id in visit(q, "delayed", between=come) if int(job_id) <= 30]
     assert sorted(found, key=int) == [str(i) for i in range(1, 31)]
-
-
-def test_waiting_excludes_active_jobs(q: OwnQueue):
-    q.add(*[row("a", "", "{}") for _ in range(30)], quiet=True)
-    q.add(*[row("a", "", "{}", lifo=True) for _ in range(10)], quiet=True)
-    for i in range(10):
-        q.redis("LPUSH", "priority", q.put_job(f"p{i}", priority=1))
-    assert len(q.fetch(10)) == 10  # the whole priority list
-    assert len(q.fetch(10)) == 10  # LIFO
-    assert len(q.fetch(9)) == 9
-    q.read_as(NODE_CONSUMER)
-    q.add_job(lifo=True)
-    q.redis("LPUSH", "priority", "p1", "p2")
-    for count in (1, 3, 100):
-        assert visit(q, "waiting", count) == [*[str(i) for i in range(11, 31)], "41", "p2", "p1"]
-    assert len(visit(q, "active", 4)) == 30
-    assert len(set(visit(q, "active", 4))) == 30
-
-
-def test_members_without_jobs(q: OwnQueue):
-    q.redis("ZADD", "failed", START, "gone", START, "foreign")
-    q.redis("SET", "job:foreign", "x")
-    rows, _ = q.run(page(q.meta, "failed", "", 10, ["name"]))
-    assert rows == [["gone", str(START), [False]]]
-
-
-def test_foreign_entries_are_not_returned(q: OwnQueue):
-    q.redis("XADD", "stream", "*", "foreign", "entry")
-    q.add_job()
-    assert visit(q, "waiting") == ["1"]
-    q.read_as(NODE_CONSUMER, 2)
-    assert visit(q, "waiting") == []
-    assert visit(q, "active") == ["1"]

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -152,7 +152,7 @@ class Player:
         if found is None:
             raise ScriptError(f"cannot read {head!r}")
         request = Request(found["connection"] or "A", found["verb"], found["rest"].strip(), sign, outcome)
-        if request.verb in HTTP:
+        if request.verb in HTTP and request.rest.startswith("/"):
             await self._http(request)
         elif request.rest.startswith("("):
             await self._python(request)
@@ -172,6 +172,24 @@ class Player:
 
     async def _command(self, request: Request):
         raise ScriptError(f"cannot do {request.verb!r}")
+
+    async def _call(self, request: Request, call: Callable[..., Any], errors: type[Exception]):
+        """Call what a step names; the error of ``!`` begins with its type."""
+        values, named = Reader(request.rest).pairs()
+        try:
+            found = call(*resolved(values, self._known), **resolved(dict(named), self._known))
+            found = [each async for each in found] if isinstance(found, AsyncIterator) else found
+            found = await found if inspect.isawaitable(found) else found
+        except errors as error:
+            text = f"{type(error).__name__}: {error}"
+            if request.sign != "!":
+                raise MismatchError(text) from error
+            self._known["error"] = error
+            compare_error(str(resolved(request.outcome, self._known)), {"ok": False, "error": text})
+        else:
+            if request.sign == "!":
+                raise MismatchError(f"returned {found!r}, not the error {request.outcome!r}")
+            self._compare(request, found)
 
     def _compare(self, request: Request, found: Any):
         compare(request.outcome, found, self._known)

@@ -5,7 +5,7 @@ import pytest
 from glidemq_py.testing import RespClient
 from tests.inside import FindingKind, row, working
 from tests.inside import calls as flows
-from tests.lua.check_support import assert_repairs, check
+from tests.lua.check_support import check, repaired
 from tests.lua.own_support import OwnQueue
 from tests.wire_library.support import WireQueue
 
@@ -95,7 +95,7 @@ def test_check_reports_unrecovered_popped_job(wire: WireQueue, own: OwnQueue):
     _pop(wire, own)
     assert check(own).ok
     own.advance(120_000)
-    assert_repairs(own, (FindingKind.LOST_JOB, job_id))
+    assert repaired(own) == [[FindingKind.LOST_JOB, job_id]]
     assert own.take_one().id == job_id
 
 
