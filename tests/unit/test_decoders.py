@@ -1,6 +1,6 @@
 """Every function that decodes data from outside: it returns a result or raises a typed error, in bounded memory.
 
-`DECODERS` lists them; a search of the sources fails for one that is in neither table. GLIDEMQ_FUZZ_EXAMPLES sets the
+decoders.txt lists them; a search of the sources fails for one that is not there. GLIDEMQ_FUZZ_EXAMPLES sets the
 number of inputs per decoder.
 """
 
@@ -15,6 +15,7 @@ import os
 import re
 import tracemalloc
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -24,11 +25,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glidemq_py import JSON_SERIALIZER, MSGPACK_SERIALIZER, ConnectionOptions, GlideMQError
-from glidemq_py.dashboard import __main__ as dashboard_command
-from glidemq_py.proxy import __main__ as proxy_command
+from glidemq_py import JSON_SERIALIZER, GlideMQError
 from glidemq_py.proxy.pages import seal_cursor
-from tests.inside import PAYLOAD_LIMIT, Call, config_of
+from tests import inside
+from tests.inside import PAYLOAD_LIMIT, Call
 from tools.generate_rows import CALLS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,225 +139,11 @@ class Decoder(NamedTuple):
 def of(place: str):
     """Return the function of "module:name"."""
     module, _, name = place.partition(":")
-    found: Any = importlib.import_module(f"glidemq_py.{module}")
-    for each in name.split("."):
-        found = getattr(found, each)
-    return found
+    return attrgetter(name)(importlib.import_module(f"glidemq_py.{module}"))
 
 
-def one(place: str, inputs: st.SearchStrategy[Any], *others: Any, **options: Any) -> tuple[str, Decoder]:
-    return place, Decoder(lambda value: of(place)(value, *others, **options), inputs)
-
-
-def command(place: str, run: Callable[[list[str]], object]) -> tuple[str, Decoder]:
-    def decode(arguments: list[str]):
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            run(arguments)
-
-    return place, Decoder(decode, ARGUMENTS, (GlideMQError, SystemExit))
-
-
-def decode_options(place: str, streaming: bool) -> tuple[str, Decoder]:
-    return place, Decoder(lambda value: of(place)(value, streaming=streaming), SPARK)
-
-
-def scheduler(text: str) -> object:
-    entry = of("_features.schedulers.entry:Entry")(text)
-    return entry.next_run, entry.waits, entry.last_job_id, entry.schedule, entry.template
-
-
-DECODERS = dict(
-    [
-        # Values of jobs.
-        one("_core.json_text:_loads_stdlib", JSON),
-        one("_core.json_text:_loads_orjson", JSON),
-        one("_core.payload:decode_data", STORED, JSON_SERIALIZER),
-        (
-            "_core.payload:MSGPACK_SERIALIZER",
-            Decoder(
-                lambda text: of("_core.payload:decode_data")(text, MSGPACK_SERIALIZER),
-                STORED | PACKED.map(lambda b: b.decode("latin-1")),
-            ),
-        ),
-        one("_core.payload:decode_result", STORED, JSON_SERIALIZER),
-        one("_core.payload:decode_progress", STORED | st.none()),
-        one("_core.payload:stored_text", STORED),
-        (
-            "_core.record:JobRecord.parse",
-            Decoder(lambda fields: of("_core.record:JobRecord.parse")("1", fields), RECORDS),
-        ),
-        one(
-            "_core.job_options:read_stored_options",
-            as_json(["attempts", "backoff", "delay", "ordering", "removeOnFail"]) | JSON,
-        ),
-        one("_core.job_options:JobOptions.parse", VALUES),
-        one("_core.queue_options:JobSpec.parse", VALUES),
-        one("_core.names:parse_job_id", VALUES),
-        one(
-            "_features.backup.manifest:parse_manifest",
-            JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60),
-        ),
-        (
-            "_features.backup.calls:unpack_bytes",
-            Decoder(Call("f", "k", (), of("_features.backup.calls:unpack_bytes")).read, PACKED),
-        ),
-        one("_core.fallbacks:read_fallbacks", VALUES),
-        one("_core.headers:read_headers", VALUES),
-        one("_core.tags:read_tags", VALUES),
-        (
-            "_partitions.stored:parse_layout",
-            Decoder(
-                lambda text: of("_partitions.stored:parse_layout")("q", text),
-                as_json(["version", "names"]) | STORED,
-            ),
-        ),
-        one("_core.logs:parse_log_line", TEXT | st.sampled_from(["[ERROR] ", "[WARNING]x", "[DEBUG]  y"])),
-        one(
-            "_features.failed_attempts:read_failed_attempts",
-            STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
-        ),
-        one("_features.iteration:read_cursor", TEXT | as_json(["cursor", "done"])),
-        one("_features.metrics_by_name:read_metrics_by_name_setting", st.none() | st.binary(max_size=60)),
-        one("_features.timeline:read_timeline", STORED, st.integers()),
-        one("_features.timeline:read_timeline_setting", st.none() | st.binary(max_size=60)),
-        one("_features.failure_policy:read_failure_policy", st.none() | st.binary(max_size=60)),
-        one("_features.failure_policy:read_attempt_history", st.none() | st.binary(max_size=60)),
-        one("_features.suspend:parse_signals_field", JSON | st.none()),
-        one("_job.typed_tasks:Resolved.read_own_keys", JSON | st.none()),
-        one(
-            "_features.suspend:parse_signals",
-            st.lists(as_json(["name", "data", "receivedAt"]) | JSON, max_size=3),
-        ),
-        one("_features.suspend:_parse", JSON),
-        one("_features.usage:read_amounts", JSON | st.none()),
-        one("_features.usage:read_usage", FIELDS | RECORDS | st.none()),
-        one(
-            "_features.usage:read_budget",
-            RECORDS.map(lambda fields: {k: v for k, v in fields.items() if v is not None}),
-        ),
-        one("_features.usage_summaries:decode_name", st.binary(max_size=40)),
-        one(
-            "_features.flows.job_api:_names",
-            st.binary(max_size=60) | JSON.map(lambda text: text.encode(errors="replace")) | st.none(),
-        ),
-        (
-            "_features.schedulers.entry:Entry",
-            Decoder(
-                scheduler,
-                JSON
-                | as_json(
-                    [
-                        "pattern",
-                        "every",
-                        "nextRun",
-                        "lastRun",
-                        "template",
-                        "tz",
-                        "startDate",
-                        "endDate",
-                        "limit",
-                        "misfire",
-                        "dayMatch",
-                        "overlap",
-                        "buffered",
-                    ]
-                ),
-            ),
-        ),
-        (
-            "_features.vectors:hits_of",
-            Decoder(lambda value: of("_features.vectors:hits_of")(value, "s"), VALUES),
-        ),
-        (
-            "_features.vectors:vector_fields_of",
-            Decoder(of("_features.vectors:vector_fields_of"), VALUES),
-        ),
-        (
-            "_client.event_reader:event_of",
-            Decoder(
-                lambda value: of("_client.event_reader:event_of")(*value),
-                st.tuples(st.binary(max_size=30), st.lists(PAIRS, max_size=4)),
-            ),
-        ),
-        (
-            "_client.connect_errors:_from_reply",
-            Decoder(
-                lambda value: of("_client.connect_errors:_from_reply")(config_of(ConnectionOptions("h")), value),
-                st.binary(max_size=80) | st.sampled_from([b"-NOAUTH x", b"+PONG\r\n", b"-", b"-\r\n"]),
-            ),
-        ),
-        (
-            "_features.leases.tokens:decode_token",
-            Decoder(
-                lambda text: of("_features.leases.tokens:decode_token")("glide", "q", text),
-                VALUES | TEXT | LEASE_TOKENS,
-            ),
-        ),
-        # Replies of our functions.
-        *((f"call {each.function}", Decoder(Call(each.function, "k", (), each.read).read, PACKED)) for each in CALLS),
-        one(
-            "_features.client_workers:read_client_worker",
-            st.binary() | JSON.map(lambda text: text.encode("utf-8", "replace")),
-        ),
-        # Texts of users.
-        one("_client.connection_url:parse_url", URLS | VALUES),
-        one("_client.connection_url:parse_addresses", URLS | VALUES),
-        one("_client.connection_url:Address.parse", TEXT | VALUES),
-        one("_client.connection_options:ConnectionOptions.from_url", URLS),
-        one("_client.connection_options:ConnectionOptions.parse", URLS | VALUES),
-        one("_features.schedulers.cron:parse_cron", CRON, "and"),
-        (
-            "_core.command_line:parse_duration",
-            Decoder(
-                of("_core.command_line:parse_duration"),
-                TEXT | st.from_regex(r"\A\d{1,400}(\.\d+)?(ms|s|m|h)\Z"),
-                (GlideMQError, argparse.ArgumentTypeError),
-            ),
-        ),
-        (
-            "_core.command_line:parse_port",
-            Decoder(
-                of("_core.command_line:parse_port"),
-                TEXT | st.from_regex(r"\A\d{1,5000}\Z"),
-                (GlideMQError, argparse.ArgumentTypeError),
-            ),
-        ),
-        (
-            "_worker.command.arguments:parse_size",
-            Decoder(
-                of("_worker.command.arguments:parse_size"),
-                TEXT | st.from_regex(r"\A\d{1,400}[KMG]i?B?\Z"),
-                (GlideMQError, argparse.ArgumentTypeError),
-            ),
-        ),
-        one("_worker.sandbox.target:parse_target", TEXT),
-        command("_worker.command.arguments:read_arguments", of("_worker.command.arguments:read_arguments")),
-        command("library:_parser", lambda arguments: of("library:_parser")().parse_args(arguments)),
-        command("proxy.__main__:_parser", lambda arguments: proxy_command._parser().parse_args(arguments)),
-        command("dashboard.__main__:_parser", lambda arguments: dashboard_command._parser().parse_args(arguments)),
-        (
-            "dashboard.filters:parse_filter",
-            Decoder(
-                lambda text: of("dashboard.filters:parse_filter")(text, None),
-                TEXT | TEXT.map(lambda text: f"since:{text}") | TEXT.map(lambda text: f"data:{text}={text}"),
-            ),
-        ),
-        (
-            "proxy.pages:open_cursor",
-            Decoder(
-                lambda text: of("proxy.pages:open_cursor")("place", text),
-                TEXT | st.none() | TEXT.map(lambda text: sealed(text)),
-            ),
-        ),
-        one("_worker.sandbox.framing:_unpack", PACKED),
-        # Options of Spark.
-        decode_options("spark.options:WriteOptions.parse", False),
-        decode_options("spark.read_options:ReadOptions.parse", False),
-        one("spark.columns:_plain", st.lists(STORED | st.none(), max_size=3), "data", "json"),
-        one("spark.serializers:read_data", STORED, "msgpack"),
-        one("spark.serializers:read_result", STORED, "msgpack"),
-    ]
-)
+def attributes(found: object, names: str) -> object:
+    return [getattr(found, name) for name in names.split()]
 
 
 def sealed(text: str) -> str:
@@ -367,90 +153,27 @@ def sealed(text: str) -> str:
         return text
 
 
-ELSEWHERE: dict[str, set[str]] = {
-    "written by the dashboard itself, under a random id": {"_operate.job_actions:_Place.parse"},
-    "part of MSGPACK_SERIALIZER": {"_core.payload:_unpack"},
-    "arguments of the application, not data from outside": {
-        "_core.checked_options:parse_nested",
-        "_features.broadcast:parse_subjects",
-        "_features.budgets:parse_budget",
-        "_core.queue_options:parse_dead_letter_queue",
-        "_core.queue_options:parse_durable",
-        "_core.deduplication:Deduplication.parse",
-        "_core.fallbacks:parse_fallbacks",
-        "_core.fallbacks:_parse",
-        "_features.flows.definition:FlowJob.parse",
-        "_features.many_queues:parse_queues",
-        "_core.headers:parse_headers",
-        "_core.tags:parse_tags",
-        "_core.tags:parse_tags_filter",
-        "_core.queue_options:parse_middleware",
-        "_features.flows.definition:DagNode.parse",
-        "_core.job_references:parse_dependencies",
-        "_core.job_references:parse_parent",
-        "_core.limits:Ordering.parse",
-        "_core.retention:parse_retention",
-        "_core.retries:Backoff.parse",
-        "_features.vectors:VectorField.parse",
-        "_worker.options:parse_failure_log",
-        "gateway.webhooks.addresses:parse_networks",
-        "_client.connection_url:Address._from_parts",
-        "_core.checked_options:OptionValue.from_wire",
-        "spark.options:Given._from_parts",
-        "spark.columns:read_columns",
-    },
-    "part of a decoder above": {
-        "_core.retries:Backoff.read",
-        "_features.schedulers.cron:_read",
-        "_features.schedulers.cron:_read_token",
-        "_features.leases.lease:Lease.from_token",
-        "sync.driving:LeaseTwin.from_token",
-        "_api.adds:Plan._read_reply",
-        "_job.job:Job._decode_result",
-        "_job.job:Job._from_record",
-        "_features.schedulers.queue_api:read_scheduler",
-        "_job.typed_tasks:Resolved.read",
-        "_job.typed_tasks:Resolved.read_result",
-        "_client.connect_errors:_from_text",
-        "_client.connect_errors:_is_alert",
-        "_features.staged_writes:_reports",
-        "_worker.sandbox.framing:unpack_error",
-        "_core.calls:Call.read",
-        "_features.streams.queue_api:ChunkWatch._wake",
-    },
-    "reads the reply of a declared call, all of which are tried": {
-        "_core.calls:Declaration.read",
-        "_core.calls.reading:_workers",
-        "_features.job_batches.calls:_numbers",
-        "_features.limits:_group",
-        "_features.outbox:_read",
-        "_features.remote_control:_texts",
-        "_features.usage:_summed",
-    },
-    "reads a file, a module or the server, and decodes with the functions above": {
-        "_client.glide_config:_read",
-        "_client.connect_errors:_from_server",
-        "_client.library_loading:load_arguments",
-        "_client.glide_faults:read_replies_in",
-        "_features.consistency.checking:GroupScan.read_all",
-        "_features.consistency.checking:GroupScan._read_without_record",
-        "_worker.command.target:load_workers",
-        "integrations.jupyter:load_ipython_extension",
-        "_worker.sandbox.child:load",
-        "_worker.sandbox.target:load_target",
-        "_worker.sandbox.target:_load_module",
-        "_worker.sandbox.target:_load_file",
-        "spark.events_reader:EventsReader.read",
-        "spark.counts_reader:CountsReader.read",
-        "spark.reader:JobsReader.read",
-        "spark.results_reader:ResultsReader.read",
-        "spark.reports:WritesReader.read",
-        "telemetry.prometheus:QueueCollector._read",
-        "sync.queue_twin:Queue.read_stream",
-        "_job.contents:JobContents._from_state",
-        "_worker.failure_log:_from_the_handler_on",
-    },
+def listed(line: str) -> tuple[str, Decoder]:
+    """Return the place of a line of decoders.txt, and how it is tried."""
+    found = re.fullmatch(r"(\S+) <- (.*?)(?: => (.*?))?(?: ! (\w+))?", line)
+    assert found is not None, line
+    known = vars(argparse) | vars(inside) | globals()
+    errors = (GlideMQError, *([eval(found[4], known)] if found[4] else ()))
+
+    def decode(value: Any) -> object:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return eval(found[3] or "f(value)", {**known, "f": of(found[1]), "value": value})
+
+    return found[1], Decoder(decode, eval(found[2], known), errors)
+
+
+LINES = (ROOT / "tests/unit/decoders.txt").read_text(encoding="utf-8").splitlines()
+DECODERS = dict(listed(line) for line in LINES if re.match(r"\S+ <- ", line)) | {
+    # Replies of our functions.
+    f"call {each.function}": Decoder(Call(each.function, "k", (), each.read).read, PACKED)
+    for each in CALLS
 }
+ELSEWHERE = {line for line in LINES if re.fullmatch(r"[\w.]+:[\w.]+", line)}
 
 
 # -- the tests ------------------------------------------------------------------------------------------------
@@ -550,6 +273,5 @@ def _decoders_of(tree: ast.AST, prefix: str) -> set[str]:
 def test_every_decoder_is_listed():
     found = decoders_in_the_sources()
     assert len(found) > 80
-    others = set[str]().union(*ELSEWHERE.values())
-    assert found - DECODERS.keys() - others == set(), "add them to DECODERS, or to ELSEWHERE with the reason"
-    assert others - found == set(), "these do not exist"
+    assert found - DECODERS.keys() - ELSEWHERE == set(), "add them to decoders.txt"
+    assert ELSEWHERE - found == set(), "these do not exist"
