@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pytest
 
-from glidemq_py import FlowProducer, Queue, QueueEvent, QueueEvents
+from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
 from glidemq_py._api import job_queue, queue_events, scheduler
 from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.partitioned import PartitionedQueue
@@ -217,6 +217,7 @@ from glidemq_py._worker import heartbeat as worker_heartbeat
 from glidemq_py._worker.base_worker import BaseWorker as base_worker_BaseWorker
 from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
 from glidemq_py._worker.command.health import check_health
+from glidemq_py._worker.command.target import load_workers
 from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
 from glidemq_py._worker.heartbeat import Heartbeat, heartbeats
 from glidemq_py._worker.listeners import WORKER_EVENTS
@@ -233,6 +234,15 @@ from glidemq_py.sync import Queue as BlockingQueue
 if TYPE_CHECKING:
     from glidemq_py._client.transport import Transport
     from glidemq_py._worker.base_worker import BaseWorker
+
+
+def job_with(data: Any) -> Job:
+    """Return job 7 with these data, as a worker has it."""
+    link: Any = QueueLink.__new__(QueueLink)
+    link.partition = None
+    job: Job = Job(link, "7", "welcome")
+    job._data = data
+    return job
 
 
 def link_over(transport: Any, **options: Any) -> QueueLink[Any]:

@@ -23,43 +23,6 @@ from glidemq_py.testing.pytest_plugin import GlideMQServer
 SECRET = "hunter2"
 
 
-def printed_by(run: Callable[[Sequence[str]], object], argv: list[str], capfd: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit):
-        run(argv)
-    return capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("127.0.0.1:6379", "has no scheme; did you mean valkey://127.0.0.1:6379?"),
-        (f"valkey://h:1#{SECRET}", "must have no fragment; write # in a password as %23"),
-        ("valkey://127.0.0.1:7901?tls_ca=/x", "requires 'tls' (in a URL, valkeys://)"),
-        (f"valkey://u:{SECRET}", "with a port from 1 to 65535; if it is user:password, @host is missing after it"),
-        (f"valkey://h?password={SECRET}", "belongs before the host: valkey://user:password@host"),
-    ],
-)
-@pytest.mark.parametrize("run", [read_arguments, library.main])
-def test_reason_for_an_invalid_url_is_printed_completely(
-    run: Callable[[Sequence[str]], object], url: str, message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    text = printed_by(run, ["check", "--url", url], capfd)
-    assert f"{message}\n" in text
-    assert SECRET not in text
-
-
-def test_choices_after_a_url_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    text = printed_by(library.main, [f"valkey://u:{SECRET} (choose from {SECRET})@h"], capfd)
-    assert "(choose from " in text
-    assert SECRET not in text
-
-
-def test_address_without_a_secret_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "unrecognized arguments: valkey://redis:6379/1" in printed_by(
-        library.main, ["check", "valkey://redis:6379/1"], capfd
-    )
-
-
 PIECES = [" ", "'", '"', "/", "#", "@", "?", ")", "(", ":", "6379", "127.0.0.1", "localhost", "***", "valkey://", "\n",
           " (choose from ", "a.b", ","]  # fmt: skip
 passwords = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)

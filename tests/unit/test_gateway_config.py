@@ -29,33 +29,6 @@ def test_flags_outrank_the_file_and_the_file_outranks_the_environment(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("prot = 1", "unknown setting 'prot'; did you mean 'port'?"),
-        ("zzz = 1", "unknown setting 'zzz'"),
-        ('port = "1"', "option 'port' = '1': must be a whole number"),
-        ("port = true", "option 'port' = True: must be a whole number"),
-        ("port = 70000", "option 'port' = 70000: must be an integer from 0 to 65,535"),
-        ("rate_limit = -1", "option 'rate_limit' = -1: must be an integer from 1 to 1,000,000,000"),
-        ("rate_limit = 1.5", "option 'rate_limit' = 1.5: must be a whole number"),
-        ("processes = 0", "option 'processes' = 0: must be an integer from 1 to 1,000"),
-        ('frame_timeout = "1ms"', "option 'frame_timeout' = 1: must be from 100 to 86,400,000 ms"),
-        ("allow_anonymous = 1", "option 'allow_anonymous' = 1: must be true or false"),
-        ('tokens = "secret"', "option 'tokens' = ***: must be a list"),
-        ('frame_timeout = "7"', "frame_timeout"),
-        ('log_level = "loud"', "log_level"),
-        ('backup_storage = "x"', "option 'backup_storage' = ***: must be a table"),
-        ("port = ", "is not TOML"),
-    ],
-)
-def test_ill_formed_file_is_named(tmp_path: Path, text: str, error: str) -> None:
-    with pytest.raises(GlideMQValidationError) as caught:
-        settings_of({}, written(tmp_path, text), {})
-    assert error in str(caught.value)
-    assert "gateway.toml" in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("flags", "error"),
     [
         (["--rate-limit", "-1"], "option '--rate-limit' = -1: must be an integer from 1 to 1,000,000,000"),

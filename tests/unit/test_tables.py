@@ -94,7 +94,7 @@ def problem(source: str, sign: str | None, expected: str, known: dict[str, Any])
             found = outcome(source, known)
     except error as raised:
         shown = f"{raised}{printed.getvalue()}"
-        if SECRET in shown + shown_by(raised):
+        if SECRET in shown + ("" if isinstance(raised, SystemExit) else shown_by(raised)):
             return f"shows {shown_by(raised)}"
         if option and (
             (option != "*" and raised.option != option)

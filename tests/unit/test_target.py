@@ -90,21 +90,6 @@ def test_options_override_a_workers_own(module: Module):
     assert keys_of(load(f"{name}:worker")[0]).meta == "glide:{q}:meta"
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("surely_not", "'surely_not' is not MODULE:NAME, such as surely_not:worker"),
-        ("my/app.py:worker", "did you mean my.app:worker?"),
-        ("my/app.py", "'my/app.py' is not MODULE:NAME, such as my.app:worker"),
-        ("", "'' is not MODULE:NAME, such as tasks:worker"),
-        ("a b:c", "'a b:c' is not MODULE:NAME"),
-        ("a:b:c", "'a:b:c' is not MODULE:NAME"),
-    ],
-)
-def test_invalid_target_is_rejected(target: str, message: str):
-    assert message in refusal(target)
-
-
 def test_module_without_a_name_is_rejected_with_the_names_of_its_workers(module: Module):
     name = module("from glidemq_py import Worker\nshop = Worker('q')\n")
     for target in (name, f"{name}:", f"./{name}.py"):

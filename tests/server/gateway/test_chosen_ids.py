@@ -7,30 +7,13 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, chosen_ids
-from glidemq_py.gateway.chosen_ids import chosen_of, engine_id
-from glidemq_py.gateway.table import CommandError
+from glidemq_py.gateway.chosen_ids import engine_id
 from tests.server.gateway.wire import Wire, good, state_of
 
 
 async def push(wire: Wire, queue: str, job_id: str, **fields: Any) -> str:
     found: str = (await good(wire, "PUSH", queue=queue, **{"data": 1, "jobId": job_id, **fields}))["id"]
     return found
-
-
-@pytest.mark.parametrize("own", ["a%41b", "%3a", "%", "%zz", "%#a", "%#", "%C3%A9", "17", "", "%" * 300])
-def test_id_that_no_gateway_stores(own: str):
-    assert chosen_of(own) is None
-
-
-def test_stored_ids_are_reversible():
-    assert engine_id("order-1") == "order-1"
-    for chosen in ("17", "%#17", "%", "%25", "a:b", "%3A", "|", "||", "{}", "\x7f"):
-        own = engine_id(chosen)
-        assert not own.isdecimal()
-        assert not set(own) & set("{}:|")
-        assert chosen_of(own) == chosen
-    with pytest.raises(CommandError, match="jobId must have 1 to 256 characters"):
-        engine_id(":" * 86)
 
 
 async def test_two_gateways_add_one_job(wire: Wire, other: Wire, queue: Queue):

@@ -3,14 +3,12 @@
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.figures import BUCKETS_S, Figures, Histogram
 from tests.bench.bunqueue import BunqueuePackages
 from tests.inside import BackupSchedule, back_up
 from tests.server.gateway.peer import bunqueue
@@ -129,23 +127,3 @@ async def test_backup_whose_library_panics_is_logged_and_counted(
         found = gateway.backup_figures
         assert (found.attempts, found.failures, found.consecutive_failures, found.in_progress) == (1, 1, 1, 0)
     assert caplog.text.count(f"gateway: queue {queue_name!r}: could not back it up") == 1
-
-
-def test_histogram():
-    durations = Histogram()
-    assert (durations.mean_ms, durations.quantile_ms(0.99)) == (0, 0)
-    for seconds in (0.0001, 0.0002, 0.0002, 99.0):
-        durations.add(seconds)
-    assert sum(durations.counts) == durations.count == 4
-    assert (durations.counts[0], durations.counts[1], durations.counts[-1]) == (1, 2, 1)
-    assert durations.quantile_ms(0.5) == 0.5
-    assert durations.quantile_ms(0.99) == BUCKETS_S[-1] * 1_000
-
-
-def test_long_polls_are_not_timed():
-    figures = Figures()
-    answer: dict[str, Any] = {"job": None}
-    figures.executed("PULL", {"timeout": 5_000}, answer, 5.0)
-    figures.executed("PULL", {"timeout": 0}, answer, 0.001)
-    figures.executed("Ping", {}, {}, 1.0)
-    assert (figures.durations["pull"].count, figures.totals["pulled"]) == (1, 0)
