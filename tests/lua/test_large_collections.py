@@ -7,17 +7,13 @@ import pytest
 from tests.inside import administration, outbox, reading, usage_minutes, working
 from tests.inside import broadcast_calls as broadcasting
 from tests.inside import calls as flows
-from tests.inside import suspend as suspending
-from tests.lua.own_support import START, Fetched, OwnQueue
+from tests.lua.own_support import START, OwnQueue
 from tests.wire_library.support import GROUP, WireQueue
 
 pytestmark = pytest.mark.slow
 
 PARENTS = 1_300
 RUN_ALL = "for _, command in ipairs(cjson.decode(ARGV[1])) do redis.call(unpack(command)) end"
-
-
-# -- a child with many parents -------------------------------------------------------------------------------
 
 
 def run_all(q: OwnQueue | WireQueue, commands: list[tuple[str, ...]]):
@@ -148,30 +144,6 @@ def test_calls_of_a_peer_notify_the_parents(wire: WireQueue):
     assert wire.redis("EXISTS", "parents-left") == 0
 
 
-# -- the counter of ended children ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("junk", ["junk", "inf", "-5"])
-def test_unusable_child_counter_is_counted_again(q: OwnQueue, junk: str):
-    """One of two children has ended before the counter becomes unusable: the parent waits for the other one."""
-    q.put_job("parent", state="waiting-children", depsCompleted=0)
-    queue = q.name
-    children = [q.add_job(parent=["parent", queue]) for _ in range(3)]
-    first, second, third = q.fetch(3)
-    q.finish(first.completed())
-    q.redis("HSET", "job:parent", "depsCompleted", junk)
-    q.finish(second.completed())
-    assert (q.state("parent"), q.redis("HGET", "job:parent", "depsCompleted")) == ("waiting-children", "2")
-    q.redis("HSET", "job:parent", "depsCompleted", junk)
-    assert q.run(flows.open_children(q.meta, "parent")).number == 1
-    q.finish(third.completed())
-    assert q.state("parent") == "waiting"
-    assert len(children) == 3
-
-
-# -- active list jobs ----------------------------------------------------------------------------------------
-
-
 def stalled_list_jobs(wire: WireQueue, count: int) -> list[str]:
     ids = [f"l{number}" for number in range(count)]
     for job_id in ids:
@@ -215,9 +187,6 @@ def test_healthy_entries_do_not_hide_stalled_ones(wire: WireQueue):
     assert {wire.state(str(number)) for number in range(690, 700)} == {"waiting"}
 
 
-# -- other collections ---------------------------------------------------------------------------------------
-
-
 def test_drain_passes_active_jobs(wire: WireQueue):
     ids = [wire.add() for _ in range(1_300)]
     wire.read(600)
@@ -237,25 +206,6 @@ def test_drain_deletes_up_to_two_thousand_plain_jobs(wire: WireQueue):
     assert not wire.entries()
 
 
-def test_newest_signals_are_delivered(q: OwnQueue):
-    job_id = q.add_job()
-    signals = [json.dumps({"name": f"s{number}", "data": "1", "receivedAt": 1}) for number in range(1_500)]
-    q.redis("RPUSH", f"signals:{job_id}", *signals)
-    assert q.run(suspending.deliver_signal(q.meta, job_id, "more", "1")) == "full"
-    q.finish(suspending.suspended(*q.take_one().token, "", 0))
-    delivered = json.loads(q.job(job_id)["signals"])
-    assert [signal["name"] for signal in delivered] == [f"s{number}" for number in range(500, 1_500)]
-
-
-def test_obliterate_deletes_all_registrations(q: OwnQueue):
-    names = [f"py-{number}" for number in range(2_500)]
-    q.redis("ZADD", "workers", *(text for name in names for text in ("1", name)))
-    for name in names:
-        q.redis("SET", f"w:{name}", "{}")
-    assert q.obliterate(batch=1000)[-1][0] == "done"
-    assert q.key_names() == set()
-
-
 def test_obliterate_deletes_parents_to_be_notified(q: OwnQueue):
     child = q.add_job()
     add_parents(q, child)
@@ -263,13 +213,6 @@ def test_obliterate_deletes_parents_to_be_notified(q: OwnQueue):
     assert q.redis("EXISTS", f"parents-left:{child}") == 1
     assert q.obliterate(force=True)[-1][0] == "done"
     assert q.key_names() == set()
-
-
-def test_old_registrations_are_forgotten_step_by_step(q: OwnQueue):
-    q.redis("ZADD", "workers", *(text for number in range(150) for text in (str(START - 10**9), f"py-{number}")))
-    for left in (51, 1):
-        q.run(working.heartbeat(q.meta, "py-new", "{}", 60_000, []))
-        assert q.redis("ZCARD", "workers") == left
 
 
 def test_usage_of_minutes_with_many_names(q: OwnQueue):
@@ -307,25 +250,6 @@ def test_subscriptions_are_read_in_pages(q: OwnQueue):
             break
     assert len(pages) == 3
     assert sorted(name for page in pages for name in page) == sorted(names)
-
-
-def test_number_of_subscriptions_is_limited(q: OwnQueue):
-    for number in range(1_000):
-        q.resp.execute("XGROUP", "CREATE", q.key("stream"), f"s{number}", "$", "MKSTREAM")
-    with pytest.raises(Exception, match="a broadcast has at most 998 subscriptions"):
-        q.run(broadcasting.subscribe(q.meta, "one more", "$"))
-    assert q.run(broadcasting.subscribe(q.meta, "s5", "$"))
-    assert q.counts()["active"] == 0
-
-
-def test_pending_jobs_are_counted_beside_too_many_groups(q: OwnQueue):
-    for _ in range(3):
-        q.add_job()
-    fetched: list[Fetched] = q.fetch(3)
-    for number in range(1_001):
-        q.resp.execute("XGROUP", "CREATE", q.key("stream"), f"s{number}", "$", "MKSTREAM")
-    assert q.counts()["active"] == 3
-    assert q.finish(*(job.completed() for job in fetched)) == [working.AttemptStatus.OK] * 3
 
 
 def test_page_of_a_list_finds_a_job_that_has_moved(q: OwnQueue):

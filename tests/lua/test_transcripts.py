@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from glidemq_py import Budget
 from glidemq_py.testing import RespError
 from tests.inside import (
     FailureRow,
@@ -227,6 +228,30 @@ class Verbs:
     def wait(self, name: str = "glidemq_py:wake:test:1", want: int = 1):
         """Fetch as a worker that waits at a channel."""
         return self.exchange(want, channel=WakeChannel(name, True))
+
+    def budget(self, flow: str, **limits: Any) -> str:
+        """Create the budget of a flow; return its key."""
+        return str(self.run("create_budget", flow, Budget(**limits).to_fields()))
+
+    def limited_flow(self, limits: dict[str, Any]) -> str:
+        return self.budget("1", **limits)
+
+    def budgeted(self, key: str) -> str:
+        """Add a job with a budget, as a flow does."""
+        job_id = self._q.put_job(str(self._q.redis("INCR", "id")), budgetKey=key)
+        self._q.push_entry(job_id)
+        return job_id
+
+    def hash(self, suffix: str) -> dict[str, str]:
+        return self._q.resp.hash(self._q.key(suffix))
+
+    def exceeded(self) -> list[str]:
+        """Return the jobs that have exceeded a budget."""
+        return [event["jobId"] for event in self._q.events() if event["event"] == "budget-exceeded"]
+
+    def signals(self, job_id: str) -> list[str]:
+        """Return the names of the signals that a job's record has."""
+        return [signal["name"] for signal in json.loads(self._q.job(job_id)["signals"])]
 
     def beside(self, want: int, held: Sequence[int] = (0, 0, 0), consumer: str = "py-1") -> list[Fetched]:
         """Fetch as a worker that has so many jobs, and so many suspects with the least limit."""
