@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
-from glidemq_py.errors import ColumnError, GlideMQValidationError
+from glidemq_py.errors import ColumnError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import Batches, Request, Together
@@ -263,33 +263,3 @@ def test_too_many_queues_fail_before_a_row_of_their_batch_is_sent():
     assert sink.calls == []
     within = batch.filter(pa.array([int(name[1:]) < 1_000 for name in names]))
     assert len({queue for queue, _ in sent(plan, write, within).calls}) == 1_000
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [({"url": "nope"}, "url"), ({"url": "valkey://h:1?foo=1"}, "url"), ({"host": ""}, "host"),
-     ({"url": "valkey://h?request_timeout=0"}, "requestTimeout"), ({"addresses": "a:b"}, "addresses"),
-     ({"orderingKey": ""}, "orderingKey"), ({"removeOnFail": '{"age": -1}'}, "removeOnFail.age")],
-)  # fmt: skip
-def test_errors_name_the_option_of_the_user(given: dict[str, str], name: str):
-    with pytest.raises(GlideMQValidationError, match=rf"^option '{name}' ") as error:
-        WriteOptions.parse({"queue": "q"} | given, streaming=False)
-    assert error.value.option == name
-
-
-def test_json_options_show_their_form():
-    with pytest.raises(GlideMQValidationError, match=r"'backoff' = '1s': must be JSON: ms, or .*type"):
-        WriteOptions.parse({"queue": "q", "backoff": "1s"}, streaming=False)
-    with pytest.raises(GlideMQValidationError, match=r"'removeOnFail' = 'all': must be JSON: a number, true"):
-        WriteOptions.parse({"queue": "q", "removeOnFail": "all"}, streaming=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [("jobId", "column.jobId"), ("name", "column.name"), ("data", "dataColumn"), ("opts", "column.attempts"),
-     ("deduplicationId", "column.deduplicationId"),
-     ("column.opts", "'deduplicationId', 'timeout', 'backoff', 'removeOnComplete' and 'removeOnFail'")],
-)  # fmt: skip
-def test_columns_given_as_options_are_rejected_with_what_to_use(name: str, instead: str):
-    with pytest.raises(GlideMQValidationError, match=f"'{name}' = 'x': is not supported: .*{instead}"):
-        WriteOptions.parse({"queue": "q", name.lower(): "x"}, streaming=False)

@@ -1,10 +1,8 @@
 """The event loop that spins before it parks: how long, for which replies, and when it stops."""
 
 import asyncio
-import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,38 +112,6 @@ def test_no_spinning_with_less_than_two_processors(
 ):
     monkeypatch.setattr(busy_poll, "_processors", lambda: processors)
     assert call(busy_poll.BusyPoll(), loop, busy_poll.LONGEST / 2) == 0
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "quota"),
-    [
-        ("0::/", {"cpu.max": "max 100000"}, math.inf),
-        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
-        ("0::/pods/one", {"pods/one/cpu.max": "max 100000", "pods/cpu.max": "50000 100000"}, 0.5),
-        ("0::/of/the/host", {"cpu.max": "400000 100000"}, 4),
-        ("4:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
-        ("4:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_quota_us": "40000", "cpu/cpu.cfs_period_us": "100000"}, 0.4),
-        (
-            "9:memory:/a\n4:cpu:/a",
-            {"cpu/a/cpu.cfs_quota_us": "20000", "cpu/a/cpu.cfs_period_us": "10000", "memory/a/cpu.max": "1 100000"},
-            2,
-        ),
-        ("0::/", {"cpu.max": "nonsense"}, math.inf),
-        ("0::/", {}, math.inf),
-        ("nonsense", {"cpu.max": "1 100000"}, math.inf),
-    ],
-)
-def test_quota_of_a_container_counts(groups: str, files: dict[str, str], quota: float, tmp_path: Path):
-    (tmp_path / "groups").write_text(groups + "\n")
-    for name, text in files.items():
-        file = tmp_path / "mounted" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    assert busy_poll._quota(tmp_path / "groups", tmp_path / "mounted") == quota
-
-
-def test_no_control_groups_are_no_quota(tmp_path: Path):
-    assert busy_poll._quota(tmp_path / "none", tmp_path) == math.inf
 
 
 def test_this_process_may_use_a_processor():

@@ -17,17 +17,12 @@ from glidemq_py._worker.idle_queues import IdleQueues
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.suspension import Continuations
 from tests.inside import (
-    AttemptStatus,
-    FinishedAttempt,
     Heartbeat,
     Interruptions,
     QueueKeys,
     QueueOfEngines,
     RecoverStalledReply,
     WorkerOptions,
-    hash_tag,
-    status_after_lost_reply,
-    suspended,
     wake_channel,
 )
 
@@ -89,13 +84,6 @@ def test_interruptions_of_very_many_queues_count_for_all():
     assert interruptions.age_s("other") == float("inf")
     interruptions.record("one more")
     assert interruptions.age_s("other") < float("inf")
-
-
-@pytest.mark.parametrize(
-    ("key", "tag"), [("glide:{a b}:meta", "a b"), (b"x:{y}", "y"), ("none", None), ("{}", None), ("{open", None)]
-)
-def test_hash_tags(key: str | bytes, tag: str | None):
-    assert hash_tag(key) == tag
 
 
 # -- heartbeats without a server -------------------------------------------------------------------
@@ -223,18 +211,3 @@ async def test_a_closed_probe_does_not_hold_the_event_back():
 
 
 # -- the status of a suspension whose reply was lost, derived from the reply to the second ---------
-
-
-@pytest.mark.parametrize(
-    ("answer", "meaning"),
-    [
-        (AttemptStatus.ALREADY, AttemptStatus.SUSPENDED),  # it still waits, or waits for a worker by now
-        (AttemptStatus.STALE, AttemptStatus.SUSPENDED),  # it has been resumed and fetched again
-        (AttemptStatus.GONE, AttemptStatus.GONE),
-        (AttemptStatus.SUSPENDED, AttemptStatus.SUSPENDED),
-    ],
-)
-def test_suspension_that_is_reported_again(answer: AttemptStatus, meaning: AttemptStatus):
-    row = suspended("1", "1-0", 1, 1, "reason", 50)
-    run = type("R", (), {"job": type("J", (), {"attempts_made": 0})()})()
-    assert status_after_lost_reply(FinishedAttempt(row, run, None, None, sent=True), answer) == meaning

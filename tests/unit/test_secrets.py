@@ -4,71 +4,25 @@ import contextlib
 import io
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_py import (
-    Broadcast,
-    BroadcastWorker,
     ConnectionOptions,
-    FlowProducer,
     GlideMQError,
-    Producer,
     Queue,
     QueueEvents,
-    Scheduler,
-    Worker,
     library,
 )
-from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
-from glidemq_py.proxy import ProxyOptions
+from glidemq_py._worker.command.arguments import read_arguments
 from glidemq_py.proxy.__main__ import main as proxy_main
-from glidemq_py.sync import FlowProducer as BlockingFlowProducer
-from glidemq_py.sync import Queue as BlockingQueue
-from glidemq_py.telemetry.prometheus import QueueCollector
-from tests.inside import config_of
 
 SECRET = "hunter2Secret"
 URL = f"valkey://user:{SECRET}@h:6379?tls_insecure=true".replace("valkey", "valkeys")
-OPTIONS = ConnectionOptions("h", username="user", password=SECRET)
 TOKEN = f"{SECRET}-token-that-is-long-enough"
-
-HOLDERS: list[Callable[[Any], object]] = [
-    lambda connection: Queue("q", connection),
-    lambda connection: Worker("q", print, connection),
-    lambda connection: BroadcastWorker("q", print, connection, subscription="s"),
-    lambda connection: QueueEvents("q", connection),
-    lambda connection: FlowProducer(connection),
-    lambda connection: Producer("q", connection),
-    lambda connection: Broadcast("q", connection),
-    lambda connection: Scheduler(Queue("q", connection)),
-    lambda connection: BlockingQueue("q", connection),
-    lambda connection: BlockingFlowProducer(connection),
-    lambda connection: QueueCollector(["q"], connection),
-    lambda _: ProxyOptions(tokens=[TOKEN]),
-]
-
-
-@pytest.mark.parametrize("connection", [URL, OPTIONS], ids=["url", "options"])
-@pytest.mark.parametrize("make", HOLDERS)
-def test_repr_of_what_holds_a_connection(make: Callable[[Any], object], connection: Any):
-    holder = make(connection)
-    assert SECRET not in f"{holder!r} {holder}"
-
-
-def test_repr_of_options():
-    for value in (OPTIONS, ConnectionOptions.from_url(URL), WorkerArguments(url=URL), ConnectionOptions.parse(URL)):
-        assert SECRET not in f"{value!r} {value}"
-    assert SECRET not in repr(ConnectionOptions("h", tls=True, tls_cert=pem(), tls_key=pem()))
-
-
-def pem() -> bytes:
-    return f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n".encode()
 
 
 def test_repr_of_spark_options():
@@ -81,18 +35,6 @@ def test_repr_of_spark_options():
         ReadOptions.parse({"queue": "q", "url": URL}, streaming=False),
     ):
         assert SECRET not in f"{value!r} {value}"
-
-
-@dataclass
-class Application:
-    """What an application logs: a dataclass that holds our objects."""
-
-    queue: object
-    connection: object
-
-
-def test_repr_of_an_application_that_holds_our_objects():
-    assert SECRET not in repr(Application(Queue("q", URL), OPTIONS))
 
 
 MUTATIONS = st.lists(st.tuples(st.integers(0, 60), st.text(min_size=0, max_size=3)), max_size=4)
@@ -141,8 +83,3 @@ def test_help_shows_no_environment(run: Callable[[], object], monkeypatch: pytes
         run()
     assert "usage" in out.getvalue()
     assert SECRET not in out.getvalue()
-
-
-def test_configuration_of_the_client_is_not_shown():
-    """GLIDE's own objects have no repr with values; ours must not add one."""
-    assert SECRET not in repr(config_of(OPTIONS))
