@@ -75,8 +75,8 @@ STDERR = pytest.StashKey[int]()
 MARGIN_S = 120.0
 
 
-def pytest_runtest_logstart(nodeid: str, location: tuple[str, int | None, str]):
-    """Stop the timer of the test before."""
+def pytest_runtest_logfinish(nodeid: str, location: tuple[str, int | None, str]):
+    """Stop the timer of the test."""
     faulthandler.cancel_dump_traceback_later()
 
 
@@ -98,9 +98,10 @@ def _end_if_it_hangs(item: pytest.Item):
     pytest-timeout raises an error once per test: its timer is stopped by any failure, so a repeated test has none, nor
     has the clean-up after a failure.
     """
-    marker = item.get_closest_marker("timeout")
-    limit = float(marker.args[0] if marker else item.config.getini("timeout"))
-    if limit:
+    marker, given = item.get_closest_marker("timeout"), item.config.getoption("timeout")
+    usual = item.config.getini("timeout") if given is None else given
+    limit = float(usual if marker is None else marker.kwargs.get("timeout", next(iter(marker.args), usual)))
+    if limit > 0:
         faulthandler.dump_traceback_later(limit + MARGIN_S, exit=True, file=item.config.stash[STDERR])
 
 

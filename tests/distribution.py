@@ -48,11 +48,12 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc]
         node.send_runtest_some([self._indexes[nodeid] for nodeid, finished in unit.items() if not finished])
 
     def schedule(self):
+        replaces = self.collection is not None
         super().schedule()
-        if not self.workqueue:
-            # Without this, a process that replaces a crashed one would wait for more tests than the last one.
+        if replaces:
+            # A process runs a test when it has the next one, or none is left.
             for node in self.nodes:
-                node.shutdown()
+                self._reschedule(node)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0):
         nodeid = self.collection[item_index]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
@@ -72,7 +71,7 @@ class AsyncTransport:
         self._names = self.library.full_names
         self._is_cluster = isinstance(client, glide.GlideClusterClient)  # not each time: its class is a slow protocol
         self._new_batch: Any = glide.ClusterBatch if self._is_cluster else glide.Batch
-        self._loads = Loads()
+        self.loads = Loads()
         self._under_way = 0
         self.options = options
         self._poll = BusyPoll(wanted=options is None or options.busy_poll)
@@ -121,10 +120,9 @@ class AsyncTransport:
         """See `Transport.call`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
-        if self._loads.under_way is not None:
-            with contextlib.suppress(GlideMQError):  # each call that needs the library reports the error itself
-                await asyncio.shield(self._loads.under_way)  # earlier calls that missed the library are sent first
-        started, answered, loads = time.monotonic(), self._answered, self._loads.number
+        if self.loads.is_awaited:
+            await self.loads.ended()
+        started, answered, loads = time.monotonic(), self._answered, self.loads.number
         try:
             reply = await self._run(call)
         except GlideError as error:
@@ -144,7 +142,7 @@ class AsyncTransport:
             return [await self.call(calls[0])]
         if self._loop is not _current_loop():
             raise self._foreign_loop()
-        started, answered, loads = time.monotonic(), self._answered, self._loads.number
+        started, answered, loads = time.monotonic(), self._answered, self.loads.number
         replies: list[Any]
         try:
             replies = await self._run_all(calls)
@@ -171,18 +169,19 @@ class AsyncTransport:
         self._note_reply()
         return replies
 
-    async def resume(self, call: Call[T], error: GlideError, started: float) -> T:
+    async def resume(self, call: Call[T], error: GlideError, started: float, loads: int) -> T:
         """Finish a call that has failed on another connection to the server.
 
         Args:
             call: the call.
             error: why it failed.
             started: when it was sent, by ``time.monotonic``.
+            loads: the number of loads of the library, when it was sent.
 
         Raises:
             GlideMQError: as `Transport.call`.
         """
-        return await self._end_call(call, error, started, self._answered, self._loads.number)
+        return await self._end_call(call, error, started, self._answered, loads)
 
     async def _end_call(
         self, call: Call[T], error: GlideError, started: float, answered: int, loads: int
@@ -241,10 +240,10 @@ class AsyncTransport:
                 await asyncio.sleep(step.pause)
             if step.load:
                 try:
-                    await self._loads.load(self._load, loads)
+                    await self.loads.load(self.load, loads)
                 except GlideMQConnectionError as away:  # it cannot be loaded now
                     refused = away
-            loads = self._loads.number
+            loads = self.loads.number
             try:
                 return await self._run(call, min(retry.left_s, self.timeout_s))
             except GlideError as again:
@@ -261,7 +260,8 @@ class AsyncTransport:
             interruptions=self.interruptions, tag=next(filter(None, tags), None),
         )  # fmt: skip
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
+        """Load the library. Raises GlideMQError."""
         args, route = load_arguments(self.library, self.is_cluster)
         try:
             if route is None:
@@ -365,7 +365,7 @@ class AsyncTransport:
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         for wait in waits:
             batch.custom_command(list(wait))
-        answered, loads = self._answered, self._loads.number
+        answered, loads = self._answered, self.loads.number
         try:
             first, *others = await self.client.exec(batch, raise_on_error=False, options=options)
             self._note_reply()
@@ -378,7 +378,7 @@ class AsyncTransport:
             self._check_client(first)
             if classify(first) is not FUNCTION_MISSING:
                 raise translate(first, self.library) from first
-            await self._loads.load(self._load, loads)
+            await self.loads.load(self.load, loads)
             return await self.call_before(call, waits, block, grace)
         replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
         return call.read(first), replies
@@ -422,7 +422,7 @@ class AsyncTransport:
         source = self._source or self
         sharing = self._over(source.client, owned=False)
         sharing._source = source
-        sharing._loads = source._loads
+        sharing.loads = source.loads
         sharing._release = release
         if interruptions is not None:
             sharing.interruptions = interruptions

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import contextlib
 import math
 import random
 import re
@@ -33,7 +34,9 @@ from glidemq_py._client.call_retry import classify
 from glidemq_py._client.connect_errors import tls_context
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome
+from glidemq_py._client.library_loading import load_arguments
 from glidemq_py._client.loop_transport import ForwardingTransport, close_at_loop_end
+from glidemq_py._client.stream_reads import entries_of
 from glidemq_py._client.threads import in_thread, to_first_address
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
@@ -111,14 +114,26 @@ class DirectTransport(ForwardingTransport):
         """See `Transport.call`."""
         if self._loop is not asyncio._get_running_loop():
             return await self.glide.call(call)  # raises the error
-        started = time.monotonic()
+        if (loads := self.glide.loads).is_awaited:
+            await loads.ended()
+        started, number = time.monotonic(), loads.number
         words = b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args
         reply = await self._ask(call.key, words, unclaimed=call.unclaimed)
+        if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
+            with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
+                await loads.load(partial(self._load, call.key), number)
+                reply = await self._ask(call.key, words, started - time.monotonic(), unclaimed=call.unclaimed)
         if reply is _NOWHERE:
             return await self.glide.call(call)
         if isinstance(reply, GlideError):
-            return await self.glide.resume(call, reply, started)
+            return await self.glide.resume(call, reply, started, number)
         return call.read(reply)
+
+    async def _load(self, key: str) -> None:
+        # Over this connection: calls that follow one that has missed the library miss it, too.
+        reply = await self._ask(key, load_arguments(self.glide.library, cluster=False)[0])
+        if reply is _NOWHERE or (isinstance(reply, GlideError) and "already exists" not in str(reply)):
+            await self.glide.load()
 
     async def _ask(
         self, key: str, words: _Words, block_s: float = 0.0, before: _Words | None = None, unclaimed: _Unclaimed = None
@@ -166,7 +181,7 @@ class DirectTransport(ForwardingTransport):
             return await (await self.here()).command(*args)
         if isinstance(reply, GlideError):
             raise self._failure(reply, key, reads=True) from reply
-        return _entries(reply) if is_read else reply
+        return entries_of(reply) if is_read else reply
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
@@ -211,19 +226,9 @@ class DirectTransport(ForwardingTransport):
 
 
 def _must_leave(error: GlideError) -> bool:
-    """Return whether calls must go through GLIDE after this error reply, which says that the node cannot serve them."""
+    """Return whether calls must go through GLIDE after this error reply: the node cannot serve them."""
     failure = classify(error)
     return failure is not FUNCTION_MISSING and failure.outcome is not CallOutcome.PERMANENT
-
-
-def _entries(reply: Any) -> dict[bytes, dict[bytes, list[tuple[bytes, bytes]]]] | None:
-    """Return the entries of each stream as GLIDE does: names and values of fields in pairs, by the id of the entry."""
-    if not reply:
-        return None
-    return {
-        stream: {entry: list(zip(words[::2], words[1::2], strict=True)) for entry, words in entries}
-        for stream, entries in reply.items()
-    }
 
 
 class Nodes:
@@ -253,13 +258,10 @@ class Nodes:
         return self._moved.get(binascii.crc_hqx((hash_tag(key) or key).encode("utf-8", "surrogateescape"), 0) & 16_383)
 
     def learn(self, reply: str, host: str) -> bool:
-        """Learn from a MOVED reply of a host which node owns a slot; return False if it is none.
-
-        Without a host in it, the node is on the same one (cluster-preferred-endpoint-type unknown-endpoint).
-        """
+        """Learn from a MOVED reply of a host which node owns a slot; return False if it is none."""
         found = _MOVED.search(reply)
         if found is not None:
-            self._moved[int(found[1])] = found[2] or host, int(found[3])
+            self._moved[int(found[1])] = found[2] or host, int(found[3])  # without a host: on the same one
         return found is not None
 
     def find(self, key: str) -> DirectConnection | None:
@@ -284,8 +286,7 @@ class Nodes:
         return self.find(key)
 
     async def _connect(self, node: _Node) -> None:
-        # A failure is no error: GLIDE serves the calls, and reports the cause.
-        failure: Exception | None = None
+        failure: Exception | None = None  # no error: GLIDE serves the calls, and reports the cause
         try:
             await asyncio.sleep(max(0.0, self._not_before - self.loop.time()))
             for host, port in [(each.host, each.port) for each in self.options.addresses] if node is None else [node]:
@@ -394,8 +395,7 @@ class DirectConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = math.inf
         """When it calls `_check`."""
-        self.host = ""
-        self.usable = True
+        self.host, self.usable = "", True
         self.was_silent = False
         """It ended because a reply did not arrive in time, on it or on another connection to the server."""
 
@@ -428,6 +428,8 @@ class DirectConnection(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _INCOMPLETE:
+                if type(reply) is hiredis.PushNotification:
+                    continue
                 future, _, unclaimed = pending.popleft()
                 if not future.done():
                     future.set_result(reply)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries
@@ -20,14 +21,27 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
 )
 
+_TURNS: Final = 5
+"""Of the event loop, after a load: the calls that have missed the library are sent again in the second or third one."""
+
 
 class Loads:
     """The loads of the function library by one client, whose transports share them."""
 
     def __init__(self) -> None:
         self.under_way: asyncio.Task[None] | None = None
+        self.is_awaited = False
+        """Later calls must await `ended`: those that have missed the library are sent again first."""
         self.number = 0
         """Number of loads that have succeeded."""
+
+    async def ended(self) -> None:
+        """Wait until a load has ended, and the calls that have missed the library have been sent again."""
+        while self.is_awaited:
+            if self.under_way is not None:
+                with contextlib.suppress(GlideMQError):  # each call that needs the library reports the error itself
+                    await asyncio.shield(self.under_way)
+            await asyncio.sleep(0)
 
     async def load(self, load: Callable[[], Awaitable[None]], before: int) -> None:
         """Load the library, once for all calls that have missed it.
@@ -42,6 +56,7 @@ class Loads:
         if self.number > before:
             return
         if self.under_way is None:
+            self.is_awaited = True
             self.under_way = asyncio.ensure_future(self._load(load))
             self.under_way.add_done_callback(self._loaded)
         await asyncio.shield(self.under_way)
@@ -54,6 +69,13 @@ class Loads:
         self.under_way = None
         if not loading.cancelled():
             loading.exception()  # the calls that need the library raise it, unless they were cancelled meanwhile
+        self._let_pass(_TURNS)
+
+    def _let_pass(self, turns: int) -> None:
+        if self.under_way is None:
+            self.is_awaited = turns > 0
+            if self.is_awaited:
+                asyncio.get_running_loop().call_soon(self._let_pass, turns - 1)
 
 
 def load_arguments(library: Library, cluster: bool) -> tuple[tuple[str, ...], Any]:

@@ -353,7 +353,10 @@ class LoopTransport(ForwardingTransport):
             closing.close()
             connection.abandon()
             if isinstance(error, asyncio.CancelledError):
-                raise
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                return  # the other loop has ended
             _log.warning("%s: connection of another thread's event loop was closed forcibly: %r", self._owner, error)
 
     def _forked(self) -> None:

@@ -197,3 +197,13 @@ def commands_of(reads: Sequence[StreamRead]) -> list[list[StreamRead]]:
             commands.append(members)
             of_kind.append((members, set(read.streams)))
     return commands
+
+
+def entries_of(reply: Any) -> dict[bytes, dict[bytes, list[tuple[bytes, bytes]]]] | None:
+    """Return the entries of each stream as GLIDE does: names and values of fields in pairs, by the id of the entry."""
+    if not reply:
+        return None
+    return {
+        stream: {entry: list(zip(words[::2], words[1::2], strict=True)) for entry, words in entries}
+        for stream, entries in reply.items()
+    }

@@ -25,6 +25,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from glidemq_py import (
     Broadcast,
+    ClosedError,
     ConnectionOptions,
     EventLoopError,
     FlowProducer,
@@ -397,6 +398,40 @@ def closed_from_another_loop(url: str, name: str):
     asyncio.run(queue.close())
     thread.join(60)
     return [*outcome, thread.is_alive()]
+
+
+@program
+def closed_while_other_loops_end(url: str, name: str):
+    """Check that `close` is not cancelled by the end of the loops that it closes connections in."""
+    ended: list[str] = []
+
+    def add_until_closed(ready: threading.Barrier, queue: Queue[Any, Any]):
+        async def add():
+            await queue.add("n")
+            await asyncio.to_thread(ready.wait)
+            with contextlib.suppress(ClosedError):
+                while True:
+                    await queue.add("n")
+
+        asyncio.run(add())
+
+    async def close(ready: threading.Barrier, queue: Queue[Any, Any]):
+        await queue.add("n")
+        await asyncio.to_thread(ready.wait)
+        try:
+            await queue.close()
+        except BaseException as error:
+            ended.append(type(error).__name__)
+
+    for _ in range(10):
+        ready, queue = threading.Barrier(4), Queue[Any, Any](name, url)
+        threads = [threading.Thread(target=add_until_closed, args=(ready, queue)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        asyncio.run(close(ready, queue))
+        for thread in threads:
+            thread.join(60)
+    return ended
 
 
 @program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -233,8 +234,8 @@ async def test_tls_with_a_client_certificate(kind: str, start_tls: StartTls, cer
         assert len(await queue.add_bulk([("n", "x" * 10_000)] * 500)) == 500
         with server.client() as resp:
             listed = resp.execute("CLIENT", "LIST")
-        # The library was missing: GLIDE has repeated the first call.
-        assert sorted(re.findall(r"cmd=(\S+)", listed)) == ["client|list", "fcall", "fcall"]
+        # Of GLIDE's connection and the direct one: the library was missing, and the first call was repeated there, too.
+        assert sorted(re.findall(r"cmd=(\S+)", listed)) == ["client|list", "fcall", "hmget"]
 
 
 async def test_replica_is_not_used(private_server: StartServer):
@@ -262,6 +263,25 @@ async def test_demoted_primary_is_left(kind: str, private_server: StartServer, m
             await with_timeout(queue.add("n"))
             assert not direct(first)
             assert resp.keys("glide:{q}:*")
+
+
+async def test_calls_keep_their_order_while_the_library_is_loaded(private_server: StartServer):
+    """Calls that have missed it are sent again before later ones, over the same connection."""
+    server = private_server()
+    with RespClient(server.host, server.port) as resp:
+        async with Queue[int, None]("q", server.url) as queue:
+            job = await queue.add("n", -1)
+            last = list[int]()
+            for _ in range(40):
+                resp.execute("FUNCTION", "FLUSH")
+                writes = list[asyncio.Task[None]]()
+                for number in range(40):
+                    writes.append(asyncio.create_task(job.update_data(number)))
+                    await asyncio.sleep(number % 2 * 0.0002)
+                await with_timeout(asyncio.gather(*writes))
+                last.append(json.loads(resp.execute("HGET", f"glide:{{q}}:job:{job.id}", "data")))
+            assert last.count(39) >= 39, last
+            assert "calls=41," in resp.execute("INFO", "commandstats").split("cmdstat_function|load:")[1]
 
 
 async def test_cluster_has_one_connection_per_primary(

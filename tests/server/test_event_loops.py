@@ -147,6 +147,10 @@ def test_close_ends_waits_in_other_loops(url: str, queue_name: str):
     assert run("closed_from_another_loop", url, queue_name) == ["ClosedError", False]
 
 
+def test_close_outlasts_the_ends_of_other_loops(url: str, queue_name: str):
+    assert run("closed_while_other_loops_end", url, queue_name) == []
+
+
 def test_blocking_jobs_use_the_loop_of_their_own_worker(url: str, queue_name: str):
     assert run("blocking_jobs", url, queue_name) == [["one", "two"], ["three"]]
 

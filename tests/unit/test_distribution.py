@@ -85,15 +85,21 @@ def test_tests_of_a_crashed_process_run_elsewhere():
     assert ran == set(range(len(tests)))
 
 
-def test_a_process_that_replaces_a_crashed_one_ends():
-    tests = ["tests/unit/test_keys.py::test_a"]
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_process_that_replaces_a_crashed_one_ends(count: int):
+    """It runs a test when it has the next one, or has been told that there is none."""
+    tests = [f"tests/unit/test_keys.py::test_{n}" for n in range(count)]
     crashed, replacing = Node(), Node()
     scheduler = distribution(tests, [crashed])
     scheduler.remove_node(crashed)
     scheduler.add_node(replacing)
     scheduler.add_node_collection(replacing, tests)
     scheduler.schedule()
-    assert replacing.indexes == [0]
+    ran = set[int]()
+    while len(replacing.indexes) > 1 or (replacing.indexes and replacing.shutting_down):
+        ran.add(index := replacing.indexes.pop(0))
+        scheduler.mark_test_complete(replacing, index)
+    assert ran == set(range(count))
     assert replacing.shutting_down
 
 

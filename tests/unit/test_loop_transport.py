@@ -130,7 +130,7 @@ async def test_connection_closed_while_the_library_is_loaded(cancelled: bool):
     transport = AsyncTransport(client, config, owned=False)
     call = asyncio.create_task(transport.call(reading.version("glide:{q}:meta")))
     await client.loading.wait()
-    loading = transport._loads.under_way
+    loading = transport.loads.under_way
     assert loading is not None
     if cancelled:
         call.cancel()
@@ -143,7 +143,7 @@ async def test_connection_closed_while_the_library_is_loaded(cancelled: bool):
     await asyncio.wait({loading})
     await asyncio.sleep(0)  # runs the callbacks of the task
     del loading, call
-    assert transport._loads.under_way is None
+    assert transport.loads.under_way is None
     assert unhandled == []
 
 
