@@ -10,7 +10,18 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 from glidemq_py._core.checks import camel_case, check_mapping, reject_unknown
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
@@ -21,6 +32,10 @@ GivenT = TypeVar("GivenT", contravariant=True)
 
 Check = Callable[[str, Any], Any]
 """(name of the option, given value) -> stored value; raises GlideMQValidationError."""
+
+_Code = Callable[[Any], Any] | None
+_Stored = tuple[tuple[str, str, _Code], ...]
+"""Name, name in JSON and encoder of each stored field."""
 
 _REQUIRED: Final[Any] = object()
 _OVERRIDES: Final[Any] = "overrides"
@@ -43,7 +58,8 @@ def option(
     optional: bool | None = None,
     stored: bool = True,
     omit_default: bool = False,
-    encode: Callable[[Any], Any] | None = None,
+    encode: _Code = None,
+    decode: _Code = None,
     kw_only: bool | None = None,
     none_overrides: bool = False,
     repr: bool = True,
@@ -59,6 +75,7 @@ def option(
         stored: False if it is not part of the stored JSON, where its name is in camelCase.
         omit_default: True if the default is not part of the stored JSON.
         encode: Converts the stored value to its JSON form, or to None to leave it out; None if it is JSON.
+        decode: Returns what is checked when stored JSON of any client is read; None if it is the JSON.
         none_overrides: True if a given None is stored, so that it overrides a default that is merged later.
         kw_only: True if an `OptionValue` accepts it by name only; None: as its class.
         repr: False hides the value in the repr.
@@ -71,7 +88,7 @@ def option(
     may_be_none = _OVERRIDES if none_overrides else may_be_none
     metadata = {
         "check": check, "optional": may_be_none, "required": required, "stored": stored, "encode": encode,
-        "places": places,
+        "decode": decode, "places": places,
     }  # fmt: skip
     named = dataclasses.MISSING if kw_only is None else kw_only
     return dataclasses.field(default=None if required else default, metadata=metadata, kw_only=named, repr=repr)
@@ -81,8 +98,7 @@ def _unless(default: object, value: object) -> object:
     return None if value == default else value
 
 
-def _stored_names(fields: Iterable[tuple[str, Any]]) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
-    """Return name, name in JSON, and encoder of each stored field."""
+def _stored_fields(fields: Iterable[tuple[str, Any]]) -> _Stored:
     return tuple((name, camel_case(name), each.metadata["encode"]) for name, each in fields if each.metadata["stored"])
 
 
@@ -93,7 +109,7 @@ class CheckedOptions:
     """
 
     _checks: ClassVar[dict[str, tuple[Check, bool, str]]]
-    _stored: ClassVar[tuple[tuple[str, str, Callable[[Any], Any] | None], ...]]
+    _stored: ClassVar[_Stored]
     _defaults: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -103,7 +119,7 @@ class CheckedOptions:
             name: (each.metadata["check"], each.metadata["optional"] or each.metadata["required"], name)
             for name, each in fields
         }
-        cls._stored = _stored_names(fields)
+        cls._stored = _stored_fields(fields)
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter(name, kind, default=each.default) for name, each in fields]
         cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -131,7 +147,7 @@ class CheckedOptions:
     def to_wire(self) -> dict[str, Any]:
         """Return the stored JSON: camelCase names, without options that are None."""
         wire: dict[str, Any] = {}
-        given = self._defaults | self.__dict__
+        given = self._defaults | self.__dict__ if self._defaults else self.__dict__
         for name, key, encode in self._stored:
             value = given.get(name)
             if value is not None and encode is not None:
@@ -174,7 +190,7 @@ class OptionValue(CheckedOptions):
         }
         cls._positional = tuple(each.name for each in fields if not each.kw_only)
         cls._required = tuple(each.name for each in fields if each.metadata["required"])
-        cls._stored = _stored_names((each.name, each) for each in fields)
+        cls._stored = _stored_fields((each.name, each) for each in fields)
         cls._defaults = {each.name: each.default for each in fields}
         empty, parameter = inspect.Parameter.empty, inspect.Parameter
         decorated.__signature__ = inspect.Signature([

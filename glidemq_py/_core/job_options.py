@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache, lru_cache, partial
@@ -24,7 +24,6 @@ from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.deduplication import Deduplication, DeduplicationInput
 from glidemq_py._core.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._core.headers import Headers, parse_headers
-from glidemq_py._core.job_option_rules import OFF, check_effect, check_together
 from glidemq_py._core.job_references import (
     DEPENDENCY_POLICIES,
     FAILURE_POLICIES,
@@ -37,10 +36,10 @@ from glidemq_py._core.job_references import (
     parse_dependencies,
     parse_parent,
 )
-from glidemq_py._core.limits import Ordering, OrderingInput, TokenBucket, check_tokens, validate_fair_key
+from glidemq_py._core.limits import Ordering, OrderingInput, check_tokens, validate_fair_key
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
-from glidemq_py._core.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
+from glidemq_py._core.retention import Retention, RetentionInput, parse_retention, read_retention, retention_to_wire
 from glidemq_py._core.retries import Backoff, BackoffInput
 from glidemq_py._core.tags import TagsInput, parse_tags, tags_to_wire
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
@@ -69,6 +68,15 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
 _ONE_ORDER: Final = "all subscriptions read the same stream in the same order"
 _MESSAGES_KEPT: Final = "the broadcast's max_messages and max_age decide how long messages are kept"
 _NO_DEPENDENCIES: Final = "messages wait for no jobs"
+
+_OFF: Final = {
+    "deduplication": None, "fair_key": None, "lifo": False, "ordering": None, "parent": None, "priority": 0, "rank": 0,
+}  # fmt: skip
+"""The values of options that override a default."""
+
+_EXCLUSIVE: Final = {
+    "lifo": ("ordering", "priority"), "fair_key": ("ordering", "lifo", "rank"), "parent": ("deduplication",),
+}  # fmt: skip
 
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -148,14 +156,16 @@ class JobOptions(CheckedOptions):
     rank: int | None = option(partial(check_int, minimum=-MAX_RANK, maximum=MAX_RANK), message=_ONE_ORDER, proxy=False)
     lifo: bool | None = option(check_bool, message=_ONE_ORDER)
     attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS))
-    backoff: Converted[Backoff | None, BackoffInput | None] = option(Backoff.parse, encode=Backoff.to_wire)
+    backoff: Converted[Backoff | None, BackoffInput | None] = option(
+        Backoff.parse, encode=Backoff.to_wire, decode=Backoff.read
+    )
     timeout: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), none_overrides=True)
     ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), none_overrides=True)
     remove_on_complete: Converted[Retention | None, RetentionInput | None] = option(
-        parse_retention, encode=retention_to_wire, message=_MESSAGES_KEPT, wait=False
+        parse_retention, encode=retention_to_wire, decode=read_retention, message=_MESSAGES_KEPT, wait=False
     )
     remove_on_fail: Converted[Retention | None, RetentionInput | None] = option(
-        parse_retention, encode=retention_to_wire, message=_MESSAGES_KEPT, wait=False
+        parse_retention, encode=retention_to_wire, decode=read_retention, message=_MESSAGES_KEPT, wait=False
     )
     lock_duration: Converted[int | None, Milliseconds | None] = option(
         partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, message="set it on the workers",
@@ -165,7 +175,7 @@ class JobOptions(CheckedOptions):
         partial(check_int, minimum=0, maximum=MAX_TRACE_LINES), proxy=False, spark=False
     )
     ordering: Converted[Ordering | None, OrderingInput | None] = option(
-        Ordering.parse, none_overrides=True, encode=Ordering.to_wire,
+        Ordering.parse, none_overrides=True, encode=Ordering.to_wire, decode=Ordering.read,
         message="subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
     )  # fmt: skip
     cost: float | None = option(
@@ -178,7 +188,7 @@ class JobOptions(CheckedOptions):
         Deduplication.parse, none_overrides=True, encode=Deduplication.to_wire, flow=False, batch=False, callback=False
     )
     fallbacks: Converted[tuple[Fallback, ...] | None, FallbacksInput | None] = option(
-        parse_fallbacks, encode=_fallbacks_to_wire, proxy=False, spark=False,
+        parse_fallbacks, encode=_fallbacks_to_wire, decode=read_fallbacks, proxy=False, spark=False,
         message="the current fallback would differ between subscriptions",
     )  # fmt: skip
     parent: Converted[JobRef | None, ParentInput | None] = option(
@@ -214,7 +224,7 @@ class JobOptions(CheckedOptions):
             raise GlideMQValidationError("run_at", self.run_at, "options 'delay' and 'run_at' are mutually exclusive")
         if self.rank is not None and self.priority is not None:
             raise GlideMQValidationError("rank", self.rank, "options 'rank' and 'priority' are mutually exclusive")
-        check_together(self)
+        _check_together(self)
 
     def _reject(self, name: str, value: object) -> None:
         _refuse(name, value)
@@ -274,7 +284,7 @@ class JobOptions(CheckedOptions):
         if given.get("attempts", 2) < 2:
             for name in {"backoff", "fallbacks"} - given.keys():
                 values.pop(name, None)
-        check_together(merged, given)
+        _check_together(merged, given)
         return merged
 
     @staticmethod
@@ -357,7 +367,7 @@ class JobOptions(CheckedOptions):
         """
         for name, reason in unsupported_in(place).items():
             value = getattr(self, name)
-            if value is not None and value != OFF.get(name):
+            if value is not None and value != _OFF.get(name):
                 raise GlideMQValidationError(where + name, value, problem.format(reason))
         return self
 
@@ -382,7 +392,53 @@ class JobOptions(CheckedOptions):
         return text
 
 
+def _check_together(options: JobOptions, given: Mapping[str, Any] | None = None) -> None:
+    """Reject mutually exclusive options. ``given``: the ones that are not defaults; None = all."""
+    values = options.__dict__
+    for first, others in _EXCLUSIVE.items():
+        if values.get(first):
+            for second in others:
+                if values.get(second):
+                    raise _exclusive(options, given, first, second)
+
+
+def _exclusive(
+    options: JobOptions, given: Mapping[str, Any] | None, first: str, second: str
+) -> GlideMQValidationError:  # fmt: skip
+    """Return the error for two options, one of which may be a default."""
+    problem = f"options '{first}' and '{second}' are mutually exclusive"
+    if given is None or (first in given) == (second in given):
+        return GlideMQValidationError(first, getattr(options, first), problem)
+    own, default = (first, second) if first in given else (second, first)
+    hint = f"; pass {default}={_OFF[default]} to add the job without it"
+    problem += f": {default!r} = {getattr(options, default)!r} is a default option of the queue or task{hint}"
+    return GlideMQValidationError(own, getattr(options, own), problem)
+
+
+def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) -> None:
+    """Reject options that would have no effect on the job.
+
+    Args:
+        own: options given for the job itself. Defaults of the queue may have no effect on some jobs.
+        merged: effective options, defaults included.
+        of_flow: True if the job is part of a flow, which sets its parents.
+
+    Raises:
+        GlideMQValidationError: an option requires another one.
+    """
+    if (merged.attempts or 0) < 2:
+        for name in ("backoff", "fallbacks"):
+            if getattr(own, name):
+                raise GlideMQValidationError(name, getattr(own, name), "requires 'attempts' of at least 2")
+    if own.on_failure is not None and merged.parent is None and not of_flow:
+        raise GlideMQValidationError("on_failure", own.on_failure, "requires 'parent'")
+    if own.on_dependency_failure is not None and merged.depends_on is None:
+        raise GlideMQValidationError("on_dependency_failure", own.on_dependency_failure, "requires 'depends_on'")
+
+
 OPTION_NAMES: Final = tuple(JobOptions._checks)
+_DECODERS: Final = {each.name: each.metadata.get("decode") for each in fields(JobOptions)}
+_STORED: Final = {key: (name, _DECODERS[name]) for name, key, _ in JobOptions._stored}
 
 
 @cache
@@ -435,13 +491,13 @@ def read_stored_options(text: str) -> JobOptions:
         return NO_OPTIONS
     kept: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", stored).items():
-        known = _READERS.get(key)
-        if known is None or value is None:
+        field = _STORED.get(key)
+        if field is None or value is None:
             continue
-        name, reader = known
+        name, decode = field
         try:
             # Each option is parsed alone: one invalid value must not affect the others.
-            kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
+            kept[name] = getattr(JobOptions(**{name: value if decode is None else decode(value)}), name)
         except GlideMQValidationError:
             continue
     if kept.get("lifo") and ("ordering" in kept or kept.get("priority")):
@@ -453,42 +509,3 @@ def read_stored_options(text: str) -> JobOptions:
     if "deduplication" in kept:
         kept.pop("parent", None)
     return JobOptions(**kept) if kept else NO_OPTIONS
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _backoff(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return Backoff.read(cast("Mapping[str, Any]", value))
-
-
-def _retention(value: Any) -> Any:
-    """Return a retention as glide-mq for Node reads it: 0 means keep all. This package never writes 0."""
-    if not isinstance(value, Mapping):
-        return value or False
-    return KeepJobs.from_wire(cast("Mapping[str, Any]", value)) or False
-
-
-def _ordering(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return None
-    kept = Ordering.from_wire(cast("Mapping[str, Any]", value))
-    bucket = kept.get("token_bucket")
-    if isinstance(bucket, Mapping):
-        kept["token_bucket"] = TokenBucket.from_wire(cast("Mapping[str, Any]", bucket))
-    return kept
-
-
-_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "backoff": _backoff,
-    "remove_on_complete": _retention,
-    "remove_on_fail": _retention,
-    "ordering": _ordering,
-    "fallbacks": read_fallbacks,
-}
-_READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    key: (name, _DECODERS.get(name, _same)) for name, key, _ in JobOptions._stored
-}

@@ -6,9 +6,10 @@ The server enforces them: ``lua/features/limits``, ``ordering_groups``, ``fair_k
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int, check_text
@@ -199,6 +200,17 @@ class Ordering(OptionValue, prefix="ordering"):
     def parse(cls, option: str, value: object) -> Ordering:
         """Return an `Ordering` from one, from a key, or from a mapping of its fields."""
         return cls(value) if isinstance(value, str) else parse_nested(option, value, cls, ", a str")
+
+    @classmethod
+    def read(cls, stored: object) -> dict[str, Any] | None:
+        """Return the fields of stored JSON, not checked; None if it is none."""
+        if not isinstance(stored, Mapping):
+            return None
+        kept = cls.from_wire(cast("Mapping[str, Any]", stored))
+        bucket = kept.get("token_bucket")
+        if isinstance(bucket, Mapping):
+            kept["token_bucket"] = TokenBucket.from_wire(cast("Mapping[str, Any]", bucket))
+        return kept
 
     def to_row(self, cost: float | None) -> list[object]:
         """Return field 11 of an `add` row: 0 if not given, tokens in thousandths (``lua/core/functions/add.lua``).

@@ -75,6 +75,13 @@ def parse_retention(option: str, value: object) -> Retention | None:
     return KeepJobs(age=age, count=count)
 
 
+def read_retention(stored: Any) -> Any:
+    """Return a stored retention as glide-mq for Node reads it: 0 means keep all. This package never writes 0."""
+    if not isinstance(stored, Mapping):
+        return stored or False
+    return KeepJobs.from_wire(cast("Mapping[str, Any]", stored)) or False
+
+
 def retention_to_wire(value: Retention) -> bool | int | dict[str, Any]:
     """Return the option as in the opts JSON. True replaces 0, which a Node peer would read as "keep all"."""
     return value.to_wire() if isinstance(value, KeepJobs) else value

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_text
@@ -92,13 +92,15 @@ class Backoff(OptionValue, prefix="backoff"):
         return parse_nested(option, given, cls, ", a duration")
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Backoff:
-        """Return a backoff from stored JSON. Other clients may have written a type that `add` rejects.
+    def read(cls, stored: object) -> object:
+        """Return a backoff from stored JSON; other types as they are. Other clients may write types that `add` rejects.
 
         Raises:
             GlideMQValidationError: another field is invalid, or the type is none at all.
         """
-        given = cls.from_wire(stored)
+        if not isinstance(stored, Mapping):
+            return stored
+        given = cls.from_wire(cast("Mapping[str, Any]", stored))
         kind = check_text("backoff.type", given.pop("type", ""), maximum=_TYPE_LENGTH)
         backoff = cls(BACKOFF_TYPES[0], **given)
         backoff.__dict__["type"] = kind
