@@ -305,17 +305,6 @@ async def test_counts_of_many_groups_and_many_priorities(
         gate.open()
 
 
-async def test_a_delayed_job_with_a_priority_is_delayed_everywhere(queue: Queue):
-    later = await queue.add("later", {"x": 1}, delay=3_600_000, priority=3)
-    due = await queue.add("due", {"x": 1}, delay=1, priority=3)
-    while (counts := await queue.get_job_counts()).prioritized == 0:
-        assert counts.delayed == 2
-    assert counts.delayed == 1
-    for state, job in (("delayed", later), ("prioritized", due)):
-        for found in (await queue.get_jobs(state), await queue.search_jobs(state, data={"x": 1})):
-            assert [(each.id, each.state) for each in found] == [(job.id, state)]
-
-
 async def test_metrics_and_logs(worker_for: WorkerFor, resp: RespClient, queue: Queue, queue_name: str):
     async def handle(job: Job):
         for n in range(450):

@@ -91,24 +91,6 @@ async def test_flow_of_one_job(url: Any, queue: Queue, flows: FlowProducer):
     assert await work(url, Adder(), node.job, queue.name) == 5
 
 
-async def test_get_flow_of_waiting_flow(queue: Queue, flows: FlowProducer):
-    node = await flows.add(tree(queue.name))
-    read = await flows.get_flow(queue.name, node.job.id)
-    assert read is not None
-    assert read.state is JobState.WAITING_CHILDREN
-    assert read.counts() == {"waiting-children": 3, "waiting": 4}
-    shallow = await flows.get_flow(queue.name, node.job.id, depth=1, max_jobs=3)
-    assert shallow is not None
-    assert len(list(shallow.walk())) == 3
-    assert await flows.get_flow(queue.name, "nobody") is None
-    leaf = read.children[-1]
-    assert await leaf.job.remove()
-    again = await flows.get_flow(queue.name, node.job.id)
-    assert again is not None
-    assert again.state in (JobState.FAILED, JobState.WAITING_CHILDREN)
-    await queue.obliterate()
-
-
 async def test_large_children_values_are_read(worker_for: WorkerFor, queue: Queue, flows: FlowProducer):
     """A page of children has up to 1 MiB of results; the others are read one by one."""
 
@@ -121,40 +103,6 @@ async def test_large_children_values_are_read(worker_for: WorkerFor, queue: Queu
     node = await flows.add(FlowJob("root", queue.name, 0, None, [FlowJob("leaf", queue.name, n) for n in "abcdefgh"]))
     async with worker_for(much, concurrency=4):
         assert await with_timeout(node.job.wait_until_finished()) == [[n, 400_000] for n in "abcdefgh"]
-
-
-async def test_existing_job_ids_are_rejected(queue: Queue, flows: FlowProducer):
-    """W47: nothing is left behind."""
-    taken = await queue.add("n", job_id="taken")
-    for count in (1, 400):
-        others = [FlowJob("leaf", queue.name)] * count
-        with pytest.raises(DuplicateJobError) as error:
-            await flows.add(
-                FlowJob("root", queue.name, children=[*others, FlowJob("leaf", queue.name, None, {"job_id": "taken"})])
-            )
-        assert (error.value.job_id, error.value.queue) == (taken.id, queue.name)
-    bucket = {"ordering": {"key": "g", "token_bucket": {"capacity": 1, "refill_rate": 1}}, "cost": 2}
-    for count in (1, 400):
-        leaves = [FlowJob("leaf", queue.name, None, bucket)] * count
-        with pytest.raises(GlideMQValidationError, match=r"'cost' = 2: exceeds .* group 'g'"):
-            await flows.add(FlowJob("root", queue.name, children=leaves))
-    counts = await queue.get_job_counts()
-    assert (counts.waiting, counts.total) == (1, 1)
-
-
-async def test_invalid_flows_are_rejected(queue: Queue, flows: FlowProducer):
-    name = queue.name
-    for bad in (3, {"name": "a"}, {"name": "a", "queue": ":"}, {"name": "a", "queue": name, "kids": []},
-                {"name": "a", "queue": name, "children": "abc"}):  # fmt: skip
-        with pytest.raises(GlideMQValidationError):
-            await flows.add(bad)  # type: ignore[arg-type]
-    for options in ({"parent": ("q", "1")}, {"deduplication": {"id": "x"}}):
-        with pytest.raises(GlideMQValidationError, match="is not supported for jobs of a flow"):
-            FlowJob("a", name, None, options)
-    same = FlowJob("a", name, None, {"job_id": "x"})
-    with pytest.raises(GlideMQValidationError, match="two jobs"):
-        await flows.add(FlowJob("root", name, children=[same, same]))
-    assert (await queue.get_job_counts()).total == 0
 
 
 # -- graphs ------------------------------------------------------------------------------------------------

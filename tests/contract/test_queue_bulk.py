@@ -6,7 +6,6 @@ import pytest
 
 from glidemq_py import (
     Broadcast,
-    GlideMQValidationError,
     Job,
     JobOptions,
     JobOutcome,
@@ -33,17 +32,6 @@ async def test_forms_of_a_row(queue: Queue, raw: Raw):
     assert await queue.add_bulk([]) == []
 
 
-async def test_jobs_as_mappings(queue: Queue):
-    rows: Any = [
-        {"name": "a"}, {"name": "b", "data": 1, "opts": {"attempts": 3}}, {"name": "b", "data": 2, "options": None},
-        ("b", 3), {"name": "c", "options": JobOptions(priority=1), "data": {"x": 1}},
-    ]  # fmt: skip
-    jobs = await queue.add_bulk(rows)
-    assert [(job.name, job.data) for job in jobs] == [("a", None), ("b", 1), ("b", 2), ("b", 3), ("c", {"x": 1})]
-    assert jobs[1].opts["attempts"] == 3
-    assert [await job.get_state() for job in jobs[3:]] == ["waiting", "prioritized"]
-
-
 async def test_others_take_jobs_as_mappings(url: str, queue: Queue, queue_name: str):
     given: Any = {"name": "b", "data": 1, "opts": {"attempts": 3}}
     async with (
@@ -60,25 +48,6 @@ async def test_others_take_jobs_as_mappings(url: str, queue: Queue, queue_name: 
         scheduler = await queue.upsert_job_scheduler("s", every=60_000, template=given)
         assert (scheduler.job_name, scheduler.data) == ("b", 1)
         assert len(await broadcast.publish_bulk([given])) == 1
-
-
-@pytest.mark.parametrize(
-    ("job", "option", "answer"),
-    [
-        ({"name": "a", "dat": 1}, "jobs[1].dat", "did you mean 'jobs[1].data'"),
-        ({"name": "a", "opts": {"atempts": 1}}, "jobs[1].atempts", "did you mean 'attempts'"),
-        ({"data": 1}, "jobs[1].name", "is required"),
-        ({"name": "a", "opts": {}, "options": {}}, "jobs[1].opts", "another name of 'options'"),
-        ({1: 2}, "jobs[1]", "keys must be strings"),
-        ("a", "jobs[1]", "must be a JobSpec or a tuple (name, data, options), or a mapping of these, not str"),
-    ],
-)
-async def test_an_invalid_mapping_is_explained(queue: Queue, job: Any, option: str, answer: str):
-    with pytest.raises(GlideMQValidationError) as caught:
-        await queue.add_bulk([("fine", 1), job])
-    assert (await queue.get_job_counts()).total == 0
-    assert caught.value.option == option
-    assert answer in str(caught.value)
 
 
 async def test_duplicates_have_their_position(queue: Queue, key_leaks: KeyLeaks):
