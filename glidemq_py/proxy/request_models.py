@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, with_con
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
-from glidemq_py._core.checks import check_bool
+from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.deduplication import Deduplication
 from glidemq_py._core.job_options import MAX_PRIORITY, JobOptions, unsupported_in
 from glidemq_py._core.limits import MAX_COUNT, MAX_TOKENS, Ordering, RateLimit, TokenBucket
@@ -91,11 +91,10 @@ _types: dict[str, Any] = {
     "job_id": JobId, "delay": _Ms, "max_delay": _Ms, "remove_on_complete": bool | _Count | Retention,
     "remove_on_fail": bool | _Count | Retention, "cost": Annotated[float, Field(ge=0.001, le=MAX_TOKENS)],
     "type": Annotated[str, Field(min_length=1, max_length=128)], "jitter": Annotated[float, Field(ge=0, le=1)],
-    "key": _Key, "id": _Key, "capacity": float, "refill_rate": float, "pattern": _Text, "tz": _Text,
+    "key": _Key, "capacity": float, "refill_rate": float, "pattern": _Text, "tz": _Text,
     "start_date": _Moment, "end_date": _Moment, "max_total_tokens": _Limit, "max_tokens": dict[str, _Limit],
     "max_total_cost": _Limit, "max_costs": dict[str, _Limit],
     "token_weights": dict[str, Annotated[float, Field(ge=0, le=MAX_AMOUNT)]],
-    "cost_unit": Annotated[str, Field(min_length=1, max_length=32)],
 }  # fmt: skip
 """The types of options that do not follow from how they are checked."""
 
@@ -126,6 +125,8 @@ def _type_of(check: Any) -> Any:
     limits: Any = getattr(check, "keywords", {})
     if "minimum" in limits:
         return Annotated[int, Field(ge=limits["minimum"], le=limits.get("maximum", MAX_DURATION_MS))]
+    if getattr(check, "func", check) is check_text:
+        return Annotated[str, Field(min_length=1, max_length=limits["maximum"])]
     return Literal[limits["choices"]] if "choices" in limits else {check_bool: bool}[check]
 
 
