@@ -42,6 +42,7 @@ def read(path: Path) -> Iterator[Table]:
     """Yield the cases of a file; what stands before the first one holds for all."""
     table = Table("")
     text = path.read_text(encoding="utf-8")
+    assert "glidemq_py._" not in text, f"{path.name}: private names come from tests/inside.py"
     for found in re.finditer(r"(?m)^[^# \n].*(\n .*)*", text):
         line = found[0]
         if line.startswith("== "):
