@@ -52,6 +52,7 @@ from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.server_check import findings_of
 from glidemq_py._client.shared_reads import READERS_PER_LINE, SharedReader
+from glidemq_py._client.threads import Work
 from glidemq_py._client.transport import Transport as transport_Transport
 from glidemq_py._core import json_text, record
 from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, reading, unpack, working

@@ -195,7 +195,7 @@ class AsyncTransport:
     async def _run(self, call: Call[Any], timeout_s: float | None = None) -> Any:
         """Run a call once; it waits for its reply for ``timeout_s``, by default the request timeout."""
         work = self._send(call, timeout_s)
-        return await (work if call.unclaimed is None else uncancelled(work, call.unclaimed))
+        return await (work if call.unclaimed is None else uncancelled(work, call.pass_on))
 
     async def _send(self, call: Call[Any], timeout_s: float | None) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the

@@ -118,11 +118,11 @@ class DirectTransport(ForwardingTransport):
             await loads.ended()
         started, number = time.monotonic(), loads.number
         words = b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args
-        reply = await self._ask(call.key, words, unclaimed=call.unclaimed)
+        reply = await self._ask(call.key, words, unclaimed=call.pass_on)
         if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
             with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
                 await loads.load(partial(self._load, call.key), number)
-                reply = await self._ask(call.key, words, started - time.monotonic(), unclaimed=call.unclaimed)
+                reply = await self._ask(call.key, words, started - time.monotonic(), unclaimed=call.pass_on)
         if reply is _NOWHERE:
             return await self.glide.call(call)
         if isinstance(reply, GlideError):

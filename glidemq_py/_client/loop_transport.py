@@ -172,7 +172,7 @@ class ForwardingTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        return await self.there((await self.here()).call(call))
+        return await self.there((await self.here()).call(call), call.unclaimed)
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""

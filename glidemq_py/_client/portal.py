@@ -28,10 +28,13 @@ portal: Final = ProcessThread("portal", may_be_turned=True)
 """Returns the portal of this process."""
 
 
-def there(work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-    """Return an awaitable that runs ``work`` in the portal, for a coroutine that `drive` steps, or in the portal."""
+def there(work: Coroutine[Any, Any, T], unclaimed: Callable[[T], object] | None = None) -> Awaitable[T]:
+    """Return an awaitable that runs ``work`` in the portal, for a coroutine that `drive` steps, or in the portal.
+
+    ``unclaimed`` gets the result if the waiting thread is interrupted after the end of the work.
+    """
     thread = portal()
-    return work if thread.is_here() else Work(thread, work)
+    return work if thread.is_here() else Work(thread, work, unclaimed)
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:

@@ -57,7 +57,7 @@ class Runtime(Protocol):
         """A function that returns the event loop in which the coroutine waits: the running one, or the portal's."""
         ...
 
-    def there(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def there(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], object] | None = None) -> Awaitable[T]:
         """Return an awaitable that runs ``work`` in the event loop in which the coroutine waits."""
         ...
 
@@ -135,7 +135,7 @@ class _AsyncRuntime:
     is_blocking = False
     current_loop = staticmethod(asyncio._get_running_loop)
 
-    def there(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def there(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], object] | None = None) -> Awaitable[T]:
         return work
 
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:

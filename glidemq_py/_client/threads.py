@@ -181,11 +181,14 @@ class Entry(Generic[T]):
 class Work(Entry[T]):
     """A coroutine, as an entry."""
 
-    __slots__ = ("_coroutine", "_task")
+    __slots__ = ("_coroutine", "_task", "_unclaimed")
 
-    def __init__(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(
+        self, thread: LoopThread, coroutine: Coroutine[Any, Any, T], unclaimed: Callable[[T], object] | None = None
+    ) -> None:
         super().__init__(thread)
         self._coroutine = coroutine
+        self._unclaimed = unclaimed
         self._task: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
@@ -196,8 +199,11 @@ class Work(Entry[T]):
 
     def cancel(self) -> None:
         """See `Entry.cancel`."""
-        if self._task is not None:
-            self._task.cancel()
+        task = self._task
+        if task is not None:
+            has_ended = not task.cancel()
+            if has_ended and self._unclaimed is not None and not task.cancelled() and task.exception() is None:
+                self._unclaimed(task.result())
         elif not self._is_done:
             self._coroutine.close()
             super().cancel()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import EventLoopError, Middleware, Worker, sync
-from tests.inside import adds_are_under_way, heartbeats, portal, tasks_of_portal
+from tests.inside import Work, adds_are_under_way, heartbeats, portal, tasks_of_portal
 from tests.server.worker_support import StartServer
 
 PORTAL = "glidemq-portal"
@@ -117,6 +117,22 @@ def test_an_interruption_ends_a_wait_at_once(url: str, queue_name: str):
         thread.join()
         assert tasks_of_portal().count("glidemq-entered") == 1  # which counts them
         assert queue.add("n").id == "2"
+
+
+def test_a_result_that_an_interrupted_thread_has_not_taken_is_passed_on():
+    """So a fetch that is interrupted returns its jobs to the queue at once."""
+
+    async def seven() -> int:
+        return 7
+
+    found, passed = list[int](), threading.Event()
+    entry = portal().enter(Work(portal(), seven(), found.append))
+    while not entry.done():
+        time.sleep(0.001)
+    portal().call(entry.cancel)
+    portal().call(passed.set)
+    assert passed.wait(60)
+    assert found == [7]
 
 
 def test_the_portal_does_not_wait_for_itself():

@@ -55,7 +55,8 @@ class Call(Generic[T_co]):
         args: arguments, as text or packed bytes.
         decode: converts the raw reply to the result.
         repeatable: True if a second execution is harmless: the call is sent again if its reply was lost.
-        unclaimed: gets the raw reply if the caller was cancelled while the call was under way; None discards it.
+        unclaimed: gets the result if the caller was cancelled or interrupted while the call was under way; None
+            discards it.
     """
 
     __slots__ = ("args", "decode", "function", "key", "keys", "repeatable", "unclaimed")
@@ -74,7 +75,7 @@ class Call(Generic[T_co]):
         self.args = args
         self.decode = decode
         self.repeatable = repeatable
-        self.unclaimed: Callable[[Any], None] | None = None
+        self.unclaimed: Callable[[Any], object] | None = None
 
     def once(self) -> Self:
         """Return this call, not repeatable: its arguments let it have a second effect."""
@@ -93,6 +94,11 @@ class Call(Generic[T_co]):
             raise
         except Exception as error:
             raise self.malformed(error) from error
+
+    def pass_on(self, reply: Any) -> None:
+        """Give a reply to `unclaimed`."""
+        if self.unclaimed is not None:
+            self.unclaimed(self.read(reply))
 
     def malformed(self, error: Exception) -> ScriptError:
         """Return the error to raise if decoding a reply failed with `error`."""
@@ -264,10 +270,10 @@ class Declaration(Generic[P, T]):
 
     def __call__(self, key: str, /, *args: P.args, **options: P.kwargs) -> Call[T]:
         """Return the call."""
-        fields = list(self._arguments(*args, **options))
+        fields: list[Any] = list(self._arguments(*args, **options))
         sent: list[bytes | str] = []
         if not self._has_fields_only:
-            values, fields = fields, []
+            values, fields = fields, list[Any]()
             for value, kind in zip(values, self._kinds, strict=True):
                 if not kind:
                     fields.append(value)

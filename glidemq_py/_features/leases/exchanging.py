@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from glidemq_py._client.runtime import uncancelled
@@ -360,7 +361,7 @@ async def exchange_rows(
         AmbiguousResultError: If the reply was lost twice, or did not arrive within the request timeout.
     """
     call = exchange_call(queue, link, reports, fetch, channel)
-    call.unclaimed = lambda reply: _release_unclaimed(queue, link, call.read(reply))
+    call.unclaimed = partial(_release_unclaimed, queue, link)
     sent = False
     try:
         reply = await link.transport.call(call)
