@@ -235,12 +235,16 @@ class BatchCollector:
         try:
             results = results_by_job(batch.jobs, answer, error)
         except BaseException as raised:  # by what the handler returned or raised
-            results = [(None, runner._unprepared(run, raised)) for run, runner in batch.runs.items()]
-        for (run, runner), (result, failure) in zip(batch.runs.items(), results, strict=True):
+            results = [runner._unprepared(run, raised) for run, runner in batch.runs.items()]
+        for (run, runner), result in zip(batch.runs.items(), results, strict=True):
             if result is _RELEASED:
                 runner._release(run)
-            else:
-                runner._ended(run, result, failure)
+                continue
+            try:
+                failure = _failure_in(result, run.job)
+            except BaseException as raised:  # by this result alone: those of the other jobs are kept
+                failure = runner._unprepared(run, raised)
+            runner._ended(run, result if failure is None else None, failure)
         if self._overdue:
             self._begin()
 
@@ -334,63 +338,64 @@ class BatchRunner(AttemptRunner):
         self._collector.detach(self)
 
 
-JobResult = tuple[Any, BaseException | None]
-"""(result or None, exception or None) of one job."""
+def results_by_job(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseException | None) -> list[Any]:
+    """Return the result of each job, or an exception in its place.
 
-
-def results_by_job(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseException | None) -> list[JobResult]:
-    """Return the result of each job, from the handler's return value (``answer``) or exception (``error``)."""
+    Args:
+        jobs: The jobs.
+        answer: The handler's return value.
+        error: The exception that it raised instead, or None.
+    """
     if isinstance(error, BatchError):
         return _of_batch_error(jobs, error.results)
     if isinstance(error, JobSignal) and error.job_id is not None:
         return _of_stray_signal(jobs, error)
-    if error is not None:
-        return [(None, error)] * len(jobs)
-    if inspect.isawaitable(answer):
-        getattr(answer, "close", lambda: None)()
-        return _all(jobs, GlideMQError("a plain handler returned an awaitable; declare it `async def`"))
-    if not isinstance(answer, (list, tuple)):
-        text = f"batch handler must return a list of {len(jobs)} results (got {type(answer).__name__})"
-        return _all(jobs, HandlerError(text))
-    results = cast("Sequence[Any]", answer)
-    if len(results) != len(jobs):
-        text = f"batch handler must return one result per job (got {len(results)} results for {len(jobs)} jobs)"
-        return _all(jobs, HandlerError(text))
-    return [_checked(job, result) for job, result in zip(jobs, results, strict=True)]
+    if error is None:
+        if inspect.isawaitable(answer):
+            getattr(answer, "close", lambda: None)()
+            error = GlideMQError("a plain handler returned an awaitable; declare it `async def`")
+        elif not isinstance(answer, (list, tuple)):
+            error = HandlerError(
+                f"batch handler must return a list of {len(jobs)} results (got {type(answer).__name__})"
+            )
+        else:
+            results = list(cast("Sequence[Any]", answer))
+            if len(results) == len(jobs):
+                return results
+            error = HandlerError(
+                f"batch handler must return one result per job (got {len(results)} results for {len(jobs)} jobs)"
+            )
+    return [error] * len(jobs)
 
 
-def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[JobResult]:
+def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[Any]:
     if not isinstance(results, (list, tuple)):
         text = f"BatchError must have a list of results (got {type(results).__name__})"
-        return _all(jobs, HandlerError(text))
-    given = cast("Sequence[Any]", results)
+        return [HandlerError(text)] * len(jobs)
+    given = list(cast("Sequence[Any]", results))
     if len(given) > len(jobs):
         text = f"BatchError must have at most one result per job (got {len(given)} results for {len(jobs)} jobs)"
-        return _all(jobs, HandlerError(text))
-    checked = [_checked(job, result) for job, result in zip(jobs, given, strict=False)]
-    for index in range(len(given), len(jobs)):
-        missing = f"BatchError has no result for this job (job {index + 1} of the batch, {len(given)} results)"
-        checked.append((None, HandlerError(missing)))
-    return checked
+        return [HandlerError(text)] * len(jobs)
+    return given + [
+        HandlerError(f"BatchError has no result for this job (job {index + 1} of the batch, {len(given)} results)")
+        for index in range(len(given), len(jobs))
+    ]
 
 
-def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[JobResult]:
+def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[Any]:
     """Return the results after one job's signal was raised: the other jobs have no result, and run again."""
     _log.warning(
         "queue %r: the batch handler raised %s of job %s, so the other %d jobs of the batch are released; return a "
         "job's signal in place of its result", jobs[0].queue_name, type(signal).__name__, signal.job_id, len(jobs) - 1,
     )  # fmt: skip
-    return [(None, signal) if job.id == signal.job_id else (_RELEASED, None) for job in jobs]
+    return [signal if job.id == signal.job_id else _RELEASED for job in jobs]
 
 
-def _checked(job: Job[Any, Any], result: Any) -> JobResult:
+def _failure_in(result: Any, job: Job[Any, Any]) -> BaseException | None:
+    """Return the exception that is in place of a job's result, or None."""
     if not isinstance(result, BaseException):
-        return result, None
+        return None
     if isinstance(result, JobSignal) and result.job_id not in (None, job.id):
         text = f"{type(result).__name__} of job {result.job_id!r} was returned in place of the result of job {job.id!r}"
-        return None, HandlerError(text)
-    return None, result
-
-
-def _all(jobs: Sequence[Job[Any, Any]], error: GlideMQError) -> list[JobResult]:
-    return [(None, error)] * len(jobs)
+        return HandlerError(text)
+    return result
