@@ -170,7 +170,8 @@ _MAX_KINDS: Final = 200
 class ForeignFailures:
     """Logs the failures of code of the application with their traceback, and limits them as the failure log does.
 
-    Nothing that the error, or a filter or handler of the application's logging, raises meanwhile leaves it.
+    Nothing that the error, or a filter or handler of the application's logging, raises meanwhile leaves it. What they
+    raise costs the traceback, not the line.
 
     Args:
         log: The logger.
@@ -180,19 +181,22 @@ class ForeignFailures:
     def __init__(self, log: logging.Logger, per_minute: int = 5) -> None:
         self._log = log
         self._per_minute = per_minute
-        self._counts: dict[tuple[str, type[BaseException]], int] = {}
+        self._counts: dict[str, int] = {}
         self._window_end = 0.0
 
     def log(self, kind: str, error: BaseException, template: str, *args: object) -> None:
-        """Log a failure of this kind."""
-        with contextlib.suppress(BaseException):
-            now = time.monotonic()
-            if now >= self._window_end:
-                self._counts, self._window_end = {}, now + _EVERY_S
-            key = (kind, type(error)) if len(self._counts) < _MAX_KINDS else ("", BaseException)
-            count = self._counts[key] = self._counts.get(key, 0) + 1
-            level = logging.ERROR if count <= self._per_minute else logging.DEBUG
-            self._log.log(level, template, *args, exc_info=error)
+        """Log a failure of this kind; ``error`` is the exception that is being handled."""
+        now = time.monotonic()
+        if now >= self._window_end:
+            self._counts, self._window_end = {}, now + _EVERY_S
+        key = f"{kind} {id(type(error))}" if len(self._counts) < _MAX_KINDS else ""
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        level = logging.ERROR if count <= self._per_minute else logging.DEBUG
+        # Not the error itself: logging would call its methods.
+        for with_traceback in (True, False):
+            with contextlib.suppress(BaseException):
+                self._log.log(level, template, *args, exc_info=with_traceback)
+                return
 
 
 class RepeatedFailure:

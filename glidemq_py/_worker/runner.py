@@ -155,9 +155,8 @@ class AttemptRunner:
 
     def _unprepared(self, run: Run, raised: BaseException) -> GlideMQError:
         """Return the error of an attempt whose outcome could not be prepared."""
-        if (
-            type(raised).__module__ == GlideMQError.__module__
-        ):  # not a subclass of the application, which may raise again
+        # Not a subclass of the application, which may raise again, as its metaclass may.
+        if vars(type)["__module__"].__get__(type(raised)) == GlideMQError.__module__:
             return cast("GlideMQError", raised)  # such as a result that cannot be serialized
         error, job = unstored_error("outcome of the handler", raised), run.job
         self._failures.log(

@@ -77,8 +77,8 @@ def show_value(value: object) -> str:
     try:
         # Shortened after the URLs are hidden: a cut may remove what marks them.
         text = _short_repr.repr(hide_urls(value)) if isinstance(value, str) else hide_urls(_short_repr.repr(value))
-    except Exception:  # a broken __repr__ must not replace the actual error
-        text = f"<{type(value).__name__}>"
+    except BaseException:  # a broken __repr__ must not replace the actual error
+        text = object.__repr__(value)
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."
 
 

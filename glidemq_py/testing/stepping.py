@@ -138,6 +138,13 @@ class JobRun:
     result: Any = None
     error: BaseException | None = None
 
+    def __repr__(self) -> str:
+        start = f"JobRun(job={self.job!r}, outcome={self.outcome!r}"
+        try:
+            return f"{start}, result={self.result!r}, error={self.error!r})"
+        except BaseException:  # by an object of the application
+            return f"{start}, result={object.__repr__(self.result)}, error={object.__repr__(self.error)})"
+
 
 class Stepping(BaseWorker):
     """A worker that runs jobs only while a step is awaited: nothing happens in the background.

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQError, Job, JobFailedError, Worker
+from glidemq_py import BatchError, GlideMQError, Job, JobFailedError, SerializationError, Worker
 from glidemq_py.telemetry import set_tracer
+from glidemq_py.testing import TestQueue
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.deeds import (
     Hard,
@@ -29,6 +30,36 @@ class NoClassOfOursError(GlideMQError):
         raise NoClassOfOursError
 
 
+class Untouchable(type):
+    def __getattribute__(cls, name: str):
+        raise Hard
+
+    def __hash__(cls):
+        raise Hard
+
+
+def hard(*args: Any):
+    raise Hard
+
+
+# In a list, because pytest touches the classes of a module.
+UNTOUCHABLE: Any = [
+    Untouchable("UntouchableError", (Exception,), {"__getattribute__": hard, "__bool__": hard, "__repr__": hard})
+]
+
+
+def untouchable(*args: Any):
+    raise UNTOUCHABLE[0]
+
+
+class Proxy:
+    __getattribute__ = untouchable
+
+
+class NoRepr:
+    __repr__ = hard
+
+
 ERRORS = {each.__name__: each for each in (MissingKeyError, RecursiveError, MockedError, NoTextError, NoNotesError)}
 
 
@@ -45,6 +76,8 @@ def _raise(name: str):
         raise ValueError("\ud800")
     if name == "NoResult":
         return NoResult(a=1)
+    if name == "Proxy":
+        return Proxy()
     raise ERRORS[name]("boom")
 
 
@@ -73,19 +106,58 @@ KINDS: Any = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["NoClassError", "NoClassOfOursError", "NoResult"])
+@pytest.mark.parametrize("name", ["NoClassError", "NoClassOfOursError", "NoResult", "Proxy"])
 async def test_an_outcome_that_cannot_be_prepared_is_retried_and_logged(
     url: Any, queue: Queue, queue_name: str, kind: str, name: str, caplog: pytest.LogCaptureFixture
 ):
     async with Worker(queue_name, connection=url, **KINDS[kind]) as worker:
         job = await queue.add(name, attempts=2)
-        with pytest.raises(JobFailedError, match=r"the outcome of the handler cannot be stored: (Hard|NoClassOf)"):
+        with pytest.raises(JobFailedError, match=r"the outcome of the handler cannot be stored(: Hard|: NoClassOf|$)"):
             await with_timeout(job.wait_until_finished())
         failed = await queue.get_job(job.id)
         assert failed is not None
         assert failed.attempts_made == 2
         assert worker.active_count == 0
     assert f"job {job.id} {name!r}" in caplog.text
+
+
+@pytest.mark.parametrize("hostile", [NoClassError, NoResult, Proxy, lambda: UNTOUCHABLE[0]()])
+@pytest.mark.parametrize("raised", [False, True])
+async def test_a_hostile_result_leaves_the_others_of_its_batch_unharmed(
+    queue: Queue, worker_for: WorkerFor, hostile: Any, raised: bool, caplog: pytest.LogCaptureFixture
+):
+    calls: list[list[str]] = []
+
+    async def handle(jobs: list[Job]):
+        calls.append([job.name for job in jobs])
+        results = [hostile() if job.name == "bad" else "fine" for job in jobs]
+        if raised:
+            raise BatchError(results)
+        return results
+
+    jobs = await queue.add_bulk([(name, None, {"attempts": 2}) for name in ("a", "bad", "c")])
+    async with worker_for(handle, batch={"size": 3}):
+        assert await with_timeout(jobs[0].wait_until_finished()) == "fine"
+        with pytest.raises(JobFailedError, match="the outcome of the handler cannot be stored"):
+            await with_timeout(jobs[1].wait_until_finished())
+        assert await with_timeout(jobs[2].wait_until_finished()) == "fine"
+    assert sorted(calls[0]) == ["a", "bad", "c"]
+    assert calls[1:] == [["bad"]]
+    assert caplog.text.count("cannot be stored") >= 2
+
+
+async def test_the_texts_about_an_object_without_a_repr_have_a_fallback(queue: Queue):
+    with pytest.raises(SerializationError, match=r"option 'data' = <tests\S+\.NoRepr object at 0x"):
+        await queue.add("n", NoRepr())
+
+    async def handle(job: Job):
+        return NoRepr()
+
+    async with TestQueue() as memory, memory.worker(handle) as worker:
+        await memory.add("n")
+        run = await worker.run_one()
+    assert "error=<glidemq_py.errors.SerializationError object at 0x" in repr(run)
+    assert ".NoRepr object at 0x" in str(run and run.error)
 
 
 async def test_the_block_of_a_lease_gets_its_own_error(url: Any, queue: Queue):
@@ -131,6 +203,7 @@ class PickyError(Exception, metaclass=Meta):
     [
         {"backoff_strategies": {"mine": lambda failures, error: error.delay}},
         {"backoff_strategies": {"mine": lambda failures, error: exit()}},
+        {"backoff_strategies": {"mine": untouchable}},
         {"backoff_strategies": {"mine": lambda failures, error: None}},
         {"backoff_strategies": {"mine": lambda failures, error: -1}},
         {"backoff_strategies": {"mine": lambda failures, error: 2.5}},
@@ -138,7 +211,7 @@ class PickyError(Exception, metaclass=Meta):
         {"backoff_strategies": {"mine": lambda failures, error: "5"}},
         {"retry_on": (PickyError,), "backoff_strategies": {"mine": lambda failures, error: 1}},
     ],
-    ids=["attribute", "exit", "none", "negative", "float", "bool", "text", "retry_on"],
+    ids=["attribute", "exit", "untouchable", "none", "negative", "float", "bool", "text", "retry_on"],
 )
 async def test_a_broken_decision_about_a_retry_keeps_the_delay_of_the_job(
     kind: str, queue: Queue, worker_for: WorkerFor, options: Any, caplog: pytest.LogCaptureFixture
@@ -167,7 +240,7 @@ async def fail_bad(job: Job):
         raise ValueError
 
 
-@pytest.mark.parametrize("deed", [exit, cancelled])
+@pytest.mark.parametrize("deed", [exit, cancelled, untouchable])
 @pytest.mark.parametrize("awaited", [False, True])
 async def test_listeners_that_raise_anything_do_not_stop_the_worker(
     queue: Queue, worker_for: WorkerFor, deed: Any, awaited: bool, caplog: pytest.LogCaptureFixture
@@ -204,7 +277,7 @@ async def test_queue_events_continue_after_a_listener_that_raises_anything(
         cancelled()
 
     async def slow(event: Any):
-        raise Hard
+        untouchable()
 
     async with QueueEvents(queue_name, url) as events:
         events.on("added", slow)
