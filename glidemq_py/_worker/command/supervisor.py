@@ -72,7 +72,7 @@ class Line:
 MAX_START_CRASHES: Final = 5
 """Number of crashes during start after which the supervisor gives up, unless a child has started before.
 
-One that is killed after it has loaded its target does not count: it may be waiting for the server.
+One that is killed by a signal does not count: it may be waiting for the server, or the machine lacks memory.
 """
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 30.0
@@ -177,7 +177,7 @@ class _Supervisor:
         if child.recycling and (code == 0 or self._folders is not None):
             _log.info("child %d recycled: %s", pid, child.recycling)
             return 0.0
-        if not self._ever_started and not (child.loaded and code < 0):
+        if not self._ever_started and code >= 0:
             self._start_crashes += 1
             if code == _UNUSABLE:
                 self._give_up("invalid target or option, see above", _UNUSABLE)
