@@ -15,10 +15,11 @@ ALL_FIELDS[RANK], ALL_FIELDS[TIMELINE] = 'rank', 'timeline'
 
 local M = G.groups
 
--- The order of the sources. Groups are fetched again after the stream, whose jobs may have freed slots.
+-- The order of the sources. Groups are fetched again after the stream, whose jobs may have freed slots, and fair keys after
+-- the ranks below, whose jobs may have moved to the keys of their names.
 local ORDER = { 'priority_list', 'priorities', 'lifo', 'groups', 'fair', 'stream', 'fair_rest', 'groups' }
 local RANKED = { 'ranked_above', 'priority_list', 'priorities', 'lifo', 'groups', 'fair', 'stream', 'fair_rest', 'groups',
-  'ranked_below' }
+  'ranked_below', 'fair_rest' }
 -- The same, if no list and no set other than those of fair keys has jobs.
 local NO_PLACES, STREAM_ONLY = { 'groups', 'fair', 'stream', 'fair_rest', 'groups' }, { 'groups', 'stream', 'groups' }
 

@@ -44,3 +44,11 @@ async def test_worker_that_waits_for_a_name_is_woken(parts: int, queue: Queue, w
         await queue.set_name_limits("slow", concurrency=2 * parts)
         await gate.next()
         gate.open()
+
+
+async def test_a_job_below_all_ranks_is_fetched_at_once(parts: int, queue: Queue):
+    await queue.set_name_limits("slow", concurrency=parts)
+    job = await queue.add("slow", rank=-5)
+    (lease,) = await queue.fetch(1)
+    assert lease.job.id == job.id
+    await queue.complete_leases([(lease, None)])
