@@ -424,11 +424,11 @@ def embedded_binary() -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Create a directory that only this user can use; one with the data of a server becomes private."""
-    is_own = not directory.exists() or (directory / "appendonlydir").exists()
+    """Create a directory that only this user can use; one of this user becomes private if empty or with our data."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if is_own:
-        with contextlib.suppress(OSError):  # of another user, who has let this one write there
+    is_ours = (directory / "appendonlydir").exists() or not any(directory.iterdir())
+    if is_ours and directory.stat().st_uid == getattr(os, "geteuid", int)():
+        with contextlib.suppress(OSError):  # a file system without modes
             directory.chmod(0o700)
 
 

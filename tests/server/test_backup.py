@@ -993,4 +993,5 @@ def test_backups_in_a_shared_directory_are_private(url: str, queue_name: str, tm
         os.umask(mask)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 2
-    assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}

@@ -73,11 +73,13 @@ def test_data_directory_is_kept_with_its_data(tmp_path: Path):
     assert home.is_dir()
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_other_users_get_no_access(tmp_path: Path, is_kept: bool):
+@pytest.mark.parametrize("kind", ["temporary", "new", "empty"])
+def test_other_users_get_no_access(tmp_path: Path, kind: str):
     home, mask = tmp_path / "data", os.umask(0o022)
+    if kind == "empty":
+        home.mkdir()
     try:
-        with embedded.start_embedded(home if is_kept else None) as server:
+        with embedded.start_embedded(None if kind == "temporary" else home) as server:
             with RespClient(server.host, server.port) as client, pytest.raises(RespError, match="NOAUTH"):
                 client.execute("PING")
             with server_client(server) as client:

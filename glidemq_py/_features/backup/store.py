@@ -83,9 +83,12 @@ class BackupStore:
         """Write an object; in a directory, only this user can read it. Raises BackupError."""
 
         def put() -> None:
-            if self._root is not None:
-                (self._root / path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = None if self._root is None else self._root / path
+            for folder in () if file is None else reversed(file.parents[:2]):  # of the backup and of its queue
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _obstore().put(self._store, path, content)
+            if file is not None:
+                file.chmod(0o600)
 
         await self._run("write", path, put)
 
