@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -108,7 +109,10 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
 
 @lru_cache(maxsize=64)  # not for each micro-batch
 def _show(assignment: str) -> None:
-    _log.info("%s", assignment)
+    if _log.hasHandlers():
+        _log.info("%s", assignment)
+    else:  # Spark plans in a Python process without any; what that writes to stderr appears in the driver's
+        sys.stderr.write(f"{assignment}\n")
 
 
 def _data(

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,6 +225,23 @@ def test_assignment_of_columns_is_logged_once(spark: Any, url: str, queue_name: 
         make_writer(as_spark_passes(url, queue_name, {"column.delay": "wait_ms"}), schema, False)
     lines = [record.getMessage() for record in caplog.records if "data:" in record.getMessage()]
     assert lines == [f"queue {queue_name!r}: options: delay from 'wait_ms'; data: 'name', 'email'"]
+
+
+def test_assignment_of_columns_is_shown_by_the_driver(
+    spark: Any, sink: Callable[..., Any], queue_name: str, tmp_path: Path
+):
+    """Spark plans in a Python process whose stderr becomes that of the driver at the start of the process."""
+    system, shown = spark._jvm.java.lang.System, tmp_path / "stderr"
+    session, usual = spark.newSession(), system.err
+    session.conf.set("spark.sql.planner.pythonExecution.memory", "8g")  # a process of its own
+    system.setErr(spark._jvm.java.io.PrintStream(str(shown)))
+    try:
+        for _ in range(2):
+            sink(session.range(1).selectExpr("'ada' as name", "5 as wait_ms"), **{"column.delay": "wait_ms"}).save()
+    finally:
+        system.setErr(usual)
+    line = f"queue {queue_name!r}: options: delay from 'wait_ms'; data: 'name'\n"
+    assert shown.read_text().count(line) == 1
 
 
 @pytest.mark.parametrize(
