@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.adding import AddedOther, add, stored_row
+from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, add, stored_row
 from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions, cost_error, read_stored_options
@@ -224,12 +224,14 @@ async def replay_entry(
             "job_id", job_id, "belongs to a subscription; use Broadcast.replay_dead_letter_job"
         )
     link, (dead_queue, entry) = await self._connected(), found
-    name, data, opts, options = await _original(link, entry)
+    name, data, opts, options, own_keys = await _original(link, entry)
     if edit is not None:
         _check_readable(link, entry, data)
-        data = encode_data(edit(), link.serializer, link.compression)
+        data, own_keys = encode_data(edit(), link.serializer, link.compression), None
     new_id = f"replay-{hashlib.sha256(json.dumps([dead_queue.keys.name, entry.id]).encode()).hexdigest()[:32]}"
     row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
+    if isinstance(own_keys, str):
+        row += [*[False] * (NEW_JOB.index("own_keys") - len(row)), own_keys]
     reply = await link.call(add, (row,), not self.options.events)
     (result,) = reply.results
     other = None if isinstance(result, str) else AddedOther(*result)
@@ -290,21 +292,24 @@ def _is_custom(link: QueueLink) -> bool:
     return link.serializer not in (JSON_SERIALIZER, MSGPACK_SERIALIZER)
 
 
-async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, str, JobOptions]:
-    """Return the name, stored data, stored options and parsed options for the replay of an entry."""
+async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, str, JobOptions, Any]:
+    """Return the name, stored data, stored options, parsed options and `ownKeys` for the replay of an entry."""
     envelope = cast("dict[str, Any]", entry.data)
-    original = await reading.get_job(link, str(envelope["originalJobId"]))
+    original_id = str(envelope["originalJobId"])
+    original = await reading.get_job(link, original_id)
     if original is not None and original._data_text is not None:
         opts = json.dumps({key: value for key, value in original.opts.items() if key not in _NOT_REPLAYED})
-        return original.name or entry.name, original._data_text, opts, read_stored_options(opts)
-    data = envelope.get("data")
+        found: Any = await link.command("HGET", link.keys.job(original_id), "ownKeys")
+        own_keys = found.decode() if isinstance(found, bytes) else found
+        return original.name or entry.name, original._data_text, opts, read_stored_options(opts), own_keys
+    data, own_keys = envelope.get("data"), envelope.get("ownKeys")
     options = JobOptions(tags=entry.tags) if entry.tags else JobOptions()
     opts = json.dumps(options.to_wire())
     if envelope.get("encoding") == STORED and isinstance(data, str):
-        return entry.name, data, opts, options
+        return entry.name, data, opts, options, own_keys
     if envelope.get("encoding") == STORED_JSON:
-        return entry.name, encode_data(data, JSON_SERIALIZER, link.compression), opts, options
-    return entry.name, encode_data(data, link.serializer, link.compression), opts, options
+        return entry.name, encode_data(data, JSON_SERIALIZER, link.compression), opts, options, own_keys
+    return entry.name, encode_data(data, link.serializer, link.compression), opts, options, own_keys
 
 
 def _check_readable(link: QueueLink, entry: Job[Any, Any], stored: str) -> None:

@@ -289,8 +289,7 @@ def _dead_letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
         "failedReason": fields["reason"],
         "attemptsMade": int(fields["attempts"]),
     }
-    if "subscription" in fields:
-        envelope["subscription"] = fields["subscription"]
+    envelope |= {name: fields[name] for name in ("subscription", "ownKeys") if fields.get(name)}
     if attempts := read_failed_attempts(fields.get("failedAttempts", "")):
         envelope["failedAttempts"] = [attempt.to_dict() for attempt in attempts]
     try:

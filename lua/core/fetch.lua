@@ -34,9 +34,13 @@ G.fetching = function(_, now, consumer, quiet)
     settings = false, channel = false, lease = false, timeline = false }
 end
 
+local function ack(fetching, entry)
+  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+end
+
 -- Drop an entry: acknowledge it and report the reason to the worker.
 G.drop = function(fetching, id, entry, reason)
-  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+  ack(fetching, entry)
   fetching.dropped[#fetching.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = reason })
 end
 
@@ -89,7 +93,7 @@ local function enter_group(q, fetching, id, entry, h)
   local rejected, g = M.enter(q, id, job, fetching.now)
   if rejected then
     fetching.parked_by, fetching.parked = g, true
-    if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+    ack(fetching, entry)
     return false
   end
   if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.add_ready_group(fetching, g.name) end
@@ -168,7 +172,7 @@ end
 local function return_to_key(q, fetching, id, entry, h)
   if not h[FAIR_KEY] or fetching.from_fair or fetching.from_suspects or h[STATE] == 'active' then return false end
   G.fair.put_back(q, id, h[FAIR_KEY], h[PRIORITY])
-  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+  ack(fetching, entry)
   return true
 end
 
@@ -176,7 +180,7 @@ end
 local function move_to_name(q, fetching, id, entry, h)
   if h[FAIR_KEY] or h[GROUP_KEY] or fetching.from_suspects or h[STATE] == 'active' then return false end
   if not G.fair.move_to_name(q, id, h[NAME], h[PRIORITY]) then return false end
-  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+  ack(fetching, entry)
   return true
 end
 

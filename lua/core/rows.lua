@@ -80,7 +80,7 @@ G.rows = {
   new_budget = { root = 1, fields = 2 },
   new_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15, fair = 16, batch = 17,
+    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15, fair = 16, batch = 17, own_keys = 18,
   },
   numbered_result = { id = 1, state = 2 },
   ordering = {

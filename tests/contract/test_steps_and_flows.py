@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import DagNode, FlowJob, Job, JobFailedError, Worker
+from glidemq_py import DagNode, FlowJob, Job, JobFailedError, JobNotFoundError, Worker
 from tests.contract.api import FlowProducer, Queue
 from tests.server.worker_support import EventRecorder, WorkerFor, with_timeout
 
@@ -117,6 +117,27 @@ async def test_a_task_runs_again_with_names_of_its_own_in_the_data(url: Any, que
         job = await order.add(7)
         await queue.signal(job.id, "go")
         assert await with_timeout(job.wait_until_finished()) == [7, "", "ch_1", True]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_replayed_task_keeps_names_of_its_own(url: Any, queue_name: str, is_kept: bool):
+    async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+        worker = Worker(queue_name, connection=url)
+
+        @worker.task(remove_on_fail=not is_kept)
+        async def order(job: Job, /, customer: int):
+            if "payment" not in job.data:
+                await job.update_data({**job.data, "payment": "ch_1"})
+                raise ConnectionError
+            return [customer, job.data["payment"]]
+
+        async with worker:
+            with pytest.raises((JobFailedError, JobNotFoundError)):
+                await with_timeout((await order.add(7)).wait_until_finished())
+            (letter,) = await queue.get_dead_letter_jobs()
+            replayed = await queue.replay_dead_letter_job(letter.id)
+            assert replayed is not None
+            assert await with_timeout(replayed.wait_until_finished()) == [7, "ch_1"]
 
 
 async def test_only_names_that_the_task_has_added_are_no_arguments(url: Any, queue: Queue):

@@ -11,7 +11,7 @@ from glidemq_py._core.payload import Compression, Serializer, encode_data
 from glidemq_py.errors import GlideMQValidationError
 
 _NEW_JOB: Final = "name data opts id delay attempts priority lifo ttl run_at ordering deduplication"
-NEW_JOB: Final = fields_of("new_job", f"{_NEW_JOB} parent rank dependencies fair batch")
+NEW_JOB: Final = fields_of("new_job", f"{_NEW_JOB} parent rank dependencies fair batch own_keys")
 FLOW_JOB: Final = fields_of("flow_job", f"{_NEW_JOB} flow rank dependencies fair batch")
 ORDERING: Final = fields_of("ordering", "group concurrency rate_max rate_duration tb_capacity tb_rate cost")
 DATA: Final = NEW_JOB.index("data")

@@ -3,13 +3,14 @@
 -- layout: number of the layout that the client knows (features/partitions/layout.lua), 0 = no partitions; may be absent.
 -- mark: text that `confirm_durable` finds if the add was not lost (features/durability/functions/durability.lua)
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank,
--- dependencies, fair key, batch}, cut after the last one given; `false` = not given
+-- dependencies, fair key, batch, own keys}, cut after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given; {key}
 --   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
 --   rank: a rank that no priority has, or the rank of a LIFO job with a priority (features/ranks/ranks.lua)
 --   parent: {id, queue name, generation}, in this queue or another (features/flows/functions/add_parent.lua); generation: of
 --   one in another queue
 --   batch: {`P` and id, stem} of the batch that the job has joined (features/job_batches)
+--   own keys: `ownKeys` of the record, for a job that is replayed, which has no parent
 --   dependencies: {policy, flat queue names and ids, generation} of jobs to wait for (features/flows/functions/depend.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
@@ -22,6 +23,7 @@ local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
 local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
 local DEPENDENCIES, FAIR, ORDERING, GROUP = JOB.dependencies, JOB.fair, JOB.ordering, G.rows.ordering
+local OWN_KEYS = JOB.own_keys
 local REQUEST = G.requests.add
 local STEPS_MAX = 40 -- 2^40 ids
 local A, F = G.adding, G.fair
@@ -159,7 +161,9 @@ local function add_row(q, now, now_text, quiet, id, row, trims, behind, plain)
   elseif given then
     G.advance_counter(q, id)
   end
-  local parent = row[PARENT] and A.attach_child(q, id, row[PARENT], row[OPTS])
+  -- With a fence, as a job that has run before: a fetch reads `ownKeys` only of those.
+  local parent = row[OWN_KEYS] and { 'ownKeys', row[OWN_KEYS], 'fence', '0' }
+    or row[PARENT] and A.attach_child(q, id, row[PARENT], row[OPTS])
   if row[JOB.batch] then parent = G.batches.with_fields(q, parent, row[JOB.batch]) end
   if row[DEPENDENCIES] then
     A.add_dependent(q, now, quiet, id, row, parent, behind)

@@ -50,11 +50,11 @@ G.dead_letter = function(q, id, event, reason, fence, history)
   local name = queue_for(q, kind, '')
   if not name then return end
   local key = q.J .. id
-  local h = G.pick(key, 'name', 'data', 'attemptsMade', 'opts')
+  local h = G.pick(key, 'name', 'data', 'attemptsMade', 'opts', 'ownKeys')
   local tags = string.find(h.opts or '', '"tags"', 1, true) and { 'opts', h.opts } or {}
   G.outbox_put(q, 'dead', 'to', name, 'id', id, 'activation', G.int(fence or G.bump(key, 'fence')), 'why', kind,
     'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(G.count_of(h.attemptsMade)),
-    'failedAttempts', history or '', unpack(tags))
+    'failedAttempts', history or '', 'ownKeys', h.ownKeys or '', unpack(tags))
 end
 
 -- The same for a message that failed finally in one subscription. attempts: as of its last activation.

@@ -139,10 +139,10 @@ end
 -- Append the fields of a job of the batch to the further fields of its record.
 B.with_fields = function(q, fields, batch)
   local member, stem = batch[JOINED.member], batch[JOINED.stem]
-  local to, more = F.parent_of(member), { 'jobBatch', member, 'parentIds', '[]', 'parentQueues', '[]' }
+  local to = F.parent_of(member)
+  local more = { 'jobBatch', member, 'parentIds', '[]', 'parentQueues', '[]', F.link(to.P .. B.PARENT .. to.id), stem }
   G.use_feature(q, B.FEATURE)
   fields = fields or {}
   for _, text in ipairs(more) do fields[#fields + 1] = text end
-  fields[#fields + 1], fields[#fields + 2] = F.link(to.P .. B.PARENT .. to.id), stem
   return fields
 end
