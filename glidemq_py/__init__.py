@@ -72,7 +72,12 @@ if TYPE_CHECKING:
     from glidemq_py._api.broadcast import Broadcast
     from glidemq_py._api.common_flows import chain, chord, dag, group
     from glidemq_py._api.flow_producer import FlowProducer
+    from glidemq_py._api.flow_reading import JobNode
+    from glidemq_py._api.job_batch import BatchJob, BatchStatus, JobBatch
     from glidemq_py._api.job_queue import Queue
+    from glidemq_py._api.lease import Lease
+    from glidemq_py._api.lease_exchange import LeaseOutcome
+    from glidemq_py._api.leasing import LeaseReport
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
     from glidemq_py._api.queue_events import QueueEvents
     from glidemq_py._api.queue_names import get_usage_summary, list_queues
@@ -112,12 +117,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.failure_policy import AttemptHistory, FailurePolicy
     from glidemq_py._features.failures import Failure, FailureStats
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
-    from glidemq_py._features.flows.reading import JobNode
-    from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus, JobBatch
-    from glidemq_py._features.job_batches.calls import BatchRef
-    from glidemq_py._features.leases.exchanging import LeaseOutcome
-    from glidemq_py._features.leases.lease import Lease
-    from glidemq_py._features.leases.queue_api import LeaseReport
+    from glidemq_py._features.job_batches import BatchRef
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
     from glidemq_py._features.metrics_by_name import DurationStats, MetricsByName, MetricsByNameSetting
     from glidemq_py._features.remote_control import RunningJob, WorkerActivity
@@ -181,12 +181,12 @@ else:
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
             "glidemq_py._features.dependencies": ("Dependency",),
             "glidemq_py._core.job_references": ("JobRef",),
-            "glidemq_py._features.flows.reading": ("JobNode",),
-            "glidemq_py._features.job_batches.batch": ("BatchJob", "BatchStatus", "JobBatch"),
-            "glidemq_py._features.job_batches.calls": ("BatchRef",),
-            "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
-            "glidemq_py._features.leases.lease": ("Lease",),
-            "glidemq_py._features.leases.queue_api": ("LeaseReport",),
+            "glidemq_py._api.flow_reading": ("JobNode",),
+            "glidemq_py._api.job_batch": ("BatchJob", "BatchStatus", "JobBatch"),
+            "glidemq_py._features.job_batches": ("BatchRef",),
+            "glidemq_py._api.lease_exchange": ("LeaseOutcome",),
+            "glidemq_py._api.lease": ("Lease",),
+            "glidemq_py._api.leasing": ("LeaseReport",),
             "glidemq_py._core.limits": (
                 "FairKeyDefaults",
                 "FairKeyInfo",

@@ -15,7 +15,11 @@ import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
 from glidemq_py._api import job_queue, queue_events, scheduler
+from glidemq_py._api import lease_ending as ending
+from glidemq_py._api import lease_exchange as exchanging
 from glidemq_py._api.backup_schedule import BackupSchedule
+from glidemq_py._api.dead_letters import replay_entry
+from glidemq_py._api.lease_exchange import completed_row
 from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._client import (
     async_transport,
@@ -140,7 +144,6 @@ from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.client_workers import STALE_MS
 from glidemq_py._features.consistency import calls as consistency_calls
 from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
-from glidemq_py._features.dead_letters import replay_entry
 from glidemq_py._features.durable_adds import Marks
 from glidemq_py._features.failed_attempts import (
     FailedAttempt,
@@ -156,9 +159,7 @@ from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py._features.flows import calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, flow_step, flow_withdraw
 from glidemq_py._features.flows.plan import plan_dag, plan_tree
-from glidemq_py._features.leases import ending, exchanging
 from glidemq_py._features.leases import tokens as leases_calls
-from glidemq_py._features.leases.exchanging import completed_row
 from glidemq_py._features.leases.tokens import decode_token, encode_token
 from glidemq_py._features.metrics_by_name import _page_call as metrics_page
 from glidemq_py._features.outbox import Outbox, OutboxEntry, OutboxReply, dead_letter_id, dead_letter_queue, outbox

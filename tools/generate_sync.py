@@ -23,8 +23,8 @@ PACKAGE = "glidemq_py"
 TWINS = {
     "glidemq_py._job.job.Job": "glidemq_py._job.job_twin.BlockingJob",
     "glidemq_py._job.message.Message": "glidemq_py._job.message_twin.BlockingMessage",
-    "glidemq_py._features.leases.lease.Lease": "glidemq_py.sync.lease_twin.Lease",
-    "glidemq_py._features.job_batches.batch.JobBatch": "glidemq_py.sync.job_batch_twin.JobBatch",
+    "glidemq_py._api.lease.Lease": "glidemq_py.sync.lease_twin.Lease",
+    "glidemq_py._api.job_batch.JobBatch": "glidemq_py.sync.job_batch_twin.JobBatch",
     "glidemq_py._api.job_queue.Queue": "glidemq_py.sync.queue_twin.Queue",
     "glidemq_py._api.flow_producer.FlowProducer": "glidemq_py.sync.flow_producer_twin.FlowProducer",
     "glidemq_py._api.producer.Producer": "glidemq_py.sync.producer_twin.Producer",

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py._api.dead_letters import envelope_of, remove_dead_letter, with_readable_data
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import add_bulk_ids, added_id
 from glidemq_py._client.connect import Connection
@@ -42,7 +43,6 @@ from glidemq_py._features.broadcast import (
     validate_start,
     validate_subscription,
 )
-from glidemq_py._features.dead_letters import envelope_of, remove_dead_letter, with_readable_data
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, Self, cast
 
 from glidemq_py._api.adds import added_job, rerouted
+from glidemq_py._api.flow_reading import JobNode, read_flow
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
@@ -40,7 +41,6 @@ from glidemq_py._features.durable_adds import Marks
 from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
-from glidemq_py._features.flows.reading import JobNode, read_flow
 from glidemq_py._features.flows.references import FlowPlaces, References
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware, add_within

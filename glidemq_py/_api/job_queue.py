@@ -16,10 +16,12 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api import administration, partitioned_backups
+from glidemq_py._api import administration, dead_letters, job_batches, partitioned_backups
+from glidemq_py._api import leasing as leases
 from glidemq_py._api.adds import Plan, add_routed, added_job, entries_of
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.delegation import over_partitions
+from glidemq_py._api.job_batch import JoinAndAdd
 from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopPart, LoopTransport
@@ -53,7 +55,6 @@ from glidemq_py._core.queue_options import (
 from glidemq_py._core.tags import parse_tags_filter
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import (
-    dead_letters,
     deduplication,
     failure_policy,
     failures,
@@ -74,13 +75,11 @@ from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import RestoreReport
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
+from glidemq_py._features.dead_letters import DeadLetterQueue, declare_dead_letters
 from glidemq_py._features.dependencies import Relations
 from glidemq_py._features.durability import Confirmer
 from glidemq_py._features.durable_adds import DurableAdds, add_marked
 from glidemq_py._features.flows.job_api import show_parents
-from glidemq_py._features.job_batches import queue_api as job_batches
-from glidemq_py._features.job_batches.batch import JoinAndAdd
-from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers import queue_api as schedulers
@@ -202,7 +201,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._shown_name = name
         """Name of the queue; of a partition, that of the whole queue."""
         self._adder: Adder | None = None  # of the event loop that added last
-        self._dead_letter_queue = dead_letters.DeadLetterQueue()
+        self._dead_letter_queue = DeadLetterQueue()
         self._dead_letters_declared = False
         self._closed = False
         self._lease_owner = secrets.token_hex(8)
@@ -390,7 +389,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _declare(self, transport: Transport) -> None:
         """Store the options of the queue that apply to all workers, unless this was done before."""
         if not self._dead_letters_declared:
-            await dead_letters.declare_dead_letters(self._link_over(transport), self.options)
+            await declare_dead_letters(self._link_over(transport), self.options)
             self._dead_letters_declared = True
 
     async def _begin_parts(self, connection: LoopConnection, transport: Transport) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glidemq_py._api.adds import rerouted
+from glidemq_py._api.job_batch import JobBatch
+from glidemq_py._api.job_batches import create_in, create_within
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import validate_existing_id, validate_job_id
-from glidemq_py._features.job_batches import calls
-from glidemq_py._features.job_batches.batch import JobBatch
-from glidemq_py._features.job_batches.calls import BatchRef
-from glidemq_py._features.job_batches.queue_api import create_in, create_within
+from glidemq_py._features import job_batches as calls
+from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._partitions.layout import Partition, partition_of_key, split_partition_id
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 

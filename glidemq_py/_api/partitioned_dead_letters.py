@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from glidemq_py._api import dead_letters
 from glidemq_py._api.partitions_protocol import Partitions
-from glidemq_py._features import dead_letters
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import between
 from glidemq_py._partitions.layout import Partition
@@ -17,7 +17,7 @@ async def get_dead_letter_jobs(self: Partitions, start: int = 0, end: int = -1) 
 
 
 async def get_newest_dead_letter_jobs(self: Partitions, count: int) -> tuple[list[Job[Any, Any]], bool]:
-    """See `glidemq_py._features.dead_letters.get_newest_dead_letter_jobs`; the partitions share one queue."""
+    """See `glidemq_py._api.dead_letters.get_newest_dead_letter_jobs`; the partitions share one queue."""
     numbers = {queue._keys.name: number for number, queue in enumerate(self.queues)}
     found, is_cut = await dead_letters.get_newest_dead_letter_jobs(self.queues[0], count, numbers)
     parts = [Partition(numbers[str(entry.data["originalQueue"])], self.home.name) for entry in found]

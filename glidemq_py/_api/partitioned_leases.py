@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from glidemq_py._api.lease import Lease
+from glidemq_py._api.lease_exchange import ROWS_PER_CALL, LeaseOutcome
+from glidemq_py._api.leasing import MAX_WAIT_MS, LeaseReport, check_distinct
 from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.times import Milliseconds, monotonic, to_ms
-from glidemq_py._features.leases.exchanging import ROWS_PER_CALL, LeaseOutcome
-from glidemq_py._features.leases.lease import Lease
-from glidemq_py._features.leases.queue_api import MAX_WAIT_MS, LeaseReport, check_distinct
 from glidemq_py.errors import GlideMQError
 
 _FIRST_PAUSE_S: Final = 0.02

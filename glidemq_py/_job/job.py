@@ -16,17 +16,16 @@ from glidemq_py._core.payload import PackedValue, decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.tags import read_tags
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, dependencies, failures, iteration, priorities, ranks, vectors
+from glidemq_py._features import delays, dependencies, failures, job_batches, priorities, ranks, vectors
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features import suspend as suspension
 from glidemq_py._features import timeline as timelines
 from glidemq_py._features import usage as usage_reports
 from glidemq_py._features.flows import job_api as flows
-from glidemq_py._features.job_batches import calls as job_batches
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import Signal
 from glidemq_py._features.usage import read_usage
-from glidemq_py._job import steps
+from glidemq_py._job import iteration, steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hints
 from glidemq_py._job.current import current_job

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_py._api.broadcast import replay_entry
-from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_states import JobState
-from glidemq_py._features.broadcast import Subscription, get_delivery, get_subscriptions
-from glidemq_py._features.dead_letters import (
+from glidemq_py._api.dead_letters import (
     envelope_of,
     get_newest_dead_letter_jobs,
     remove_dead_letter,
     with_readable_data,
 )
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.broadcast import Subscription, get_delivery, get_subscriptions
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, summary_of

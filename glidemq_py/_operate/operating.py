@@ -12,7 +12,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Self, cast
 
 from glidemq_py._api import partitioned_dead_letters
+from glidemq_py._api.dead_letters import envelope_of, get_newest_dead_letter_jobs
 from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.flow_reading import JobNode
+from glidemq_py._api.job_batch import BatchJob
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import open_transport
@@ -28,10 +31,7 @@ from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits, 
 from glidemq_py._core.names import partition_home
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.dead_letters import envelope_of, get_newest_dead_letter_jobs
 from glidemq_py._features.failures import Failure, FailureStats
-from glidemq_py._features.flows.reading import JobNode
-from glidemq_py._features.job_batches.batch import BatchJob
 from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues

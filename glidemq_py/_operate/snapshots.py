@@ -8,12 +8,12 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, cast
 
+from glidemq_py._api.job_batch import BatchStatus
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.limits import GlobalLimits, RateLimit
 from glidemq_py._features.broadcast import Subscription
 from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.failures import FailureStats
-from glidemq_py._features.job_batches.batch import BatchStatus
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline import TimelineEntry
 

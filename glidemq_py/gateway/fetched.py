@@ -10,12 +10,12 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.lease import Lease
+from glidemq_py._api.lease_exchange import FetchOptions, facts_of
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import FETCHED_JOB, Keep
 from glidemq_py._core.calls.working import FetchedJob as FetchedRow
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
-from glidemq_py._features.leases.exchanging import FetchOptions, facts_of
-from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.leases.tokens import LeaseFacts, PlainFacts, encode_token
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink

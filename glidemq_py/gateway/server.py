@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.lease import Lease
 from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.reachability import repeated_level
@@ -26,7 +27,6 @@ from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.queue_list import register_again
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.repeated_warnings import RepeatedWarnings

@@ -10,10 +10,10 @@ from fastapi import Query
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
+from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partitioned_dead_letters import shown_entry
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.dead_letters import envelope_of
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import read_page
 from glidemq_py._partitions.link import QueueLink

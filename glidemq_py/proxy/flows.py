@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required
 from starlette.responses import Response
 
 from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.flow_reading import JobNode, read_flow, read_jobs
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.flows.definition import DagNode, FlowJob
-from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
 from glidemq_py._features.usage_summaries import sum_usage
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError

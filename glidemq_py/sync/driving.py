@@ -9,16 +9,16 @@ from typing_extensions import TypeVar
 from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.job_batch import JobBatch as BatchCore
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.lease import Lease as LeaseCore
+from glidemq_py._api.leasing import LeaseContext, LeaseReport
 from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
 from glidemq_py._client.runtime import Twin
 from glidemq_py._client.threads import Entry, LoopThread
 from glidemq_py._core.calls.adding import Added, Adder, Row
-from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
-from glidemq_py._features.leases.lease import Lease as LeaseCore
-from glidemq_py._features.leases.queue_api import LeaseContext, LeaseReport
 from glidemq_py._features.vectors import VectorMatch
 from glidemq_py._job.job import Job
 from glidemq_py._job.job_twin import BlockingJob

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from glidemq_py._api.lease import Lease as LeaseCore
+from glidemq_py._api.leasing import LeaseContext
 from glidemq_py._client.portal import drive
-from glidemq_py._features.leases.lease import Lease as LeaseCore
-from glidemq_py._features.leases.queue_api import LeaseContext
 
 if TYPE_CHECKING:
     from glidemq_py.sync.lease_twin import Lease

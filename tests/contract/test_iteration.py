@@ -266,7 +266,7 @@ async def test_the_cursor_is_stored_once_per_interval(
     raw: Raw, queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch
 ):
     now = 0.0
-    monkeypatch.setattr("glidemq_py._features.iteration.time.monotonic", lambda: now)
+    monkeypatch.setattr("glidemq_py._job.iteration.time.monotonic", lambda: now)
     stored: Any = []
 
     async def handle(job: Job):

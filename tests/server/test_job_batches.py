@@ -8,7 +8,7 @@ import pytest
 from glidemq_py import (
     Queue,
 )
-from glidemq_py._features.job_batches.calls import PARENT
+from glidemq_py._features.job_batches import PARENT
 from glidemq_py.errors import GlideMQConnectionError
 from tests.contract.test_job_batches import counts, reaches, run_all
 from tests.inside import Call, ChildOutcome, check_parents, children_ended, connected

@@ -42,7 +42,6 @@ ONLY_PYTHON = {
     "durable_adds": "the server's side is in lua/features/durability",
     "failed_attempts": "the server's side is in lua/features/failures",
     "failure_policy": "the server's side is in lua/features/failures",
-    "iteration": "its position is the progress of a job",
     "usage_summaries": "reads what usage.py reports",
     "typed_values": "runs in producers and workers",
 }

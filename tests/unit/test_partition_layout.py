@@ -101,7 +101,7 @@ def test_shares_add_up(partitions: int, total: int):
 
 
 _WRONG = re.compile(r"\.keys\.(?:meta, |\w+\()(?:self|job|run\.job)\.id\b")
-_OTHER_IDS = ("_features/job_batches/batch.py", "_features/flows/plan.py")
+_OTHER_IDS = ("_api/job_batch.py", "_features/flows/plan.py")
 """Files whose `self.id` or `job.id` is not that of a `Job`."""
 
 

@@ -20,7 +20,7 @@ from glidemq_py._features.backup.manifest import LARGE, BackupInfo, BackupPart, 
 from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
-from glidemq_py._features.job_batches.calls import batch_change
+from glidemq_py._features.job_batches import batch_change
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import BackupError, QueueNotEmptyError
 

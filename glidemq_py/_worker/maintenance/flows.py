@@ -32,7 +32,7 @@ from glidemq_py._features.flows.calls import (
     sweep_parents,
     watch_children,
 )
-from glidemq_py._features.job_batches.calls import REMOVED, batch_watch
+from glidemq_py._features.job_batches import REMOVED, batch_watch
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError

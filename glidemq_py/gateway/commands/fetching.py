@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._features.leases.lease import MAX_LOCK_MS
+from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.group_limits import set_group_defaults

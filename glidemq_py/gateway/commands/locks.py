@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._features.leases.lease import MAX_LOCK_MS
+from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.gateway.commands.reporting import LeasedJob, leased_job
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED, PortableMap

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.lease import DEFAULTS, Lease, maker
+from glidemq_py._api.lease_exchange import LeaseOutcome, Report, exchange
 from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.payload import PackedValue
-from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
-from glidemq_py._features.leases.lease import DEFAULTS, Lease, maker
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostError
 from glidemq_py.gateway.held import DEFAULT_LOCK_MS, Held

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from itertools import repeat
 from typing import Final
 
+from glidemq_py._api.job_batch import JobBatch, JobQueue
 from glidemq_py._core.calls.adding import encode_row
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.queue_options import Entry, JobInput, entry_of
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
-from glidemq_py._features.job_batches import calls
-from glidemq_py._features.job_batches.batch import JobBatch, JobQueue
-from glidemq_py._features.job_batches.calls import BatchRef
+from glidemq_py._features import job_batches as calls
+from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._job.middleware import add_within
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.spans import carry_context

@@ -19,9 +19,9 @@ from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import Connected, reject_positional_options
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import DurableInput, Entry, JobInput, JobSpec, parse_durable
+from glidemq_py._features import job_batches as calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
-from glidemq_py._features.job_batches import calls
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import (

@@ -8,13 +8,8 @@ from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
-from glidemq_py._core.calls import pieces
-from glidemq_py._core.calls.working import Expiry
-from glidemq_py._core.checks import check_bool, check_int
-from glidemq_py._core.misuse import Connected
-from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._features.leases import exchanging
-from glidemq_py._features.leases.exchanging import (
+from glidemq_py._api import lease_exchange as exchanging
+from glidemq_py._api.lease_exchange import (
     FetchOptions,
     LeaseOutcome,
     LeasingQueue,
@@ -24,6 +19,11 @@ from glidemq_py._features.leases.exchanging import (
     failed_rows,
     released_row,
 )
+from glidemq_py._core.calls import pieces
+from glidemq_py._core.calls.working import Expiry
+from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.misuse import Connected
+from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.leases.tokens import Leased, LeaseFacts, decode_token, encode_token, extend_leases
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run

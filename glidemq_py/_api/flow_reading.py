@@ -89,7 +89,7 @@ class JobNode:
         return f"<JobNode {self.job!r}{state}, children: {len(self.children)}>"
 
     def _repr_html_(self) -> str:
-        from glidemq_py._features.flows.reading import flow_html  # for notebooks only
+        from glidemq_py._api.flow_reading import flow_html  # for notebooks only
 
         return flow_html(self)
 

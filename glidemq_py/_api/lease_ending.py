@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from glidemq_py._features.leases.exchanging import deliver, log_attempt
+from glidemq_py._api.lease_exchange import deliver, log_attempt
 from glidemq_py._features.leases.tokens import end_leases
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.telemetry.state import TELEMETRY

@@ -8,11 +8,9 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from glidemq_py._core.calls.working import Expiry
-from glidemq_py._core.checks import check_bool, check_int, check_text
-from glidemq_py._core.times import Milliseconds, monotonic, to_ms
-from glidemq_py._features.leases import exchanging
-from glidemq_py._features.leases.exchanging import (
+from glidemq_py._api import lease_exchange as exchanging
+from glidemq_py._api.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
+from glidemq_py._api.lease_exchange import (
     FetchOptions,
     LeaseOutcome,
     LeasingQueue,
@@ -22,7 +20,9 @@ from glidemq_py._features.leases.exchanging import (
     failed_rows,
     released_row,
 )
-from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
+from glidemq_py._core.calls.working import Expiry
+from glidemq_py._core.checks import check_bool, check_int, check_text
+from glidemq_py._core.times import Milliseconds, monotonic, to_ms
 from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py._features.leases.tokens import release_leases as release_call
 from glidemq_py._job.middleware import enter_run

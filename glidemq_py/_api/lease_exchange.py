@@ -51,8 +51,8 @@ from glidemq_py.errors import (
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
+    from glidemq_py._api.lease import Lease
     from glidemq_py._client.runtime import Runtime
-    from glidemq_py._features.leases.lease import Lease
     from glidemq_py._job.middleware import Middleware
 
 _log = get_logger(__name__)
