@@ -157,7 +157,7 @@ def test_changed_sources_renew_the_blocking_classes(clone: Path):
     subprocess.check_call(command)
     assert twins_in(clone) == twins_in(ROOT)
     assert subprocess.check_output(command) == b"the blocking classes are current\n"
-    source = clone / "glidemq_py" / "_features" / "leases" / "lease.py"
+    source = clone / "glidemq_py" / "_api" / "lease.py"
     text = source.read_text(encoding="utf-8")
     source.write_text(text.replace('"""Complete the job with', '"""End the job with'), encoding="utf-8")
     assert [each.wait(60) for each in [subprocess.Popen(command) for _ in range(3)]] == [0, 0, 0]
