@@ -49,7 +49,7 @@ def test_named_files_exist():
 def test_every_test_runs_once_and_spark_first():
     files = ("test_connect", "test_types", "test_random_kills")
     spark = [f"tests/spark/{file}.py::test_{n}" for file in files for n in "ab"]
-    tests = [*(f"tests/unit/test_keys.py::test_{n}" for n in range(40)), *spark]
+    tests = [*(f"tests/unit/test_rows.py::test_{n}" for n in range(40)), *spark]
     nodes = [Node(), Node()]
     scheduler = distribution(tests, nodes)
     assert {tests[node.indexes[0]] for node in nodes} == {spark[0], spark[2]}
@@ -69,7 +69,7 @@ def test_every_test_runs_once_and_spark_first():
 
 
 def test_tests_of_a_crashed_process_run_elsewhere():
-    tests = [f"tests/unit/test_keys.py::test_{n}" for n in range(9)]
+    tests = [f"tests/unit/test_rows.py::test_{n}" for n in range(9)]
     nodes = [Node(), Node()]
     scheduler = distribution(tests, nodes)
     crashed, other = nodes
@@ -88,7 +88,7 @@ def test_tests_of_a_crashed_process_run_elsewhere():
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_process_that_replaces_a_crashed_one_ends(count: int):
     """It runs a test when it has the next one, or has been told that there is none."""
-    tests = [f"tests/unit/test_keys.py::test_{n}" for n in range(count)]
+    tests = [f"tests/unit/test_rows.py::test_{n}" for n in range(count)]
     crashed, replacing = Node(), Node()
     scheduler = distribution(tests, [crashed])
     scheduler.remove_node(crashed)
