@@ -220,7 +220,9 @@ def test_fields_of_a_new_job_are_in_order():
     }  # fmt: skip
     named = {"job_id": "id", "fair_key": "fair"}
     given = {named.get(name, name): value for name, value in parts.items()}
-    assert dict(zip(ROWS["new_job"], adding.row(**parts), strict=True)) == given
+    *fields, last = ROWS["new_job"]
+    assert last == "own_keys"  # only of replays, which append it
+    assert dict(zip(fields, adding.row(**parts), strict=True)) == given
     for count in range(3, 13):  # cut after the last one given
         some = dict(list(parts.items())[:count])
         for (name, value), position in zip(some.items(), adding.row(**some), strict=False):
