@@ -35,8 +35,8 @@ from glidemq_py._client import (
     server_check,
     shared_clients,
     shared_reads,
+    stream_reads,
 )
-from glidemq_py._client import stream_reads as polled_reads
 from glidemq_py._client.async_client import create_async, glide
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.call_retry import CallRetry, classify, translate

@@ -1,7 +1,4 @@
-"""A flow as HTML, for notebooks: the tree of its jobs with their states.
-
-`JobNode`, a job of a flow and its children, and reading a flow back level by level, in short pages.
-"""
+"""A stored flow as a tree of `JobNode` objects, read level by level in short pages, and as HTML for notebooks."""
 
 from __future__ import annotations
 

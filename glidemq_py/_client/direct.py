@@ -34,7 +34,7 @@ from glidemq_py._client.call_retry import classify
 from glidemq_py._client.connect_errors import tls_context
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome
-from glidemq_py._client.library_loading import load_arguments
+from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.loop_transport import ForwardingTransport, close_at_loop_end
 from glidemq_py._client.stream_reads import entries_of
 from glidemq_py._client.threads import in_thread, to_first_address
@@ -132,7 +132,7 @@ class DirectTransport(ForwardingTransport):
     async def _load(self, key: str) -> None:
         # Over this connection: calls that follow one that has missed the library miss it, too.
         reply = await self._ask(key, load_arguments(self.glide.library, cluster=False)[0])
-        if reply is _NOWHERE or (isinstance(reply, GlideError) and "already exists" not in str(reply)):
+        if reply is _NOWHERE or (isinstance(reply, GlideError) and loading_failed(reply, self.glide.library)):
             await self.glide.load()
 
     async def _ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries
@@ -20,9 +20,6 @@ from glidemq_py.errors import (
     ServerNotReadyError,
     ServerOutOfMemoryError,
 )
-
-_TURNS: Final = 5
-"""Of the event loop, after a load: the calls that have missed the library are sent again in the second or third one."""
 
 
 class Loads:
@@ -69,7 +66,7 @@ class Loads:
         self.under_way = None
         if not loading.cancelled():
             loading.exception()  # the calls that need the library raise it, unless they were cancelled meanwhile
-        self._let_pass(_TURNS)
+        self._let_pass(5)  # turns of the loop: calls that have missed it are sent again in the second or third one
 
     def _let_pass(self, turns: int) -> None:
         if self.under_way is None:

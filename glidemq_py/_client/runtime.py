@@ -1,11 +1,9 @@
-"""Async and blocking runtimes: where the coroutines of queues wait; the bases of background tasks and blocking classes.
+"""Async and blocking runtimes, in which coroutines of queues wait; bases of tasks, services and blocking classes.
 
 The logic of queues, jobs and events is written once, as coroutines. In an event loop they await a `Transport` of the
 loop. The blocking API steps the same coroutines in the calling thread, and what they wait for runs in the portal
 (portal.py). Therefore these coroutines wait by asyncio only in what they pass to `Runtime.there`. Background tasks
-(`BackgroundTask`, `PeriodicTask`) run in an event loop only.
-
-`BackgroundService`: the base class of objects that run background tasks without a worker.
+(`BackgroundTask`, `PeriodicTask`) run in an event loop only; a `BackgroundService` runs some of them without a worker.
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@ read that begins while the line waits for others ends that wait by CLIENT UNBLOC
 cost for the server grows with the number of streams, so there is a limit.
 
 In a cluster a command reads streams of one slot, so a line serves the readers of one queue. Readers for whom there is
-no line are polled over the client that they share (`polled_reads`), until one has room.
-
-Connections for blocking reads.
+no line are polled over the client that they share (`stream_reads`), until one has room.
 """
 
 from __future__ import annotations

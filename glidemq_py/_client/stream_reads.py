@@ -1,6 +1,6 @@
-"""Reads of streams that wait for entries, and the commands that serve several of them.
+"""Reads of streams that wait for entries, the commands that serve several of them, and polling.
 
-Reads of streams by polling: for those that no connection for blocking reads can serve.
+A `Poller` serves the reads for which no connection for blocking reads is free.
 """
 
 from __future__ import annotations

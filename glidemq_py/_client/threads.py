@@ -1,7 +1,4 @@
-"""Run blocking functions beside an event loop.
-
-Event loops in threads of their own, which other threads enter: for blocking code, and for heartbeats.
-"""
+"""Threads beside event loops: they run blocking functions, or loops of their own for blocking code and heartbeats."""
 
 from __future__ import annotations
 
@@ -201,9 +198,8 @@ class Work(Entry[T]):
         """See `Entry.cancel`."""
         task = self._task
         if task is not None:
-            has_ended = not task.cancel()
-            if has_ended and self._unclaimed is not None and not task.cancelled() and task.exception() is None:
-                self._unclaimed(task.result())
+            if not task.cancel() and self._unclaimed is not None and not task.cancelled() and task.exception() is None:
+                self._unclaimed(task.result())  # it had ended
         elif not self._is_done:
             self._coroutine.close()
             super().cancel()

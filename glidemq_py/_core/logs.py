@@ -1,14 +1,12 @@
-"""Loggers of the package, and escaping of untrusted text.
+"""Loggers of the package, escaping of untrusted text, the log lines of jobs, and repeated failures.
 
 Job names, ids, error messages and queue names come from users. A line break in them would forge a log line, an escape
 sequence would rewrite a terminal. This is the only module that escapes them.
 
-Lines of a job's log and their levels.
+A line of a job's log with a level is stored as `[WARNING] text`, which any reader shows as a plain line. A line without
+a level, such as those of Node peers, counts as info.
 
-A line with a level is stored as `[WARNING] text`, which any reader shows as a plain line. A line without one, such as
-those of Node peers, counts as info.
-
-The log lines of what fails again and again, without a line per failure: a task, or code of the application.
+A task or a function of the application that fails repeatedly is logged with a limit, not once per failure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Validation of queue names, key prefixes, job names and job ids. Keys are built in `glidemq_py._core.keys`.
+"""Validation of queue names, key prefixes, job names and job ids, and the job ids that gateways make.
 
-Ids of jobs that gateways make: UUIDv7 with the number of the queue, which commands that have only the id need.
-
-Layout after the version and variant bits: 48 bits of milliseconds, a counter of 12 bits, the queue's number of 24 bits,
-30 random bits, and 8 check bits. The check bits distinguish these ids from UUIDs that clients have chosen. One in 256
-of those passes, so a reader looks in the queue first and in the index of chosen ids then.
+Keys are built in `glidemq_py._core.keys`. A gateway's id is a UUIDv7 that contains the number of the queue, as some
+commands have the id only. After the version and variant bits, it has 48 bits of milliseconds, a counter of 12 bits, the
+queue's number of 24 bits, 30 random bits, and 8 check bits. The check bits distinguish these ids from UUIDs that
+clients have chosen. One in 256 of those passes, so a reader looks in the queue first and in the index of chosen ids
+then.
 """
 
 from __future__ import annotations

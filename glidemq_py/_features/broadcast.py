@@ -238,7 +238,7 @@ def exchange(
         patterns: Lua patterns of subjects; None = all.
         start: stream position of the group if it must be created.
         keep_marks: called with the marks of a reply after which no message is waiting.
-        token: as in `working.idle_exchange`.
+        token: as ``idle`` in `working.exchange`.
     """
     made = _exchange(meta, consumer, want, finished, quiet, no_metrics, limiter, group, patterns, start, token, tokens)
 

@@ -5,12 +5,7 @@ connection only. Therefore the adds leave marks (``lua/features/durability``), a
 finds and rewrites them before the wait. A mark that is missing means that the server has lost the add meanwhile: it
 restarted with older data, or a replica without the add became primary.
 
-Durable adds: an add returns only when its jobs survive a failure of the server (docs/operate/durability.md).
-
-- options.py: the option ``durable`` of queues and adds.
-- confirming.py: waits, on a connection of its own, until the server has confirmed adds.
-- adding.py: adds jobs and waits for the confirmation.
-- ``lua/features/durability``: marks of adds, which prove that a server still has them.
+`durable_adds` adds jobs with this confirmation; the option ``durable`` is in ``_core/queue_options.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One attempt of a worker to run a job: its fencing token, and the state shared by the worker and the handler.
+"""One attempt of a worker to run a job: its fencing token, the state shared with the handler, the texts of a failure.
 
-The texts that a failed attempt stores: the error's message and the job's last tracebacks.
+A failed attempt stores the error's message and the job's last tracebacks.
 """
 
 from __future__ import annotations

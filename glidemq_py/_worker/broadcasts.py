@@ -152,7 +152,7 @@ class SubscriptionSource(QueueSource):
         )  # fmt: skip
 
     def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
-        """Return the exchange call of an idle worker; see `working.idle_exchange`."""
+        """See `QueueSource.idle_exchange`."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, (), self._quiet, self._no_metrics, self._group, self._patterns,
             self._start, self._note, None, token,

@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py._client.stream_reads import StreamRead
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, ScriptError
-from tests.inside import READERS_PER_LINE, SharedReader, polled_reads, reservations
+from tests.inside import READERS_PER_LINE, SharedReader, reservations, stream_reads
 
 STREAM = [(b"1-0", [b"a", b"1"]), (b"2-0", [b"b", b"2"]), (b"3-0", [b"c", b"3"])]
 
@@ -113,7 +113,7 @@ def xread(stream: str, position: str, count: str = "100", block: int = 50) -> tu
     return "XREAD", "COUNT", count, "BLOCK", str(block), "STREAMS", stream, position
 
 
-async def polled(poller: polled_reads.Poller, transport: Any, *args: str) -> list[bytes] | None:
+async def polled(poller: stream_reads.Poller, transport: Any, *args: str) -> list[bytes] | None:
     read = StreamRead(transport, args, cluster=transport.is_cluster)
     poller.add(read)
     try:
@@ -143,7 +143,7 @@ async def blocked(server: FakeServer):
 
 
 async def test_polled_reads_of_one_stream_have_their_own_positions_and_counts():
-    poller, transport = polled_reads.Poller(), FakeTransport(FakeServer({"s": STREAM, "t": STREAM[:1]}))
+    poller, transport = stream_reads.Poller(), FakeTransport(FakeServer({"s": STREAM, "t": STREAM[:1]}))
     found = await asyncio.gather(
         polled(poller, transport, *xread("s", "0-0")), polled(poller, transport, *xread("s", "2-0")),
         polled(poller, transport, *xread("s", "1-0", "1")), polled(poller, transport, *xread("s", "3-0")),
@@ -153,7 +153,7 @@ async def test_polled_reads_of_one_stream_have_their_own_positions_and_counts():
 
 
 async def test_polled_streams_of_one_count_are_read_by_one_command():
-    poller, transport = polled_reads.Poller(), FakeTransport(FakeServer({f"s{n}": STREAM for n in range(5)}))
+    poller, transport = stream_reads.Poller(), FakeTransport(FakeServer({f"s{n}": STREAM for n in range(5)}))
     found = await asyncio.gather(*(polled(poller, transport, *xread(f"s{n}", f"{n}-0")) for n in range(5)))
     assert found == [[b"1-0", b"2-0", b"3-0"], [b"2-0", b"3-0"], [b"3-0"], None, None]
     assert transport.server.sent[0] == (
@@ -165,13 +165,13 @@ async def test_a_command_has_streams_of_one_slot_in_a_cluster_and_a_limited_numb
     transport: Any = FakeTransport(FakeServer())
     names = [f"glide:{{q{n // 2}}}:{n % 2}" for n in range(1_200)]
     reads = [StreamRead(transport, xread(name, "0-0"), cluster=False) for name in names]
-    assert [len(each) for each in polled_reads.commands_of(reads)] == [500, 500, 200]
+    assert [len(each) for each in stream_reads.commands_of(reads)] == [500, 500, 200]
     reads = [StreamRead(transport, xread(name, "0-0"), cluster=True) for name in names[:6]]
-    assert [len(each) for each in polled_reads.commands_of(reads)] == [2, 2, 2]
+    assert [len(each) for each in stream_reads.commands_of(reads)] == [2, 2, 2]
 
 
 async def test_a_stream_that_cannot_be_read_ends_only_its_own_polled_read():
-    poller, transport = polled_reads.Poller(), FakeTransport(FakeServer({"s": STREAM}))
+    poller, transport = stream_reads.Poller(), FakeTransport(FakeServer({"s": STREAM}))
     transport.server.wrong.add("bad")
     found = await asyncio.gather(
         *(polled(poller, transport, *xread(name, "0-0")) for name in ("bad", "s", "t")), return_exceptions=True
@@ -181,7 +181,7 @@ async def test_a_stream_that_cannot_be_read_ends_only_its_own_polled_read():
 
 
 async def test_other_polled_reads_go_on_if_the_transport_of_one_is_closed():
-    poller, server = polled_reads.Poller(), FakeServer({"s": STREAM})
+    poller, server = stream_reads.Poller(), FakeServer({"s": STREAM})
     closed, transport = FakeTransport(server), FakeTransport(server)
     closed.error = ClosedError("closed")
     outcomes = await asyncio.wait_for(
@@ -195,7 +195,7 @@ async def test_other_polled_reads_go_on_if_the_transport_of_one_is_closed():
 
 
 async def test_an_error_ends_all_polled_reads_and_the_next_ones_are_served():
-    poller, transport = polled_reads.Poller(), FakeTransport(FakeServer({"s": STREAM}))
+    poller, transport = stream_reads.Poller(), FakeTransport(FakeServer({"s": STREAM}))
     transport.error = GlideMQConnectionError("away")
     outcomes = await asyncio.gather(
         *(polled(poller, transport, *xread("s", position)) for position in ("0-0", "1-0")), return_exceptions=True
@@ -206,8 +206,8 @@ async def test_an_error_ends_all_polled_reads_and_the_next_ones_are_served():
 
 
 async def test_a_cancelled_polled_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(polled_reads, "_SHORTEST_S", 0.001)
-    poller, transport = polled_reads.Poller(), FakeTransport(FakeServer())
+    monkeypatch.setattr(stream_reads, "_SHORTEST_S", 0.001)
+    poller, transport = stream_reads.Poller(), FakeTransport(FakeServer())
     cancelled = asyncio.create_task(polled(poller, transport, *xread("s", "0-0")))
     await asyncio.sleep(0)
     cancelled.cancel()
@@ -216,7 +216,7 @@ async def test_a_cancelled_polled_read_is_not_read_again(monkeypatch: pytest.Mon
 
 
 async def test_an_unexpected_error_ends_all_polled_reads_instead_of_leaving_them():
-    poller, transport = polled_reads.Poller(), FakeTransport(FakeServer())
+    poller, transport = stream_reads.Poller(), FakeTransport(FakeServer())
     transport.error = RuntimeError("unexpected")
     outcomes = await asyncio.wait_for(
         asyncio.gather(

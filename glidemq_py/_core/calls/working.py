@@ -461,7 +461,7 @@ def exchange(
 
 @call("invalidate", repeatable=True)
 def invalidate(token: Argument[str]) -> bool:
-    """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
+    """Invalidate pending exchanges with this ``idle`` token: they fetch nothing."""
     ...
 
 

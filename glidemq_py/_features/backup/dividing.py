@@ -1,6 +1,4 @@
-"""Job batches of a restored queue.
-
-Divide a downloaded backup among another number of partitions (docs/operate/backup.md).
+"""Divide a downloaded backup among another number of partitions (docs/operate/backup.md); restore job batches.
 
 Each job goes to the partition that the hash of its key chooses, with its log, its chunks, and the ordering group. The
 others take turns, and generated ids are numbered again, in the order of the old ones: so the result is always the same,

@@ -1,7 +1,4 @@
-"""The manifest of a backup: its contents, with the checksums of its parts and of itself.
-
-Read the parts of a backup from files.
-"""
+"""The manifest of a backup, which lists its contents with checksums, and the reading of its parts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""References to jobs of partitioned queues, as parents and dependencies.
+"""References to jobs of partitioned queues, and the choice of the partitions of a flow's jobs.
 
 Users name the queue and an id that names the partition, such as ``emails`` and ``3||17``. Keys and records name the
 partition, which is an ordinary queue, and the id in it. `References` translates both ways.
-
-The partitions of a flow's jobs, if their queues have any.
 
 A job with a routing key goes to the partition of its key, as with `Queue.add`. The others of a flow that takes one call
 stay together, so that it takes one: in the partition of the first job of their queue. Larger flows are divided.

@@ -1,6 +1,6 @@
-"""Calls of leases besides `exchange`: extending, releasing all leases of an owner, and ending those that are over.
+"""The token of a lease, with which another process can report it, and the calls of leases besides `exchange`.
 
-The text form of a lease, with which another process or machine reports it.
+The calls extend leases, release all leases of an owner, and end those whose time is over.
 """
 
 from __future__ import annotations

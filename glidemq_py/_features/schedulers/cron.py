@@ -1,4 +1,4 @@
-"""Parse cron patterns, and compute when they match in a time zone with daylight saving time (epoch ms).
+"""Parse cron patterns, compute their matches in a time zone with daylight saving time (epoch ms), say them in words.
 
 A pattern has five fields (minute, hour, day of month, month, day of week) or six, with the seconds *first*. A field is
 `*`, a number, a range `a-b`, either of them with a step `/s`, or a list of these. Months and weekdays may be named
@@ -7,9 +7,7 @@ numbers only, so names are converted to numbers before the pattern is stored.
 
 A pattern that names hours ("at 02:30") runs once per day: in a repeated hour it runs the first time, and a time that
 does not exist runs at the end of the gap. A pattern for every hour ("every ten minutes") follows elapsed time: it runs
-in both repeated hours, and runs in a missing hour are not made up.
-
-Cron patterns in words, for people: only the common forms, whose words are certain.
+in both repeated hours, and runs in a missing hour are not made up. Only the common forms have words.
 """
 
 from __future__ import annotations
