@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar, cast
 
 from glidemq_py._client.failures import Interruptions
@@ -40,11 +42,18 @@ class LoopResource(Protocol):
 
 
 class _LoopEnd:
-    """The open connections of one event loop."""
+    """The open connections of one event loop.
+
+    Attributes:
+        closing: tasks that close connections for other threads.
+        has_begun: whether the loop ends; it closes its connections itself.
+    """
 
     def __init__(self) -> None:
         self.open: weakref.WeakSet[LoopResource] = weakref.WeakSet()
-        self._generator = _until_shutdown(self.open)
+        self.closing: set[asyncio.Task[None]] = set()
+        self.has_begun = False
+        self._generator = self._until_shutdown()
         # Advance it to its `yield`, so that the loop registers it.
         with contextlib.suppress(StopIteration):
             self._generator.asend(None).send(None)
@@ -53,13 +62,15 @@ class _LoopEnd:
         for resource in list(self.open):
             resource.abandon()
 
-
-async def _until_shutdown(resources: weakref.WeakSet[LoopResource]) -> AsyncGenerator[None]:
-    try:
-        yield
-    finally:
-        for resource in list(resources):
-            await resource.close()
+    async def _until_shutdown(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            self.has_begun = True
+            if self.closing:
+                await asyncio.wait(self.closing)
+            for resource in list(self.open):
+                await resource.close()
 
 
 _ends: dict[asyncio.AbstractEventLoop, _LoopEnd] = {}
@@ -91,6 +102,9 @@ _log = get_logger(__name__)
 
 _OTHER_LOOP_S = 10.0
 """Longest wait of `close` for the loop of another thread to close its connection, seconds."""
+
+_LOOP_CHECK_S = 0.1
+"""How often that `close` looks whether the loop has ended, which then answers nothing, seconds."""
 
 T = TypeVar("T")
 
@@ -146,6 +160,29 @@ class LoopConnection:
         self._parts.clear()
         if self.transport is not None:
             self.transport.abandon()
+
+
+def _closed_there(loop: asyncio.AbstractEventLoop, connection: LoopConnection) -> Future[None]:
+    """Close a connection in the loop of another thread; the result is never given if the loop ends before it begins."""
+    closed: Future[None] = Future()
+
+    def begin() -> None:
+        end = _ends.get(loop)
+        if end is None or end.has_begun:
+            closed.set_result(None)
+        else:
+            task = loop.create_task(connection.close())
+            end.closing.add(task)
+            task.add_done_callback(end.closing.discard)
+            task.add_done_callback(ended)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        closed.set_result(None) if error is None else closed.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(begin)
+    return closed
 
 
 async def next_of(items: AsyncIterator[Any], end: Any) -> Any:
@@ -345,18 +382,18 @@ class LoopTransport(ForwardingTransport):
                 self._connections.setdefault(loop, connection)
 
     async def _close_in(self, loop: asyncio.AbstractEventLoop, connection: LoopConnection) -> None:
-        closing = connection.close()
+        closed, until = asyncio.wrap_future(_closed_there(loop, connection)), time.monotonic() + _OTHER_LOOP_S
         try:
-            async with asyncio.timeout(_OTHER_LOOP_S):
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, loop))
+            while not (await asyncio.wait([closed], timeout=_LOOP_CHECK_S))[0]:
+                if not loop.is_running():  # it has ended, and never answers
+                    return connection.abandon()
+                if time.monotonic() > until:
+                    raise TimeoutError(f"not closed within {_OTHER_LOOP_S:g} s")
+            closed.result()
         except (Exception, asyncio.CancelledError) as error:
-            closing.close()
             connection.abandon()
             if isinstance(error, asyncio.CancelledError):
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                return  # the other loop has ended
+                raise
             _log.warning("%s: connection of another thread's event loop was closed forcibly: %r", self._owner, error)
 
     def _forked(self) -> None:

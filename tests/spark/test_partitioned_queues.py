@@ -205,9 +205,11 @@ def rows(first: int, count: int = 20, *, keyed: bool = True) -> Any:
     return pa.RecordBatch.from_pydict({"data": [str(n) for n in numbers], "jobId": pa.array(ids, pa.string())})
 
 
-async def create_again(queue: Queue, url: str):
-    """Let another client obliterate a queue, and create it with four partitions."""
+async def create_again(queue: Queue, url: str, jobs: int):
+    """Let another client obliterate a queue once it has this many jobs, and create it with four partitions."""
     async with Queue(queue.name, url) as other:
+        while await other.count() < jobs:  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.01)
         await other.obliterate(force=True)
     async with Queue(queue.name, url, partitions=4) as other:
         await other.connect()
@@ -224,7 +226,7 @@ async def test_a_queue_that_is_created_again_during_the_save_is_found(
 
         def batches() -> Iterator[Any]:
             yield rows(0)
-            asyncio.run_coroutine_threadsafe(create_again(queue, url), loop).result(30)
+            asyncio.run_coroutine_threadsafe(create_again(queue, url, 0 if before else 20), loop).result(30)
             yield rows(20)
 
         def run():
@@ -245,7 +247,7 @@ async def test_an_overwrite_of_a_queue_that_is_created_again_deletes_nothing(
         save = writer_of(overwrite="drain")
         save._overwrite = True
         message = await asyncio.to_thread(save.write, iter([rows(0)]))
-        await create_again(queue, url)
+        await create_again(queue, url, 10)
         async with Queue(queue_name, url) as other:
             await other.add_bulk([("new", at) for at in range(10)])
             with pytest.raises(StagedWriteError):
