@@ -51,7 +51,7 @@ LONGEST = {"bench", "chaos", "simulation", "test_examples.py", "test_state_machi
 LONGEST_FAILURE = 8_000
 """Characters of the traceback and of the log that the report shows of a repeated test's first run."""
 
-REPEATED = {"server", "cluster", "bench", "test_examples.py"}
+REPEATED = {"server", "cluster", "spark", "bench", "test_examples.py"}
 """Folders and files of tests with several processes and their real clocks, which a busy machine can stop for seconds.
 
 A failed one runs once more, and the report lists it as RERUN. All others have no such excuse, least of all the chaos
