@@ -14,7 +14,7 @@ from glidemq_py._features import usage as usage_reports
 from glidemq_py._features import vectors
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._job import details, steps
-from glidemq_py._job.attempt import watch_calls
+from glidemq_py._job.attempt import Attempt, watch_calls
 from glidemq_py._job.contents import JobContents, resolve_in_hints
 from glidemq_py._job.message_twin import BlockingMessage
 
@@ -50,6 +50,9 @@ class Message(JobContents[DataT, ResultT, ContextT]):
     def _token(self) -> tuple[int, int]:
         # Fencing tokens are per subscription; the shared record has none.
         return administration.NO_TOKEN
+
+    def _numbered(self, number: str, attempt: Attempt) -> str:
+        return f"{number} {attempt.entry}/{attempt.fence} {self._link.subscription}"
 
     def _apply(self, record: JobRecord) -> None:
         # The fields of the attempt stay: the shared record has none of this subscription.
