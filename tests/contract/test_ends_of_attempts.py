@@ -218,7 +218,7 @@ async def test_block_of_a_lease(queue: Queue, jobs: dict[str, Job]):
         if lease and await jobs[lease.name].get_state():
             expected = ENDS[lease.name]
             ended = await end_of(queue, jobs[lease.name], expected.event)
-            ends[lease.name] = ended._replace(kind=raised)
+            ends[lease.name] = End(*ended[:4], raised)
             if lease.name in INTERRUPTED:
                 await lease.job.remove()
     assert len(ends) == len(ENDS) - len(OF_THE_CALLER) - 2
