@@ -124,13 +124,12 @@ if TYPE_CHECKING:
     from glidemq_py._features.schedulers.entry import JobScheduler
     from glidemq_py._features.schedulers.options import Schedule
     from glidemq_py._features.stalled_jobs import StalledPolicy
-    from glidemq_py._features.streams.queue_api import StreamChunk
+    from glidemq_py._features.streams import StreamChunk
     from glidemq_py._features.suspend import Signal, SuspendInfo
     from glidemq_py._features.timeline import TimelineEntry, TimelineSetting
     from glidemq_py._features.usage import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
     from glidemq_py._features.vectors import VectorField, VectorMatch
-    from glidemq_py._job.current import current_job
-    from glidemq_py._job.job import Job
+    from glidemq_py._job.job import Job, current_job
     from glidemq_py._job.job_twin import BlockingJob
     from glidemq_py._job.message import Message
     from glidemq_py._job.middleware import ContextHeaders, Middleware, NewJob
@@ -209,7 +208,7 @@ else:
             "glidemq_py._features.schedulers.entry": ("JobScheduler",),
             "glidemq_py._features.schedulers.options": ("Schedule",),
             "glidemq_py._features.stalled_jobs": ("StalledPolicy",),
-            "glidemq_py._features.streams.queue_api": ("StreamChunk",),
+            "glidemq_py._features.streams": ("StreamChunk",),
             "glidemq_py._features.suspend": ("Signal", "SuspendInfo"),
             "glidemq_py._features.metrics_by_name": (
                 "DurationStats",
@@ -221,8 +220,7 @@ else:
             "glidemq_py._api.queue_names": ("get_usage_summary", "list_queues"),
             "glidemq_py._features.vectors": ("VectorField", "VectorMatch"),
             "glidemq_py._job.job_twin": ("BlockingJob",),
-            "glidemq_py._job.current": ("current_job",),
-            "glidemq_py._job.job": ("Job",),
+            "glidemq_py._job.job": ("Job", "current_job"),
             "glidemq_py._worker.maintenance.queues": ("Maintenance",),
             "glidemq_py._worker.options": ("BatchOptions", "FailureLogOptions", "SandboxOptions"),
             "glidemq_py._worker.shutdown": ("GracefulShutdown", "graceful_shutdown"),

@@ -13,7 +13,7 @@ from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.flows.job_api import ref_of_member
+from glidemq_py._features.flows.children import ref_of_member
 from glidemq_py._features.flows.references import name_partition, references_of
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink

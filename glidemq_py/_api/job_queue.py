@@ -64,6 +64,7 @@ from glidemq_py._features import (
     queue_list,
     remote_control,
     stalled_jobs,
+    streams,
     suspend,
     usage_summaries,
     vectors,
@@ -79,11 +80,9 @@ from glidemq_py._features.dead_letters import DeadLetterQueue, declare_dead_lett
 from glidemq_py._features.dependencies import Relations
 from glidemq_py._features.durability import Confirmer
 from glidemq_py._features.durable_adds import DurableAdds, add_marked
-from glidemq_py._features.flows.job_api import show_parents
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers import queue_api as schedulers
-from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._features.vectors import VectorMatch, nearest
 from glidemq_py._job import reading
@@ -678,10 +677,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             exclude_data: If True, the job's data is not read; `Job.data` is None.
         """
         bare = check_bool("exclude_data", exclude_data)
-        job = await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
-        if job is not None:
-            await show_parents(job)
-        return job
+        return await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
 
     def iter_jobs(
         self, state: str, page: int = 500, *, exclude_data: bool = False, tags: str | Iterable[str] | None = None

@@ -7,15 +7,11 @@ The server's side is in lua/features/delays; lua/core/enqueue.lua places new job
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration, call
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink, change_job
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 
 @call("due_times", repeatable=True)
@@ -34,28 +30,3 @@ async def change_job_delay(link: QueueLink[JobTransport], job_id: str, delay: Mi
 async def promote_job(link: QueueLink[JobTransport], job_id: str) -> None:
     """Make a delayed job ready to run."""
     await change_job(link, job_id, administration.promote(link.keys.meta, job_id), "promote")
-
-
-async def change_delay(self: Job[Any, Any, Any], delay: Milliseconds) -> None:
-    """Change when the job becomes due, if it has not started.
-
-    Args:
-        delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
-
-    Raises:
-        GlideMQValidationError: If ``delay`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group.
-        JobNotFoundError: If the job does not exist.
-    """
-    self._delay = await change_job_delay(self._link, self._stored_id, delay)
-
-
-async def promote(self: Job[Any, Any, Any]) -> None:
-    """Make the job ready to run now.
-
-    Raises:
-        JobStateError: If the job is not delayed.
-        JobNotFoundError: If the job does not exist.
-    """
-    await promote_job(self._link, self._stored_id)
-    self._delay = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, Row, encode_row
@@ -20,13 +20,10 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
-from glidemq_py._features.flows.job_api import children_of, ref_of_member
+from glidemq_py._features.flows.children import children_of, ref_of_member
 from glidemq_py._features.flows.references import is_own, references_of, shown_ref
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 IDS_PER_CALL: Final = 500
 _PARENT, _DEPENDENCIES = NEW_JOB.index("parent"), NEW_JOB.index("dependencies")
@@ -316,11 +313,12 @@ class Dependency(NamedTuple):
     failed_reason: str | None
 
 
-async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: str = "wait") -> None:
+async def add_dependency(link: QueueLink[Any], job_id: str, dependency: JobRef, policy: str = "wait") -> None:
     """Let a job that has not started wait for a job that exists.
 
     Args:
-        job: The job that waits.
+        link: The queue or partition of the job that waits.
+        job_id: Its id there.
         dependency: The job that it waits for.
         policy: Effect if that job fails: "wait", "fail_parent", "ignore" or "remove".
 
@@ -328,56 +326,48 @@ async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: st
         JobNotFoundError: One of the jobs does not exist.
         JobStateError: The job has started, has a turn in an ordering group, or is being fetched.
     """
-    link, shown = job._link, dependency
+    shown = dependency
     dependency = (await references_of(link).placed([shown]))[shown]
     keys = QueueKeys(link.keys.prefix, dependency.queue)
     member, is_remote = keys.member(dependency.id), dependency.queue != link.keys.name
     if is_remote and not await references_of(link).existing([dependency]):
         raise missing_dependency(shown)
-    answer = await link.call(flows.add_dependency, job._stored_id, member, policy)
+    answer = await link.call(flows.add_dependency, job_id, member, policy)
     if answer in ("gone", "unknown"):
-        raise link.not_found(job.id) if answer == "gone" else missing_dependency(shown)
+        raise link.not_found(link.shown_id(job_id)) if answer == "gone" else missing_dependency(shown)
     status, _, generation = answer.partition(" ")
     if status != "ok":
-        raise JobStateError(job.id, answer, "add a dependency to", queue=link.queue_name)
+        raise JobStateError(link.shown_id(job_id), answer, "add a dependency to", queue=link.queue_name)
     if not is_remote:
         return
-    waiting = link.keys.member(job._stored_id)
+    waiting = link.keys.member(job_id)
     (found,) = await depend(link, dependency.queue, [(waiting, [dependency.id], generation)])
     if found.how == "gone":  # it was removed since the check
-        await link.call(flows.remove_dependency, job._stored_id, member)
+        await link.call(flows.remove_dependency, job_id, member)
         raise missing_dependency(shown)
     if found.how != "open":
-        outcome = ChildOutcome(job._stored_id, member, *found, policy, generation)
+        outcome = ChildOutcome(job_id, member, *found, policy, generation)
         await link.call(flows.children_ended, [outcome])
 
 
-# -- methods of Job -----------------------------------------------------------------------------------
-
-
-async def get_dependencies(
-    self: Job[Any, Any, Any], state: Literal["open", "settled"] | None = None
+async def read_dependencies(
+    link: QueueLink[Any], job_id: str, state: Literal["open", "settled"] | None = None
 ) -> list[Dependency]:
-    """Return the jobs that this job waits for, or waited for.
-
-    Args:
-        state: "open" returns those that it still waits for, "settled" the others; None returns all.
-
-    Raises:
-        GlideMQValidationError: ``state`` is invalid.
-    """
+    """Return the jobs that a job waits for, or waited for; see `Job.get_dependencies`."""
     if state not in (None, "open", "settled"):
         raise GlideMQValidationError("state", state, "must be 'open', 'settled' or None")
-    outcomes = [child async for child in children_of(self)]
+    outcomes = [child async for child in children_of(link, job_id)]
     found: list[Dependency] = []
     for piece in pieces(outcomes, _FIELDS_PER_CALL):
-        found += await _dependencies_among(self, piece)
+        found += await _dependencies_among(link, job_id, piece)
     return found if state is None else [each for each in found if each.waiting is (state == "open")]
 
 
-async def _dependencies_among(job: Job[Any, Any, Any], outcomes: Sequence[tuple[str, str]]) -> list[Dependency]:
+async def _dependencies_among(
+    link: QueueLink[Any], job_id: str, outcomes: Sequence[tuple[str, str]]
+) -> list[Dependency]:
     names = [name for member, _ in outcomes for name in (f"dependency:{member}", f"depdone:{member}")]
-    values = await job._link.command("HMGET", job._link.keys.job(job._stored_id), *names)
+    values = await link.command("HMGET", link.keys.job(job_id), *names)
     found: list[Dependency] = []
     for (member, outcome), policy, done in zip(outcomes, values[::2], values[1::2], strict=True):
         if policy is not None:
@@ -385,36 +375,24 @@ async def _dependencies_among(job: Job[Any, Any, Any], outcomes: Sequence[tuple[
             state: Literal["open", "completed", "failed"] = (
                 "failed" if failed else "open" if done is None else "completed"
             )
-            shown = await shown_ref(job._link, *ref_of_member(member))
+            shown = await shown_ref(link, *ref_of_member(member))
             found.append(Dependency(*shown, state, done is None, outcome[1:] if failed else None))
     return found
 
 
-async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentInput) -> bool:
-    """Stop waiting for a dependency or a child. If it was the last one, this job becomes ready.
-
-    Args:
-        dependency: An id of the same queue, or a `Job`, `JobRef` or ``(queue, id)``.
-
-    Returns:
-        True if the job waited for it; False if that job has completed, or was removed before.
-
-    Raises:
-        GlideMQValidationError: ``dependency`` is invalid.
-        JobNotFoundError: This job does not exist.
-        JobStateError: This job neither has that dependency nor that child.
-    """
+async def remove_dependency(link: QueueLink[Any], job_id: str, dependency: str | ParentInput) -> bool:
+    """Let a job wait no longer for a dependency or a child; see `Job.remove_dependency`."""
     if isinstance(dependency, str):
         given = JobRef("", parse_job_id(dependency))
     else:
         (given,) = parse_dependencies("dependency", (dependency,))
-    shown = JobRef(given.queue or self._link.queue_name, given.id)
-    ref = (await references_of(self._link).placed([shown]))[shown]
-    member = QueueKeys(self._link.keys.prefix, ref.queue).member(ref.id)
-    answer = await self._link.call(flows.remove_dependency, self._stored_id, member)
+    shown, own = JobRef(given.queue or link.queue_name, given.id), link.shown_id(job_id)
+    ref = (await references_of(link).placed([shown]))[shown]
+    member = QueueKeys(link.keys.prefix, ref.queue).member(ref.id)
+    answer = await link.call(flows.remove_dependency, job_id, member)
     if answer == "gone":
-        raise self._link.not_found(self.id)
+        raise link.not_found(own)
     if answer == "unknown":
-        message = f"job {self.id!r} has no dependency {shown.id!r} in queue {shown.queue!r}"
-        raise JobStateError(self.id, answer, "remove a dependency of", message)
+        message = f"job {own!r} has no dependency {shown.id!r} in queue {shown.queue!r}"
+        raise JobStateError(own, answer, "remove a dependency of", message)
     return answer == "ok"

@@ -7,19 +7,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobRevokedError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
-    from glidemq_py._job.job_twin import BlockingJob
 
 FIELD: Final = "failedAttempts"
 _ITEMS: Final = 8
 _RECOVERED: Final = "the lock of the job was not renewed"
 """Error of an attempt whose job was recovered to run again; the server writes it (F.stalled)."""
+
+
+class RunJob(Protocol):
+    """A `Job` or `BlockingJob`, as `last_start` and `last_run_time` read it."""
+
+    @property
+    def state(self) -> JobState | None: ...
+
+    @property
+    def attempts_made(self) -> int: ...
+
+    @property
+    def processed_on(self) -> int | None: ...
+
+    @property
+    def finished_on(self) -> int | None: ...
 
 
 class FailureReason(StrEnum):
@@ -141,22 +153,10 @@ def _count(value: Any) -> int | None:
     return int(value)
 
 
-async def get_failed_attempts(self: Job[Any, Any, Any]) -> list[FailedAttempt]:
-    """Return the failed attempts of the job, oldest first, also those before a requeue.
-
-    By default the last 20 are kept (`Queue.set_attempt_history`). Attempts that a Node worker ran are not recorded.
-
-    Returns:
-        The attempts; an empty list if none has failed or the job does not exist.
-    """
-    text = await self._link.command("HGET", self._link.keys.job(self._stored_id), FIELD)
-    return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
-
-
 # -- what the attempts show about the job -----------------------------------------------------------------
 
 
-def last_start(job: Job[Any, Any, Any] | BlockingJob[Any, Any], attempts: Sequence[FailedAttempt]) -> int | None:
+def last_start(job: RunJob, attempts: Sequence[FailedAttempt]) -> int | None:
     """Return when the last attempt of a job started, epoch ms; None before the first, or if it is unknown.
 
     A failure overwrites `processedOn` with its own time, as glide-mq does. Then only the record of the attempt has the
@@ -179,7 +179,7 @@ def last_start(job: Job[Any, Any, Any] | BlockingJob[Any, Any], attempts: Sequen
     return at if is_complete and at != job.finished_on else None
 
 
-def last_run_time(job: Job[Any, Any, Any] | BlockingJob[Any, Any], attempts: Sequence[FailedAttempt]) -> int | None:
+def last_run_time(job: RunJob, attempts: Sequence[FailedAttempt]) -> int | None:
     """Return how many ms the attempt ran that ended the job; None if the job has not ended or this is unknown."""
     ended = job.finished_on
     if not ended:

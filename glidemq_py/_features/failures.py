@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_choice, check_int
@@ -15,25 +16,6 @@ from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
 from glidemq_py._features.failed_attempts import FIELD, FailedAttempt, FailureReason, read_failed_attempts, reason_named
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
-
-
-async def get_failed_attempts(self: Job[Any, Any, Any]) -> list[FailedAttempt]:
-    """Return the failed attempts of the job, oldest first, also those before a requeue.
-
-    By default the last 20 are kept (`Queue.set_attempt_history`). Attempts that a Node worker ran are not recorded.
-
-    Returns:
-        The attempts; an empty list if none has failed or the job does not exist.
-    """
-    text = await self._link.command("HGET", self._link.keys.job(self._stored_id), FIELD)
-    return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
-
-
-# -- what the attempts show about the job -----------------------------------------------------------------
-
 
 Filter = tuple[Sequence[str], str | bool, int | bool, int | bool]
 """Reasons (empty = all), name, and the first and last time of the failure, epoch ms; False = any."""
@@ -385,12 +367,16 @@ async def _pieces(link: QueueLink, action: str, wanted: Filter, position: str = 
             return
 
 
+async def read_attempts_of(link: QueueLink[JobTransport], job_id: str) -> list[FailedAttempt]:
+    """Return the failed attempts of a job, oldest first; an empty list if none has failed or it does not exist."""
+    text = await link.command("HGET", link.keys.job(job_id), FIELD)
+    return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
+
+
 async def get_job_attempts(self: ConnectedQueue, job_id: str) -> list[FailedAttempt]:
     """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
 
     Args:
         job_id: Id of the job.
     """
-    link = await self._connected()
-    text = await link.command("HGET", link.keys.job(parse_job_id(job_id)), FIELD)
-    return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
+    return await read_attempts_of(await self._connected(), parse_job_id(job_id))

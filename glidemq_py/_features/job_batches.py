@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.keys import split_member
 from glidemq_py._features.flows.references import shown_ref
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
+from glidemq_py._partitions.link import QueueLink
 
 PARENT: Final = "batch:"
 """Beginning of the name of a batch where a call expects the id of a parent."""
@@ -121,13 +119,13 @@ class BatchRef(NamedTuple):
     id: str
 
 
-async def get_batch_ref(self: Job[Any, Any, Any]) -> BatchRef | None:
-    """Return queue and id of the batch that the job belongs to, or whose callback it is; None if there is none."""
-    value: bytes | None = await self._link.command("HGET", self._link.keys.job(self._stored_id), "jobBatch")
+async def batch_ref_of(link: QueueLink[Any], job_id: str) -> BatchRef | None:
+    """Return queue and id of the batch that a job belongs to, or whose callback it is; None if there is none."""
+    value: bytes | None = await link.command("HGET", link.keys.job(job_id), "jobBatch")
     if value is None:
         return None
     try:
         base, batch = split_member(value.decode("utf-8", "surrogateescape"))
     except ValueError:
         return None
-    return BatchRef(*await shown_ref(self._link, base[:-1].rpartition(":{")[2], batch))
+    return BatchRef(*await shown_ref(link, base[:-1].rpartition(":{")[2], batch))

@@ -6,16 +6,11 @@ The server's side is in lua/features/priorities and lua/features/lifo; lua/core/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import MAX_PRIORITY
 from glidemq_py._partitions.link import QueueLink, change_job
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 
 async def change_job_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
@@ -24,17 +19,3 @@ async def change_job_priority(link: QueueLink[JobTransport], job_id: str, priori
     call = administration.change_priority(link.keys.meta, job_id, value)
     await change_job(link, job_id, call, "change the priority of")
     return value
-
-
-async def change_priority(self: Job[Any, Any, Any], priority: int) -> None:
-    """Change the priority of the job, if it has not started.
-
-    Args:
-        priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
-
-    Raises:
-        GlideMQValidationError: If ``priority`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group.
-        JobNotFoundError: If the job does not exist.
-    """
-    self.priority = await change_job_priority(self._link, self._stored_id, priority)

@@ -6,16 +6,13 @@ it combines with. The server's side is in lua/features/ranks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import Argument, administration, call
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_options import MAX_PRIORITY, MAX_RANK
+from glidemq_py._core.job_options import MAX_RANK
 from glidemq_py._partitions.link import QueueLink, change_job
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 
 class RankCounts(NamedTuple):
@@ -54,21 +51,3 @@ async def change_job_rank(link: QueueLink[JobTransport], job_id: str, rank: int,
     call = administration.change_rank(link.keys.meta, job_id, value, lifo=lifo)
     await change_job(link, job_id, call, "change the rank of")
     return value
-
-
-async def change_rank(self: Job[Any, Any, Any], rank: int) -> None:
-    """Change the rank of the job, if it has not started.
-
-    Args:
-        rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
-
-    Raises:
-        GlideMQValidationError: If ``rank`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
-            limited name and no priority has this rank.
-        JobNotFoundError: If the job does not exist.
-    """
-    value = await change_job_rank(self._link, self._stored_id, rank)
-    is_priority = 0 < value <= MAX_PRIORITY
-    self.priority = MAX_PRIORITY + 1 - value if is_priority else 0
-    self._rank = None if is_priority else value

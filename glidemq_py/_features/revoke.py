@@ -8,16 +8,13 @@ The server's side is in lua/features/revoke.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final, Literal
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.job_states import check_states
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 RevokeOutcome = Literal["revoked", "flagged", "not_found"]
 _OUTCOMES: Final[dict[str, RevokeOutcome]] = {
@@ -65,25 +62,7 @@ async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:
         raise JobStateError(link.shown_id(job_id), reply, "discard the attempts of", queue=link.queue_name)
 
 
-async def revoke(self: Job[Any, Any, Any], *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
-    """Cancel the job: it does not start, or stops running.
-
-    Args:
-        states: A state or several, as in `JobState`: cancel the job only in one of these. None allows all.
-
-    Returns:
-        - "revoked": the job had not started. It has failed with the reason ``revoked``.
-        - "flagged": the job is active and its worker cancels it at the next heartbeat; see `Queue.revoke`.
-        - "not_found": the job does not exist.
-
-    Raises:
-        GlideMQValidationError: If a state is unknown.
-        JobStateError: If the job is in none of ``states``. Nothing was changed.
-    """
-    return await revoke_job(self._link, self._stored_id, states)
-
-
-async def is_revoked(self: Job[Any, Any, Any]) -> bool:
-    """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
-    reply: bytes | None = await self._link.command("HGET", self._link.keys.job(self._stored_id), "revoked")
+async def is_revoked(link: QueueLink[JobTransport], job_id: str) -> bool:
+    """Return True if a job was revoked."""
+    reply: bytes | None = await link.command("HGET", link.keys.job(job_id), "revoked")
     return reply == b"1"

@@ -7,9 +7,10 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
+from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import REPORT_KINDS, Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
@@ -21,9 +22,6 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, JobStateError, SuspendError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,82 +132,28 @@ MAX_SIGNAL_NAME = 256
 MAX_REASON = 4_096
 
 
-def suspend(
-    self: Job[Any, Any, Any],
-    *,
-    reason: str | None = None,
-    timeout: Milliseconds | None = None,
+def suspend_error(
+    link: QueueLink[JobTransport],
+    reason: str | None,
+    timeout: Milliseconds | None,
     on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
-) -> NoReturn:
-    """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it.
-
-    When a signal comes, the job returns to waiting and any worker runs its handler again from the start, with the
-    signal in `signals`. A signal that came before the suspension resumes the job at once.
-
-    Args:
-        reason: description of the awaited event, for people; at most 4,096 characters.
-        timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
-            None = no limit.
-        on_resume: plain or async function called with `signals` in place of the handler if the same worker object
-            resumes the job. This is an optimization that may not happen: the handler must reach the same result.
-            Its return value is the result of the job, and the `timeout` of the job applies. Not supported in
-            sandboxes.
-
-    Raises:
-        SuspendError: always; do not catch it. In a batch handler, the job then fails with `GlideMQValidationError`.
-        GlideMQValidationError: ``on_resume`` was given in a sandbox.
-        GlideMQValidationError: an argument is invalid.
-        GlideMQError: the job is not running in a handler.
-    """
-    self._in_handler("suspend")
+) -> SuspendError:
+    """Return the error that suspends a job; see `Job.suspend`."""
     if on_resume is not None:
         check_callable("on_resume", on_resume, "signals")
-        if self._link.no_continuations is not None:
-            raise GlideMQValidationError("on_resume", on_resume, self._link.no_continuations)
-    deliver_signal = SuspendError(
+        if link.no_continuations is not None:
+            raise GlideMQValidationError("on_resume", on_resume, link.no_continuations)
+    return SuspendError(
         None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
         None if timeout is None else to_ms("timeout", timeout, minimum=1),
         on_resume,
     )
-    raise self._own(deliver_signal)
 
 
-async def wait_for_signal(
-    self: Job[Any, Any, Any], name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
-) -> Signal:
-    """Return the signal with this name, or suspend the job until it comes.
-
-    The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
-    in the same order in every run gets the same signals again, and then continues with the next one. Code before a
-    wait must be idempotent.
-
-    Args:
-        name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
-        reason: for people; "signal <name>" by default.
-        timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
-
-    Returns:
-        The signal.
-
-    Raises:
-        SuspendError: the signal has not come yet; do not catch it.
-        GlideMQValidationError: an argument is invalid.
-        GlideMQError: the job is not running in a handler, or the server cannot be reached.
-    """
-    self._in_handler("wait_for_signal")
-    check_text("name", name, maximum=MAX_SIGNAL_NAME)
-    waits = self._waits = self._waits or {}
-    returned = waits.get(name, 0)
-    found = [deliver_signal for deliver_signal in self.signals if deliver_signal.name == name]
-    if len(found) <= returned:
-        # The signal may have come while the handler ran, or before its first run.
-        reply = await self._link.command("LRANGE", self._link.keys.signals(self._stored_id), "0", "-1")
-        received = parse_signals(item.decode("utf-8", "replace") for item in reply)
-        found = [deliver_signal for deliver_signal in received if deliver_signal.name == name]
-    if len(found) <= returned:
-        suspend(self, reason=reason or f"signal {name}", timeout=timeout)
-    waits[name] = returned + 1
-    return found[returned]
+async def received_signals(link: QueueLink[JobTransport], job_id: str) -> tuple[Signal, ...]:
+    """Return the signals that a job has received so far, oldest first."""
+    reply = await link.command("LRANGE", link.keys.signals(job_id), "0", "-1")
+    return parse_signals(item.decode("utf-8", "replace") for item in reply)
 
 
 _FIELDS = ("state", "suspendReason", "suspendedAt", "suspendTimeout")
@@ -262,10 +206,9 @@ async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | N
     record = JobRecord.parse(key, fields)
     if record.state is not JobState.SUSPENDED:
         return None
-    entries = await link.command("LRANGE", link.keys.signals(key), "0", "-1")
     return SuspendInfo(
         reason=record.suspend_reason, suspended_at=record.suspended_at or 0, timeout=record.suspend_timeout,
-        signals=parse_signals(entry.decode("utf-8", "replace") for entry in entries),
+        signals=await received_signals(link, key),
     )  # fmt: skip
 
 

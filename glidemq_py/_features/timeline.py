@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
-
-if TYPE_CHECKING:
-    from glidemq_py._client.transport import JobTransport
-    from glidemq_py._job.job import Job
 
 FIELD: Final = "timeline"
 ALL: Final = 1_000_000
@@ -104,14 +101,6 @@ async def read_job_timeline(link: QueueLink[JobTransport], job_id: str) -> list[
     if not text:
         return []
     return read_timeline(text.decode("utf-8", "replace"), int(added) if added and added.isdigit() else 0)
-
-
-async def get_timeline(self: Job[Any, Any, Any]) -> list[TimelineEntry]:
-    """Return the changes of the job's state, oldest first; an empty list if none are recorded.
-
-    `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.
-    """
-    return await read_job_timeline(self._link, self._stored_id)
 
 
 async def set_timeline(self: ConnectedQueue, sample: float = 1.0, *, max_entries: int | None = None) -> None:

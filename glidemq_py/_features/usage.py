@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Argument, call, unpack
 from glidemq_py._core.calls.administration import registry_add
@@ -16,10 +17,8 @@ from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._features.budgets import amounts_text, check_amount, check_amounts, number_text
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.contents import JobContents
 
 BUCKET_MS: Final = 60_000
 """Length of a usage bucket: one minute."""
@@ -299,65 +298,32 @@ def charge_budget(flow_id: str, mark: str, job: str, usage: Charge) -> bool:
 _NAME_CHARS: Final = 256
 
 
-async def report_usage(
-    self: JobContents[Any, Any, Any],
-    *,
-    model: str | None = None,
-    provider: str | None = None,
-    tokens: Mapping[str, float] | None = None,
-    costs: Mapping[str, float] | None = None,
-    total_tokens: float | None = None,
-    total_cost: float | None = None,
-    cost_unit: str | None = None,
-    latency: float | timedelta | None = None,
-    cached: bool | None = None,
-) -> JobUsage:
-    """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
-
-    The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
-    ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
-    budget of the flow. Numbers are finite, from 0 to 2**53.
-
-    Args:
-        model: name of the model, at most 256 characters.
-        provider: provider of the model, at most 256 characters.
-        tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
-        costs: costs by category; at most 64 categories.
-        total_tokens: the sum of ``tokens`` by default.
-        total_cost: the sum of ``costs`` by default.
-        cost_unit: such as "USD".
-        latency: response time of the model, ms or timedelta.
-        cached: True if the response came from a cache.
-
-    Returns:
-        The usage as stored.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid, or no argument was given.
-        JobNotFoundError: the job does not exist any more.
-        StaleAttemptError: the job is locked by another worker now.
-    """
-    usage = _checked(model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
-    link = self._link
+async def store_usage(
+    link: QueueLink[JobTransport], job_id: str, token: tuple[int, int], usage: JobUsage
+) -> AttemptStatus:
+    """Report the usage of a job so far, given the fencing token of its attempt."""
     registry = usage_registry_key(link.keys.prefix)
     if not link.has_usage:
         # Register before the report: a queue without usage in the registry is harmless, a missing one is not.
         await link.transport.call(registry_add(registry, (link.keys.name,)))
         link.has_usage = True
-    fence, processed_on = self._token
-    status, first = await link.call(send_usage, self._stored_id, fence, processed_on, *_row(usage))
-    self._check_status(status)
+    fence, processed_on = token
+    status, first = await link.call(send_usage, job_id, fence, processed_on, *_row(usage))
     if first:
         # Register again once per minute: another client may have obliterated the queue.
         await link.transport.call(registry_add(registry, (link.keys.name,)))
-    self._usage = usage
-    return usage
+    return status
 
 
-def _checked(
+def checked_usage(
     model: object, provider: object, tokens: object, costs: object, total_tokens: object, total_cost: object,
     cost_unit: object, latency: object, cached: object,
 ) -> JobUsage:  # fmt: skip
+    """Return the usage of these values.
+
+    Raises:
+        GlideMQValidationError: A value is invalid, or all are None.
+    """
     given = (model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
     if all(value is None for value in given):
         raise GlideMQValidationError(
@@ -407,10 +373,3 @@ def _row(usage: JobUsage) -> UsageRow:
         total_cost=usage.total_cost, model=usage.model or "", unit=usage.cost_unit or "",
         event=json.dumps(event, "usage"),
     )  # fmt: skip
-
-
-def tokens_used(job: JobContents[Any, Any, Any]) -> int:
-    """Return the tokens that a token limiter counts: the greater of `Job.report_tokens` and `Job.report_usage`."""
-    attempt, usage = job._attempt, job._usage
-    reported = 0 if attempt is None else attempt.tokens
-    return reported if usage is None else max(reported, math.ceil(usage.total_tokens))

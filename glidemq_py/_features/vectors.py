@@ -8,19 +8,17 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
+from typing import Any, Final, Generic, Literal, TypedDict, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int, check_text
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.contents import JobContents
 
 MAX_DIMENSIONS: Final = 65_536
 MAX_K: Final = 1_000
@@ -231,21 +229,12 @@ def _store(id: str, field: str, bytes: builtins.bytes, fence: int, processed_on:
     ...
 
 
-async def store_vector(self: JobContents[Any, Any, Any], field: str, embedding: Iterable[float]) -> None:
-    """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
-
-    Args:
-        field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
-        embedding: the numbers, as many as the index has dimensions; stored as float32.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-        JobNotFoundError: the job does not exist any more.
-        StaleAttemptError: the job is locked by another worker now.
-    """
+async def store_vector(
+    link: QueueLink[JobTransport], job_id: str, token: tuple[int, int], field: str, embedding: Iterable[float]
+) -> AttemptStatus:
+    """Store an embedding with a job, given the fencing token of its attempt."""
     vector = encode_vector("embedding", embedding)
-    name = check_field("field", field)
-    await self._write(_store(self._link.keys.meta, self._stored_id, name, vector, *self._token))
+    return await link.call(_store, job_id, check_field("field", field), vector, *token)
 
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)

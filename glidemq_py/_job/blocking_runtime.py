@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from glidemq_py._job.contents import JobContents
 from glidemq_py._job.current import running_job
 from glidemq_py.errors import EventLoopError
-
-if TYPE_CHECKING:
-    from glidemq_py._job.contents import JobContents
 
 T = TypeVar("T")
 

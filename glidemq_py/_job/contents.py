@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Self, cast
+from typing import Any, Generic, NoReturn, Self, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
@@ -18,20 +19,26 @@ from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.headers import read_headers
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import LogLevel, with_level
 from glidemq_py._core.misuse import Connected
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
-from glidemq_py._features.usage import JobUsage
+from glidemq_py._features import streams, vectors
+from glidemq_py._features.streams import CHUNKS_KEPT
+from glidemq_py._features.usage import JobUsage, checked_usage, store_usage
 from glidemq_py._job.attempt import Appends, Attempt
+from glidemq_py._job.details import read_record
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import (
     GlideMQError,
+    GlideMQValidationError,
     JobDataError,
     JobNotLoadedError,
     JobSignal,
     SerializationError,
     StaleAttemptError,
+    UnrecoverableError,
 )
 
 DataT = TypeVar("DataT", default=Any)
@@ -158,6 +165,25 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
         """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
         return read_headers(self.opts.get("headers"))
 
+    async def reload(self) -> None:
+        """Read the job's complete record from the server, like `Queue.get_job`.
+
+        Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
+        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
+        reported.
+
+        Raises:
+            JobNotFoundError: If the job does not exist.
+        """
+        record = await read_record(self._link, self._stored_id)
+        if record is None:
+            raise self._link.not_found(self.id)
+        self._apply(record)
+
+    def _apply(self, record: JobRecord) -> None:
+        """Take over what the record has."""
+        raise NotImplementedError
+
     def _forget_data(self) -> None:
         self._data, self._data_text = _UNREAD, None
 
@@ -179,6 +205,12 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     def usage(self) -> JobUsage | None:
         """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
         return self._usage
+
+    @property
+    def _tokens_used(self) -> int:
+        """The tokens that a token limiter counts: the greater of `report_tokens` and `report_usage`."""
+        reported = 0 if self._attempt is None else self._attempt.tokens
+        return reported if self._usage is None else max(reported, math.ceil(self._usage.total_tokens))
 
     @property
     def context(self) -> ContextT:
@@ -275,6 +307,140 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
         reply = await self._link.command("LRANGE", self._link.keys.log(self._stored_id), str(first), str(last))
         return [line.decode("utf-8", "replace") for line in reply]
 
+    async def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
+
+        Args:
+            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
+            keep: number of newest chunks to keep; 0 = all.
+
+        Returns:
+            The id of the stream entry. If a reply was lost: that of the newest entry with these fields, or "" if none
+            of the newest 64 has them.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            PayloadTooLargeError: the chunk exceeds 1 MiB.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+            ServerOutOfMemoryError: the server is at maxmemory.
+        """
+        call = streams.chunk_call(self._link, self._stored_id, self._token, chunk, keep)
+        status, entry = await self._append(call)
+        self._check_status(status)
+        return entry
+
+    async def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
+
+        Args:
+            type: kind of the chunk, 1 to 256 characters.
+            content: text of the chunk; None = no such field.
+            keep: as for `stream`.
+
+        Returns:
+            The id of the stream entry.
+        """
+        return await self.stream(streams.typed_chunk(type, content), keep=keep)
+
+    async def report_usage(
+        self,
+        *,
+        model: str | None = None,
+        provider: str | None = None,
+        tokens: Mapping[str, float] | None = None,
+        costs: Mapping[str, float] | None = None,
+        total_tokens: float | None = None,
+        total_cost: float | None = None,
+        cost_unit: str | None = None,
+        latency: float | timedelta | None = None,
+        cached: bool | None = None,
+    ) -> JobUsage:
+        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
+
+        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
+        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
+        budget of the flow. Numbers are finite, from 0 to 2**53.
+
+        Args:
+            model: name of the model, at most 256 characters.
+            provider: provider of the model, at most 256 characters.
+            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
+            costs: costs by category; at most 64 categories.
+            total_tokens: the sum of ``tokens`` by default.
+            total_cost: the sum of ``costs`` by default.
+            cost_unit: such as "USD".
+            latency: response time of the model, ms or timedelta.
+            cached: True if the response came from a cache.
+
+        Returns:
+            The usage as stored.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or no argument was given.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+        """
+        usage = checked_usage(model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
+        self._check_status(await store_usage(self._link, self._stored_id, self._token, usage))
+        self._usage = usage
+        return usage
+
+    async def report_tokens(self, tokens: int) -> None:
+        """Report how many tokens (of a language model, for example) this attempt has used.
+
+        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
+        ends.
+
+        Args:
+            tokens: Number of tokens, >= 0.
+
+        Raises:
+            GlideMQValidationError: If ``tokens`` is invalid.
+            GlideMQError: If called outside the job's handler.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
+        attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
+        await self._write(administration.record_tokens(self._link.keys.meta, self._stored_id, number, self._token))
+        attempt.tokens = number
+
+    async def store_vector(self, field: str, embedding: Iterable[float]) -> None:
+        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
+
+        Args:
+            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
+            embedding: the numbers, as many as the index has dimensions; stored as float32.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+        """
+        self._check_status(await vectors.store_vector(self._link, self._stored_id, self._token, field, embedding))
+
+    def move_to_failed(self, reason: str | Exception) -> NoReturn:
+        """Fail the job permanently, without further attempts.
+
+        The method always raises, so code after it does not run.
+
+        Args:
+            reason: The text of `failed_reason`, or the exception to fail with.
+
+        Raises:
+            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
+            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
+            GlideMQError: If called outside the job's handler.
+        """
+        if isinstance(reason, JobSignal):
+            raise GlideMQValidationError("reason", reason, "must be a string or an exception, not a job signal")
+        if not isinstance(reason, Exception):
+            check_line("reason", reason)
+            if not reason:
+                raise GlideMQValidationError("reason", reason, "must not be empty")
+        self._in_handler("move_to_failed").discarded = True
+        raise reason if isinstance(reason, Exception) else UnrecoverableError(reason)
+
     def discard(self) -> None:
         """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
         if self._attempt is not None:
@@ -301,30 +467,13 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     async def _append(self, call: Callable[[str], Call[T]]) -> T:
         """Make a call that appends, given its number; without one, which only an attempt has, it is not repeatable."""
         attempt = self._attempt
-        if attempt is None or not attempt.fence:
+        if attempt is None or not self._token[0]:
             return await self._link.transport.call(call("").once())
         attempt.appends = attempt.appends or Appends()
-        sent = attempt.appends.send(self._link.transport, lambda number: call(self._numbered(number, attempt)))
-        return await self._link.runtime.there(sent)
-
-    def _numbered(self, number: str, attempt: Attempt) -> str:
-        """Return the number of a call that appends, as the server reads it."""
-        return number
+        return await self._link.runtime.there(attempt.appends.send(self._link.transport, call))
 
     def _check_status(self, status: AttemptStatus) -> None:
         if status is AttemptStatus.GONE:
             raise self._link.not_found(self.id)
         if status not in (AttemptStatus.OK, AttemptStatus.ALREADY):
             raise StaleAttemptError(self.id)
-
-
-def resolve_in_hints(kind: type[JobContents[Any, Any, Any]], *others: Callable[..., Any]) -> None:
-    """Let `typing.get_type_hints` resolve the class in annotations of the functions that it lists, and of others.
-
-    The modules of these functions import the class for type checkers only, since the class imports them.
-    """
-    for each in (*vars(kind).values(), *others):
-        function = inspect.unwrap(each) if callable(each) else None
-        if inspect.isfunction(function):
-            function.__globals__.setdefault(kind.__name__, kind)
-            function.__globals__.setdefault(JobContents.__name__, JobContents)

@@ -1,4 +1,4 @@
-"""The job of the running handler, as a context variable, and its id in log records."""
+"""The job or message of the running handler, as a context variable, and its id in log records."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Any
 from glidemq_py._core.forks import new_lock
 
 if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
+    from glidemq_py._job.contents import JobContents
 
-running_job: ContextVar[Job[Any, Any] | None] = ContextVar("glidemq_running_job", default=None)
-
-
-def current_job() -> Job[Any, Any] | None:
-    """Return the job whose handler runs in the current task or thread; None outside a handler."""
-    return running_job.get()
-
-
+running_job: ContextVar[JobContents[Any, Any] | None] = ContextVar("glidemq_running_job", default=None)
 _lock = new_lock()
 _installed = False
 

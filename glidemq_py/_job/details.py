@@ -1,16 +1,15 @@
-"""Reading the record of a job: which fields, and `reload`, which reads all of them again."""
+"""Reading the record of a job, and which fields it has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.record import JobRecord
+from glidemq_py._features.flows.references import name_parents
 from glidemq_py._features.usage import USAGE_FIELDS
-
-if TYPE_CHECKING:
-    from glidemq_py._client.transport import JobTransport
-    from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.link import QueueLink
 
 HAS_USAGE: Final = "usage:bucketTs"
 LISTED_FIELDS: Final = (
@@ -40,30 +39,6 @@ async def read_record(
     fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
     if fields["state"] is None and fields["name"] is None:
         return None
-    return JobRecord.parse(job_id, fields)
-
-
-class ReloadableJob(Protocol):
-    """A `Job` or `Message`, as `reload` uses it."""
-
-    id: str
-    _stored_id: str
-    _link: QueueLink[JobTransport]
-
-    def _apply(self, record: JobRecord) -> None: ...
-
-
-async def reload(self: ReloadableJob) -> None:
-    """Read the job's complete record from the server, like `Queue.get_job`.
-
-    Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
-    `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
-    reported.
-
-    Raises:
-        JobNotFoundError: If the job does not exist.
-    """
-    record = await read_record(self._link, self._stored_id)
-    if record is None:
-        raise self._link.not_found(self.id)
-    self._apply(record)
+    record = JobRecord.parse(job_id, fields)
+    await name_parents(link, record)
+    return record

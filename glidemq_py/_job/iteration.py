@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
@@ -17,6 +17,8 @@ from glidemq_py._core.checks import check_callable
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.blocking_runtime import wait_for
+from glidemq_py._job.contents import JobContents
+from glidemq_py._job.stored import StoredJob
 from glidemq_py.errors import (
     EventLoopError,
     GlideMQError,
@@ -24,10 +26,6 @@ from glidemq_py.errors import (
     JobInterruptedError,
     SerializationError,
 )
-
-if TYPE_CHECKING:
-    from glidemq_py._job.contents import JobContents
-    from glidemq_py._job.job import Job
 
 ItemT = TypeVar("ItemT")
 Source = Callable[[Any], AsyncIterable[tuple[Any, ItemT]] | Iterable[tuple[Any, ItemT]]]
@@ -40,7 +38,7 @@ _FIELD: Final = "cursor"
 
 
 def iterate(
-    self: Job[Any, Any, Any], source: Source[ItemT], *, checkpoint_interval: Milliseconds = 1_000
+    self: StoredJob[Any, Any, Any], source: Source[ItemT], *, checkpoint_interval: Milliseconds = 1_000
 ) -> JobIteration[ItemT]:
     """Return the items of ``source`` that are left, for one loop over them.
 
@@ -75,7 +73,7 @@ def iterate(
     return JobIteration(self, source, interval / 1_000)
 
 
-async def get_cursor(self: Job[Any, Any, Any]) -> Any:
+async def get_cursor(self: StoredJob[Any, Any, Any]) -> Any:
     """Return the last stored cursor of `iterate`; None if there is none, or if no items are left."""
     cursor = await _stored(self)
     return None if cursor is _DONE else cursor
@@ -100,7 +98,7 @@ def read_cursor(text: str) -> Any:
 class JobIteration(Generic[ItemT]):
     """The items of a job that are left. `Job.iterate` returns it, for one loop."""
 
-    def __init__(self, job: Job[Any, Any, Any], source: Source[ItemT], interval_s: float) -> None:
+    def __init__(self, job: JobContents[Any, Any, Any], source: Source[ItemT], interval_s: float) -> None:
         """For jobs only."""
         self._job = job
         self._source = source

@@ -1,38 +1,30 @@
-"""How a handler can end its attempt other than by returning or failing: delay the job, or rate limit its group.
+"""The methods of `Job` with which a handler ends its attempt other than by returning or failing.
 
-These methods only raise a signal, in coroutines and threads alike. The worker acts when the handler ends with it.
+They raise a signal, in coroutines and threads alike. The worker acts when the handler ends with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
+from typing import Any, Final, Literal, NoReturn, cast
 
-from glidemq_py._core.calls import administration
-from glidemq_py._core.checks import check_choice, check_int, check_text
-from glidemq_py._core.limits import MAX_COUNT
-from glidemq_py._core.payload import check_line
+from glidemq_py._core.checks import check_choice, check_text
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
+from glidemq_py._features.suspend import MAX_SIGNAL_NAME, Signal, received_signals, suspend_error
+from glidemq_py._job.contents import JobContents
+from glidemq_py._job.stored import STEP_KEY, StoredJob, step_of
 from glidemq_py.errors import (
     DelayedError,
     GlideMQError,
     GlideMQValidationError,
     GroupRateLimitError,
     JobSignal,
-    UnrecoverableError,
 )
-
-if TYPE_CHECKING:
-    from glidemq_py._job.contents import JobContents
-    from glidemq_py._job.job import Job
 
 SAME: Final[Any] = object()
 """Default of the ``data`` argument: keep the job's data."""
-
-STEP_KEY: Final = "step"
-"""Key of the step in a job's data, here and in glide-mq for Node."""
 
 
 def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]:
@@ -63,11 +55,6 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
     return {**cast("Mapping[str, Any]", before or {}), STEP_KEY: next_step}, True
 
 
-def step_of(data: Any) -> object:
-    """Return the value of the key ``step``, or None."""
-    return cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
-
-
 def delayed_error(
     job: JobContents[Any, Any, Any], when: Milliseconds | datetime, data: Any = None, replace: bool = False
 ) -> JobSignal:
@@ -80,7 +67,7 @@ def delayed_error(
     return job._own(DelayedError(delay, until, data, replace))
 
 
-def data_of_step(job: Job[Any, Any, Any], next_step: str | None, data: Any) -> tuple[Any, bool]:
+def data_of_step(job: StoredJob[Any, Any, Any], next_step: str | None, data: Any) -> tuple[Any, bool]:
     """Return the result of `next_data` for the job.
 
     Raises:
@@ -94,51 +81,8 @@ def data_of_step(job: Job[Any, Any, Any], next_step: str | None, data: Any) -> t
     return next_data(job.data, next_step, data)
 
 
-def move_to_failed(self: JobContents[Any, Any, Any], reason: str | Exception) -> NoReturn:
-    """Fail the job permanently, without further attempts.
-
-    The method always raises, so code after it does not run.
-
-    Args:
-        reason: The text of `failed_reason`, or the exception to fail with.
-
-    Raises:
-        UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
-        GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
-        GlideMQError: If called outside the job's handler.
-    """
-    if isinstance(reason, JobSignal):
-        raise GlideMQValidationError("reason", reason, "must be a string or an exception, not a job signal")
-    if not isinstance(reason, Exception):
-        check_line("reason", reason)
-        if not reason:
-            raise GlideMQValidationError("reason", reason, "must not be empty")
-    self._in_handler("move_to_failed").discarded = True
-    raise reason if isinstance(reason, Exception) else UnrecoverableError(reason)
-
-
-async def report_tokens(self: JobContents[Any, Any, Any], tokens: int) -> None:
-    """Report how many tokens (of a language model, for example) this attempt has used.
-
-    The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
-    ends.
-
-    Args:
-        tokens: Number of tokens, >= 0.
-
-    Raises:
-        GlideMQValidationError: If ``tokens`` is invalid.
-        GlideMQError: If called outside the job's handler.
-        JobNotFoundError: If the job does not exist.
-        StaleAttemptError: If the job is now locked by another worker.
-    """
-    attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
-    await self._write(administration.record_tokens(self._link.keys.meta, self._stored_id, number, self._token))
-    attempt.tokens = number
-
-
 def move_to_delayed(
-    self: Job[Any, Any, Any], when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
+    self: StoredJob[Any, Any, Any], when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
 ) -> NoReturn:
     """End this attempt and run the job again later. The attempt is not counted.
 
@@ -161,7 +105,7 @@ def move_to_delayed(
 
 
 def rate_limit_group(
-    self: Job[Any, Any, Any],
+    self: StoredJob[Any, Any, Any],
     duration: Milliseconds,
     *,
     current_job: Literal["requeue", "fail"] = "requeue",
@@ -193,3 +137,71 @@ def rate_limit_group(
         check_choice("extend", extend, ("max", "replace")),
     )
     raise self._own(signal)
+
+
+def suspend(
+    self: StoredJob[Any, Any, Any],
+    *,
+    reason: str | None = None,
+    timeout: Milliseconds | None = None,
+    on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
+) -> NoReturn:
+    """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it.
+
+    When a signal comes, the job returns to waiting and any worker runs its handler again from the start, with the
+    signal in `signals`. A signal that came before the suspension resumes the job at once.
+
+    Args:
+        reason: description of the awaited event, for people; at most 4,096 characters.
+        timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
+            None = no limit.
+        on_resume: plain or async function called with `signals` in place of the handler if the same worker object
+            resumes the job. This is an optimization that may not happen: the handler must reach the same result.
+            Its return value is the result of the job, and the `timeout` of the job applies. Not supported in
+            sandboxes.
+
+    Raises:
+        SuspendError: always; do not catch it. In a batch handler, the job then fails with `GlideMQValidationError`.
+        GlideMQValidationError: ``on_resume`` was given in a sandbox.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler.
+    """
+    self._in_handler("suspend")
+    raise self._own(suspend_error(self._link, reason, timeout, on_resume))
+
+
+async def wait_for_signal(
+    self: StoredJob[Any, Any, Any], name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
+) -> Signal:
+    """Return the signal with this name, or suspend the job until it comes.
+
+    The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
+    in the same order in every run gets the same signals again, and then continues with the next one. Code before a
+    wait must be idempotent.
+
+    Args:
+        name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
+        reason: for people; "signal <name>" by default.
+        timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
+
+    Returns:
+        The signal.
+
+    Raises:
+        SuspendError: the signal has not come yet; do not catch it.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler, or the server cannot be reached.
+    """
+    self._in_handler("wait_for_signal")
+    check_text("name", name, maximum=MAX_SIGNAL_NAME)
+    waits = self._waits = self._waits or {}
+    returned = waits.get(name, 0)
+    found = [each for each in self.signals if each.name == name]
+    if len(found) <= returned:
+        # The signal may have come while the handler ran, or before its first run.
+        received = await received_signals(self._link, self._stored_id)
+        found = [each for each in received if each.name == name]
+    if len(found) <= returned:
+        raise self._own(suspend_error(self._link, reason or f"signal {name}", timeout))
+    waits[name] = returned + 1
+    return found[returned]

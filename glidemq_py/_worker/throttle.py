@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from glidemq_py._features.usage import tokens_used
-
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Tokens
     from glidemq_py._core.limits import TokenLimiter
@@ -63,9 +61,9 @@ class Throttle:
             now: The time.
             share: Maximum number of tokens of the queue if it is a partition.
         """
-        reported = [tokens_used(finished.run.job) for finished in batch]
+        reported = [finished.run.job._tokens_used for finished in batch]
         if limit.scope != "queue":
-            new = sum(tokens_used(finished.run.job) for finished in batch if not finished.sent)
+            new = sum(finished.run.job._tokens_used for finished in batch if not finished.sent)
             self._charge_window(limit, new, now)
         most = limit.max_tokens if share is None else share
         return None if limit.scope == "worker" else (most, limit.duration, reported)

@@ -35,7 +35,6 @@ from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory import MemoryServer
-    from glidemq_py.integrations.fastapi import AppQueues
     from glidemq_py.testing.in_memory import TestQueue, TestWorker
 
 __all__ = [
@@ -143,7 +142,7 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
 
 
 @pytest.fixture
-def glidemq_endpoints(glidemq_memory: "MemoryServer") -> "Iterator[Callable[[AppQueues], dict[str, TestQueue]]]":
+def glidemq_endpoints(glidemq_memory: "MemoryServer") -> "Iterator[Callable[[Any], dict[str, TestQueue]]]":
     """Return a function that replaces the queues of an `AppQueues` by `TestQueue` objects, and returns these by name.
 
     They are on the test's in-memory server and have the options of the queues that they replace, but `durable`. They

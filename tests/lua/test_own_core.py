@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._features.streams.job_api import _append as chunk
+from glidemq_py._features.streams import append as chunk
 from glidemq_py.testing import RespError
 from tests.inside import AttemptStatus as S
 from tests.inside import Ordering, RecoverStalledReply, administration, count_parked, page, reattach, remove, row

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._features.timeline import TimelineEntry, read_timeline
-from glidemq_py._features.usage import _checked, _row
+from glidemq_py._features.usage import _row, checked_usage
 from glidemq_py.testing import RespClient
 from tests.inside import AttemptStatus as S
 from tests.inside import (
@@ -377,7 +377,7 @@ THIS_MINUTE = START - START % 60_000
 def report(q: OwnQueue, job_id: str, token: tuple[int, int] = (0, 0), **given: Any) -> tuple[S, bool]:
     names = ("model", "provider", "tokens", "costs", "total_tokens", "total_cost", "cost_unit", "latency", "cached")
     status: tuple[S, bool] = q.run(
-        report_usage(q.meta, job_id, token[0], token[1], *_row(_checked(*(given.get(name) for name in names))))
+        report_usage(q.meta, job_id, token[0], token[1], *_row(checked_usage(*(given.get(name) for name in names))))
     )
     return status
 

@@ -25,7 +25,7 @@ class FakeRun:
     def __init__(self, number: int, tokens: int):
         self.number = number
         self.suspect_limit = 0
-        self.job = SimpleNamespace(id=str(number), _usage=None, _attempt=SimpleNamespace(tokens=tokens))
+        self.job = SimpleNamespace(id=str(number), _tokens_used=tokens)
 
 
 def run_of(number: int, tokens: int = 0):

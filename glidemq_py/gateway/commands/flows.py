@@ -13,8 +13,8 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.dependencies import add_dependency
 from glidemq_py._features.flows.adding import UnfinishedFlowError
+from glidemq_py._features.flows.children import children_of, ref_of_member
 from glidemq_py._features.flows.definition import DagNode
-from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.plan import Planned, plan_dag
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.layout import split_partition_id
@@ -238,9 +238,8 @@ async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
 async def family_of(session: Session, job: Job[Any, Any]) -> dict[str, Any]:
     """Return the fields of the job object about parents and children."""
     ids = session.state.ids
-    members = [pair async for pair in children_of(job)]
-    refs = [ref_of_member(member) for member, _ in members]
-    wire = [await ids.on_wire(ref.queue, ref.id) for ref in refs]
+    members = [pair async for pair in children_of(job._link, job._stored_id)]
+    wire = [await ids.on_wire(*ref_of_member(member)) for member, _ in members]
     parents = await job.get_parents()
     data: Any = job.data
     named = data.get("__childrenIds") if is_map(data) else None
@@ -306,7 +305,7 @@ async def _update_parent(session: Session, given: Mapping[str, Any]) -> Answer:
     if await _is_above(session, ref, parent):
         raise CommandError(f"Child job {child_id} is a parent of {parent_id}")
     try:
-        await add_dependency(parent, ref)
+        await add_dependency(parent._link, parent._stored_id, ref)
     except JobNotFoundError as error:
         missing = "Parent" if error.job_id == parent.id else "Child"
         raise CommandError(f"{missing} job not found: {parent_id if missing == 'Parent' else child_id}") from None

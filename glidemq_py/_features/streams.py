@@ -1,4 +1,4 @@
-"""The methods of `Queue` that read the chunks of a job's stream.
+"""Streams of jobs: a handler appends chunks, readers follow them (``lua/features/streams``).
 
 One blocking connection wakes up all readers of a queue. It only signals that there is something to read: readers read
 the chunks themselves, and also poll. If it is lost, readers are slower, but no chunk is lost.
@@ -7,21 +7,94 @@ the chunks themselves, and also poll. If it is lost, readers are slower, but no 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
-from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import stop_task, wait_for_event
-from glidemq_py._client.shared_reads import ReadConnection, open_reader
-from glidemq_py._core.checks import check_int
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.calls import Argument, Call, call
+from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.payload import PAYLOAD_LIMIT
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, PayloadTooLargeError
+
+if TYPE_CHECKING:
+    from glidemq_py._client.loop_transport import LoopTransport
+    from glidemq_py._client.shared_reads import ReadConnection
+
+
+class Appended(NamedTuple):
+    """Reply of `append`."""
+
+    status: AttemptStatus
+    entry: str
+    """Id of the stream entry."""
+
+
+@call("stream_chunk", repeatable=True)
+def append(id: str, fence: int, processed_on: int, keep: int, fields: Sequence[str], number: Argument[str]) -> Appended:
+    """Append a chunk of flat ``fields``, and keep the newest ``keep`` chunks (0 = all)."""
+    ...
+
+
+CHUNKS_KEPT = 10_000
+"""Chunks kept per job by default."""
+MAX_FIELDS: Final = 1_000
+_MAX_TYPE: Final = 256
+
+
+def chunk_call(
+    link: QueueLink[JobTransport], job_id: str, token: tuple[int, int], chunk: Mapping[str, str | float], keep: int
+) -> Callable[[str], Call[Appended]]:
+    """Return the call that appends a chunk, given its number; see `Job.stream`."""
+    return partial(append, link.keys.meta, job_id, *token, check_int("keep", keep, 0, 2**31), _flat(chunk))
+
+
+def typed_chunk(type: str, content: str | None) -> dict[str, str | float]:
+    """Return the chunk that `Job.stream_chunk` appends."""
+    chunk: dict[str, str | float] = {"type": check_text("type", type, maximum=_MAX_TYPE)}
+    if content is not None:
+        chunk["content"] = content
+    return chunk
+
+
+def _flat(chunk: Any) -> list[str]:
+    if not isinstance(chunk, Mapping):
+        raise GlideMQValidationError("chunk", chunk, f"must be a mapping, not {type(chunk).__name__}")
+    given = cast("Mapping[object, object]", chunk)
+    if not given or len(given) > MAX_FIELDS:
+        raise GlideMQValidationError("chunk", given, f"must have 1 to {MAX_FIELDS} fields")
+    flat: list[str] = []
+    for name, value in given.items():
+        if not isinstance(name, str) or not name:
+            raise GlideMQValidationError("chunk", given, "field names must be str and not empty")
+        flat += [name, _text(name, value)]
+    try:
+        size = sum(len(text.encode()) for text in flat)
+    except UnicodeEncodeError:
+        raise GlideMQValidationError("chunk", given, "must not contain lone surrogates") from None
+    if size > PAYLOAD_LIMIT:
+        raise PayloadTooLargeError("chunk", size, PAYLOAD_LIMIT)
+    return flat
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return repr(value)
+    raise GlideMQValidationError(
+        f"chunk[{name!r}]", value, "must be a str or a finite number; encode other values as JSON"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +172,8 @@ class ChunkWatch:
             self._watches.discard(watch)
 
     async def _read(self) -> None:
+        from glidemq_py._client.shared_reads import open_reader  # not for workers
+
         try:
             self._dedicated = await open_reader(self._link.transport)
             await self._follow(self._dedicated)
