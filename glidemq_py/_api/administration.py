@@ -180,7 +180,7 @@ def checked_count(count: object) -> int:
     Raises:
         GlideMQValidationError: If it is neither None nor a positive number. 0 may be a mistake of the program.
     """
-    if count == 0:
+    if count == 0 and type(count) is int:
         raise GlideMQValidationError("count", 0, "must be at least 1; leave it out for all jobs")
     return 0 if count is None else check_int("count", count, 1, 2**53)
 

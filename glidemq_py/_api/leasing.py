@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -32,6 +33,8 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 MAX_WAIT_MS = 3_600_000
 _OWNER_CHARS = 256
+_INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""Errors that say nothing about the job of a block."""
 
 
 LeaseT = TypeVar("LeaseT")
@@ -148,7 +151,7 @@ class LeaseContext:
             try:
                 await stack.__aexit__(type(error), error, error.__traceback__)
             finally:
-                await _report_quietly(lease, error if isinstance(error, Exception) else None)
+                await _report_quietly(lease, error)
             raise
         return lease
 
@@ -182,18 +185,17 @@ class LeaseContext:
             await lease.fail(error)
             return True
         else:
-            await _report_quietly(lease, error if isinstance(error, Exception) else None)
+            await _report_quietly(lease, error)
         return False
 
 
-async def _report_quietly(lease: Lease[Any, Any], error: Exception | None) -> None:
+async def _report_quietly(lease: Lease[Any, Any], error: BaseException) -> None:
     """Fail or release a lease while an exception propagates, which must not be replaced."""
     try:
-        await (lease.release() if error is None else lease.fail(error))
+        await (lease.release() if issubclass(type(error), _INTERRUPTIONS) else lease.fail(error))
     except Exception as failure:
-        if error is not None:
-            with contextlib.suppress(BaseException):
-                error.add_note(f"glidemq_py: reporting job {lease.id!r} failed: {failure}")
+        with contextlib.suppress(BaseException):
+            error.add_note(f"glidemq_py: reporting job {lease.id!r} failed: {failure}")
 
 
 def lease(
@@ -207,7 +209,8 @@ def lease(
     """Fetch one job for a block: ``async with queue.lease() as lease``.
 
     ``lease`` is None if no job was ready in time. At the end of the block the job is completed without a result,
-    unless the block has reported it. An exception fails it and propagates; a cancellation releases it. A
+    unless the block has reported it. An exception fails it and propagates; a cancellation, KeyboardInterrupt and
+    SystemExit release it. A
     `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block. The block
     runs within `Middleware.run` of the queue's ``middleware``.
 

@@ -18,7 +18,7 @@ from glidemq_py._api.partitioned_events import PartitionEvents
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, call_apart
 from glidemq_py._client.shared_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_callable, check_choice
@@ -330,9 +330,9 @@ class QueueEvents(AsyncOnly):
 
     async def _notify(self, listener: Listener, event: QueueEvent) -> None:
         try:
-            answer: Any = listener(event)
-            if inspect.isawaitable(answer):
-                await answer
+            answer: Any = call_apart(listener, event)
+            if inspect.isawaitable(answer):  # in a task of its own, which it may cancel
+                await (answer if self._runtime.is_blocking else asyncio.ensure_future(answer))
         except BaseException as error:
             if self._task is not None and self._task.is_cancelled():
                 raise

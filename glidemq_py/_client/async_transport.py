@@ -36,7 +36,13 @@ from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
-from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import (
+    ClosedError,
+    ConnectionRejectedError,
+    EventLoopError,
+    GlideMQConnectionError,
+    GlideMQError,
+)
 
 T = TypeVar("T")
 
@@ -470,7 +476,10 @@ class AsyncTransport:
 
     def translated(self, error: GlideError, *, reads: bool = False) -> GlideMQError:
         """Return our error for an error of GLIDE; the caller raises it from the original."""
-        return translate(error, self.library, reads=reads, refused=self._reachability.refused)
+        server = self._reachability
+        if reads and server.rejection and classify(error) in _WITHOUT_REPLY:
+            return ConnectionRejectedError(server.rejection)
+        return translate(error, self.library, reads=reads, refused=server.refused)
 
     async def connect_client(self) -> GlideClient:
         """Return another client with the same configuration. Raises GlideMQConnectionError."""

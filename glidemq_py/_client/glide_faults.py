@@ -27,7 +27,7 @@ from glidemq_py._client.failures import READ_ONLY, Interruptions
 from glidemq_py._client.threads import in_thread, may_start_threads, own_loops
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import ConnectionRejectedError, GlideMQError
 
 _glide: Any = glide_client
 _log = get_logger(__name__)
@@ -417,6 +417,8 @@ class ClientReplacement:
             client = await holder.connect_client()
         except GlideMQError as error:
             _log.debug("replacing a client (%s) failed: %s", reason, error)
+            if isinstance(error, ConnectionRejectedError) and holder.interruptions.server.is_doubted:
+                holder.interruptions.server.reject(error)
             return None
         if holder.is_closed:
             await client.close()

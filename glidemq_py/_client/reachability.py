@@ -19,7 +19,7 @@ from glidemq_py._client.threads import in_thread
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import duration_text
-from glidemq_py.errors import GlideMQConnectionError
+from glidemq_py.errors import ConnectionRejectedError, GlideMQConnectionError
 
 _log = get_logger(__name__)
 
@@ -49,12 +49,13 @@ class Reachability:
     Attributes:
         is_doubted: Whether a call had no reply, and no other one had one since. The receiver of a reply calls `replied`
             if it is True.
-        is_gone: Whether it is known to be unreachable.
+        is_gone: Whether it is known to be unreachable, or to reject this client.
+        rejection: Why it rejects this client, such as a changed password; empty if it does not.
     """
 
     __slots__ = (
         "__weakref__", "_check_started", "_checking", "_doubted_at", "_logged_at", "_refusal", "_replying_at",
-        "_timeout_s", "_turn", "is_doubted", "is_gone", "where",
+        "_timeout_s", "_turn", "is_doubted", "is_gone", "rejection", "where",
     )  # fmt: skip
 
     def __init__(self, where: str = "") -> None:
@@ -65,15 +66,15 @@ class Reachability:
         self._replying_at = -_TRUST_S
         """When it was last found to reply although calls had no reply."""
         self._timeout_s = 0.0
-        self._refusal = ""
+        self._refusal = self.rejection = ""
         self._checking: asyncio.Task[None] | None = None
         """The last check, which one of the event loops of the process runs for all."""
         self._check_started = 0.0
 
     @property
     def refused(self) -> str:
-        """A text for errors if the server has refused the last connection; else empty."""
-        return f"server {self.where} cannot be reached ({self._refusal})" if self._refusal else ""
+        """A text for errors if the server has refused or rejected the last connection; else empty."""
+        return self.rejection or (self._refusal and f"server {self.where} cannot be reached ({self._refusal})")
 
     @property
     def problem(self) -> str:
@@ -138,12 +139,22 @@ class Reachability:
         """Note that it has refused a connection."""
         self._refusal = REFUSED
 
+    def reject(self, error: ConnectionRejectedError) -> None:
+        """Note that it rejects another connection of this client, so calls will have no reply."""
+        with self._turn:
+            known, self.rejection = self.rejection, str(error)
+            if not self.is_doubted:
+                self.is_doubted, self._doubted_at = True, time.monotonic()
+            self.is_gone, self._logged_at = True, time.monotonic()
+        if not known:
+            _log.warning("server %s: rejects this client; calls fail: %s", self.where, error)
+
     def replied(self) -> None:
         """Note a reply."""
         with self._turn:
             was_gone, lasted_s = self.is_gone, self.doubted_s
             self.is_doubted = self.is_gone = False
-            self._refusal = ""
+            self._refusal = self.rejection = ""
         if was_gone:
             _log.warning("server %s: reachable again after %s", self.where, duration_text(lasted_s))
 

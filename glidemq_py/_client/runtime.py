@@ -20,6 +20,7 @@ from glidemq_py.errors import GlideMQError
 
 T = TypeVar("T")
 CoreT = TypeVar("CoreT")
+_tasks: Any = asyncio  # public in "Extending asyncio", but not typed
 
 
 class Background(Protocol):
@@ -98,6 +99,19 @@ async def stop_task(task: asyncio.Task[Any]) -> None:
         return
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(task.cancel)
+
+
+def call_apart(function: Callable[..., T], *args: Any) -> T:
+    """Call a listener outside of the current task, which it could cancel otherwise."""
+    loop = asyncio._get_running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
+    if task is None:
+        return function(*args)
+    _tasks._leave_task(loop, task)
+    try:
+        return function(*args)
+    finally:
+        _tasks._enter_task(loop, task)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:

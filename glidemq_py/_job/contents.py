@@ -467,10 +467,15 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     async def _append(self, call: Callable[[str], Call[T]]) -> T:
         """Make a call that appends, given its number; without one, which only an attempt has, it is not repeatable."""
         attempt = self._attempt
-        if attempt is None or not self._token[0]:
+        if attempt is None or not attempt.fence:
             return await self._link.transport.call(call("").once())
         attempt.appends = attempt.appends or Appends()
-        return await self._link.runtime.there(attempt.appends.send(self._link.transport, call))
+        sent = attempt.appends.send(self._link.transport, lambda number: call(self._numbered(number, attempt)))
+        return await self._link.runtime.there(sent)
+
+    def _numbered(self, number: str, attempt: Attempt) -> str:
+        """Return the number of a call that appends, as the server reads it."""
+        return number
 
     def _check_status(self, status: AttemptStatus) -> None:
         if status is AttemptStatus.GONE:

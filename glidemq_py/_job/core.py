@@ -23,6 +23,7 @@ from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._job import iteration, steps
+from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.contents import ContextT, DataT, JobContents, ResultT
 from glidemq_py._job.steps import SAME
 from glidemq_py._job.stored import StoredJob
@@ -369,6 +370,9 @@ class MessageCore(JobContents[DataT, ResultT, ContextT]):
     def _token(self) -> tuple[int, int]:
         # Fencing tokens are per subscription; the shared record has none.
         return administration.NO_TOKEN
+
+    def _numbered(self, number: str, attempt: Attempt) -> str:
+        return f"{number} {attempt.entry}/{attempt.fence} {self._link.subscription}"
 
     def _apply(self, record: JobRecord) -> None:
         # The fields of the attempt stay: the shared record has none of this subscription.

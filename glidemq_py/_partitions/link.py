@@ -78,6 +78,8 @@ class QueueLink(Generic[TransportT]):
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     is_closing: bool = False
     """True once the worker of this link's jobs closes: jobs that can continue later end at their next step."""
+    subscription: str = ""
+    """Subscription whose messages this link's jobs are; "" = they are no messages."""
     has_batches: bool = False
     """True if the handler of this link's jobs gets several at once."""
     no_continuations: str | None = None

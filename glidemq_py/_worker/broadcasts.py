@@ -119,6 +119,7 @@ class SubscriptionSource(QueueSource):
 
     async def open(self, link: QueueLink) -> None:
         """Create the subscription if it does not exist, and store its start in case it must be created again."""
+        link.subscription = self._group
         self._start = await link.transport.call(broadcasting.subscribe(self._meta, self._group, self._start))
 
     async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:

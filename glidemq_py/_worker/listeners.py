@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal
 
+from glidemq_py._client.runtime import call_apart
 from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.logs import ForeignFailures, get_logger
 from glidemq_py.errors import GlideMQValidationError
@@ -89,7 +90,7 @@ class Listeners:
 
     def _call(self, event: str, listener: Listener, args: tuple[Any, ...]) -> None:
         try:
-            answer = listener(*args)
+            answer = call_apart(listener, *args)
             if not inspect.isawaitable(answer):
                 return
             waiting = asyncio.ensure_future(self._await(event, answer))

@@ -11,15 +11,18 @@ G.WAITING_CHILDREN = 10
 local NUMBERS_KEPT, TEXT_MAX = 64, 2048
 
 -- Return whether the attempt has made this call before; if not, record it. number: counts the calls of the attempt that
--- append (log lines, chunks), from 1; '' = not numbered. The field `appended` of the record is `<fence> <highest number>
--- <missing number>,...`: of the lower numbers, those have not run.
+-- append (log lines, chunks), from 1; '' = not numbered. Of a message it is `<number> <attempt> <subscription>`, since its
+-- record has no fence. The field `appended` of the record is `<fence or attempt> <highest number> <missing number>,...`:
+-- of the lower numbers, those have not run.
 G.has_appended = function(q, id, fence, number)
-  number = tonumber(number)
-  if not number or fence == 0 then return false end
-  local key, text = q.J .. id, G.int(number)
+  local text, attempt, group = G.match(number, '^(%d+) ?(%S*) ?(.*)$')
+  if not text or (fence == 0 and attempt == '') then return false end
+  number = tonumber(text)
+  local key = q.J .. id
+  if attempt == '' then attempt = G.int(fence) else key = G.subscriptions.record_key(q, id, group) end
   local stored = redis.call('HGET', key, 'appended') or ''
-  local of, highest, missing = G.match(#stored <= TEXT_MAX and stored, '^(%d+) (%d+) (.*)$')
-  if tonumber(of) ~= fence then highest, missing = 0, '' end
+  local of, highest, missing = G.match(#stored <= TEXT_MAX and stored, '^(%S+) (%d+) (.*)$')
+  if of ~= attempt then highest, missing = 0, '' end
   highest = tonumber(highest)
   if number > highest then
     missing = string.gsub(missing, '(%d+),', function(n) return tonumber(n) <= number - NUMBERS_KEPT and '' or nil end)
@@ -32,7 +35,12 @@ G.has_appended = function(q, id, fence, number)
     missing = string.sub(string.gsub(before, ',' .. text .. ',', ',', 1), 2)
     if #missing + 1 == #before then return true end
   end
-  redis.call('HSET', key, 'appended', G.int(fence) .. ' ' .. G.int(highest) .. ' ' .. missing)
+  local appended = attempt .. ' ' .. G.int(highest) .. ' ' .. missing
+  if group == '' then
+    redis.call('HSET', key, 'appended', appended)
+  else
+    G.subscriptions.write_record(q, id, group, 0, 'appended', appended)
+  end
   return false
 end
 

@@ -196,6 +196,35 @@ async def test_lease(queue: Queue, jobs: dict[str, Job]):
     await queue.fetch(1)  # fails the job that has timed out
 
 
+INTERRUPTED = {name: End("waiting", 0, ENDS[name].event, None, ENDS[name].kind) for name in ("cancelled", "exit")}
+"""The program ends, rather than the attempt."""
+
+
+async def test_block_of_a_lease(queue: Queue, jobs: dict[str, Job]):
+    """The caller gets its own error, except for signals."""
+    ends: dict[str, End] = {}
+    lease: Any = True
+    while lease:
+        raised = None
+        try:
+            async with queue.lease(lock_duration=60_000) as lease:
+                if lease and lease.name in OF_THE_CALLER | {"times out", "is revoked"}:
+                    await lease.release()
+                    await lease.job.remove()
+                elif lease:
+                    await end(lease.job)
+        except BaseException as error:
+            raised = type(error).__name__
+        if lease and await jobs[lease.name].get_state():
+            expected = ENDS[lease.name]
+            ended = await end_of(queue, jobs[lease.name], expected.event)
+            ends[lease.name] = End(*ended[:4], raised)
+            if lease.name in INTERRUPTED:
+                await lease.job.remove()
+    assert len(ends) == len(ENDS) - len(OF_THE_CALLER) - 2
+    assert differences(ends, ENDS | INTERRUPTED) == {}
+
+
 @pytest.mark.exclude("partitioned", reason="a broadcast has no partitions")
 async def test_message(url: Any, queue_name: str):
     names = [name for name in ENDS if name not in OF_JOBS | {"is revoked"}]

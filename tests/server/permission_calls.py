@@ -50,7 +50,7 @@ from tests.server.command import arguments_of_check, check_health
 from tests.server.gateway.script import Reader, look_up, resolved
 from tests.server.worker_support import with_timeout
 
-__all__ = ["CALLS", "Denied", "Place"]
+__all__ = ["CALLS", "HOUR_MS", "ORDERING", "Denied", "Place", "calls_of_text"]
 
 HOUR_MS = 3_600_000
 ORDERING: Any = {"key": "k", "concurrency": 2}
@@ -83,6 +83,10 @@ class Place:
 
     async def enter(self, context: Any):
         return await self._stack.enter_async_context(context)
+
+    async def make(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make the call of a row, for which all is prepared."""
+        return await call()
 
     async def add(self, name: str = "prepared", **options: Any) -> str:
         """Add a job as the administrator; return its id."""
@@ -239,6 +243,15 @@ async def states(place: Place, use: Use):
         await use(state=state)
 
 
+async def flow(place: Place, use: Use):
+    """Prepare a flow with a budget."""
+    prepared = await place.enter(FlowProducer(place.admin_url))
+    tree = FlowJob("p", place.name, children=[FlowJob("c", place.name)])
+    root = await prepared.add(tree, budget={"max_total_tokens": 9})
+    flows = await place.enter(FlowProducer(place.url))
+    assert await use(flowproducer=flows, name=place.name, id=root.job.id)
+
+
 async def broadcast(place: Place, use: Use, **options: Any):
     found = await place.broadcast(**options)
     await use(broadcast=found, id=place.message_id)
@@ -304,7 +317,9 @@ async def make_call(prepare: Any, options: Mapping[str, Any], call: str, place: 
     values, named = Reader(rest).pairs()
 
     async def use(**known: Any) -> Any:
-        known = {"queue": place.queue, **known}
+        return await place.make(lambda: made({"queue": place.queue, **known}))
+
+    async def made(known: dict[str, Any]) -> Any:
         found = look_up(known, method)(*resolved(values, known), **resolved(dict(named), known))
         if hasattr(found, "__aiter__"):
             return [each async for each in found]
@@ -335,13 +350,6 @@ async def replace(place: Place):
         await place.queue.add("a", deduplication={"id": "r", "replace": True}, **options)
 
 
-async def get_deduplication_job(place: Place):
-    job = await place.admin.add("a", deduplication={"id": "d"})
-    found = await place.queue.get_deduplication_job("d")
-    assert found is not None
-    assert found.id == job.id
-
-
 async def add_and_wait(place: Place):
     async with Worker(place.name, succeed, place.admin_url):
         assert await place.queue.add_and_wait("a") == 1
@@ -360,30 +368,11 @@ async def lease_in_block(place: Place):
     assert await place.queue.fetch(1, wait=10) == []  # waits with a connection of its own
 
 
-async def resume_fair_key(place: Place):
-    await place.admin.pause_fair_key("k")
-    await place.queue.resume_fair_key("k")
-
-
 async def obliterate(place: Place):
     await place.add(ordering=ORDERING)
     await place.add(delay=HOUR_MS)
     await place.queue.obliterate(force=True)
     await place.queue.obliterate(scan=True)
-
-
-async def budget(place: Place):
-    flows = await place.enter(FlowProducer(place.admin_url))
-    root = await flows.add(
-        FlowJob("p", place.name, children=[FlowJob("c", place.name)]), budget={"max_total_tokens": 9}
-    )
-    assert await place.queue.get_flow_budget(root.job.id)
-
-
-async def flow_usage(place: Place):
-    flows = await place.enter(FlowProducer(place.admin_url))
-    root = await flows.add(FlowJob("p", place.name, children=[FlowJob("c", place.name)]))
-    await place.queue.get_flow_usage(root.job.id)
 
 
 async def back_up(place: Place):
@@ -405,11 +394,6 @@ async def restore(place: Place):
             await admin.backup(folder)
             await admin.obliterate(force=True)
         assert (await place.queue.restore(folder)).jobs == 1
-
-
-async def check(place: Place):
-    await place.add(ordering=ORDERING)
-    assert (await place.queue.check(recheck_after=0)).ok
 
 
 async def close_queue(place: Place):
@@ -452,13 +436,6 @@ async def add_dag(place: Place):
     node = {"queue": place.name, "data": 1}
     deps: dict[str, list[str]] = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
     await flows.add_dag([{"name": name, **node, "deps": each} for name, each in deps.items()])
-
-
-async def get_flow(place: Place):
-    prepared = await place.enter(FlowProducer(place.admin_url))
-    root = await prepared.add(FlowJob("p", place.name, children=[FlowJob("c", place.name)]))
-    flows = await place.enter(FlowProducer(place.url))
-    assert await flows.get_flow(place.name, root.job.id)
 
 
 async def open_flows(place: Place):
@@ -715,15 +692,10 @@ CALLS: dict[str, Call] = {
     "Queue.add": add,
     "Queue.add(deduplication={'replace': True})": replace,
     "Queue.add_and_wait": add_and_wait,
-    "Queue.check": check,
     "Queue.clean": clean,
     "Queue.close": close_queue,
     "Queue.connect": connect_queue,
     "Queue.drain": drain,
-    "Queue.get_flow_budget": budget,
-    "Queue.get_flow_usage": flow_usage,
-    "Queue.get_deduplication_job": get_deduplication_job,
-    "Queue.resume_fair_key": resume_fair_key,
     "Queue.obliterate": obliterate,
     "Queue.discard": discard,
     "Job.iterate": lambda place: place.run(iterate_items),
@@ -734,7 +706,6 @@ CALLS: dict[str, Call] = {
     "FlowProducer.add_dag": add_dag,
     "FlowProducer.close": open_flows,
     "FlowProducer.connect": open_flows,
-    "FlowProducer.get_flow": get_flow,
     "QueueEvents.close": read_events,
     "QueueEvents.wait_until_ready": read_events,
     "Broadcast.publish": publish,

@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ import pytest
 from glide_shared.exceptions import ClosingError
 
 from glidemq_py import (
+    AmbiguousResultError,
     ConnectionOptions,
     ConnectionRejectedError,
     GlideMQConnectionError,
     GlideMQValidationError,
+    Queue,
     Worker,
 )
 from glidemq_py._client.connect_errors import explain, scheme_of, tls_context
 from tests.inside import config_of
 from tests.server.tls_support import Certificates, StartTls
-from tests.server.worker_support import StartServer
+from tests.server.worker_support import StartServer, with_timeout
 
 Connect = Callable[[Any], Awaitable[None]]
 StartServer = StartServer
@@ -50,6 +52,29 @@ async def test_wrong_password(private_server: StartServer, connect: Connect, sch
     with pytest.raises(ConnectionRejectedError, match=named) as caught:
         await connect(f"{scheme}://{user}:hunter2@{server.host}:{server.port}?connection_timeout=1000")
     assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+async def test_password_that_is_changed_while_connected(private_server: StartServer, caplog: pytest.LogCaptureFixture):
+    server = private_server(requirepass="correct-horse")
+    url = f"valkey://:correct-horse@{server.host}:{server.port}?request_timeout=300"
+    async with Queue("q", url) as queue:
+        await queue.count()
+        with server.client() as admin:
+            admin.execute("CONFIG", "SET", "requirepass", "battery-staple")
+            admin.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            errors = list[BaseException]()
+            while not any(isinstance(each, ConnectionRejectedError) for each in errors):
+                with pytest.raises(GlideMQConnectionError) as caught:
+                    await with_timeout(queue.count())
+                errors.append(caught.value)
+            assert "rejects the password" in str(errors[-1])
+            with pytest.raises(AmbiguousResultError, match="rejects the password"):
+                await queue.add("n")
+            admin.execute("CONFIG", "SET", "requirepass", "correct-horse")
+        while "reachable again" not in caplog.text:
+            with suppress(GlideMQConnectionError):
+                await with_timeout(queue.count())
+    assert caplog.text.count("rejects this client; calls fail") == 1
 
 
 async def test_worker_does_not_retry_a_rejected_password(private_server: StartServer):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 import pytest
@@ -131,50 +131,6 @@ async def test_jobs_survive_faults_under_load(restartable_server: StartServer, q
             assert (await queue.check(recheck_after=50)).findings == ()
         if fault is flush_functions:
             assert (producers.refused, recorded.count["error"]) == (0, 0)
-
-
-async def test_calls_in_flight_at_a_restart_are_repeated(restartable_server: StartServer, queue_name: str):
-    """Reads, and what handlers write: none raises, and every log line is there once, of more than 64 at a time."""
-    server = restartable_server()
-    frozen, lines = asyncio.Event(), [f"line {n}" for n in range(200)]
-
-    def numbers(after: int | None) -> Iterator[tuple[int, int]]:
-        return ((n, n) for n in range((after or 0) + 1, 20))
-
-    async def handle(job: Job):
-        await frozen.wait()
-        if job.name == "lines":
-            await asyncio.gather(*map(job.log, lines))
-        elif job.name == "items":
-            async for _ in job.iterate(numbers, checkpoint_interval=0):
-                await job.get_state()
-        else:
-            await job.wait_for_signal("go")
-
-    async with Queue(queue_name, server.url) as queue, Worker(queue_name, handle, server.url, concurrency=9) as worker:
-        recorded = EventRecorder(worker)
-        jobs = await queue.add_bulk([(name, None) for name in ("lines", "items", "signal") for _ in range(3)])
-        for job in jobs[6:]:
-            await queue.signal(job.id, "go")
-        await recorded.wait("active", len(jobs))
-        server.pause()
-        frozen.set()
-        reads = [
-            asyncio.create_task(read())
-            for job in jobs
-            for read in (
-                job.get_state, job.reload, job.logs, job.get_timeline, job.get_children_values, queue.get_job_counts,
-                queue.is_paused, queue.get_workers, queue.get_failure_policy,
-                lambda: queue.get_metrics("completed"), lambda job=job: queue.get_job(job.id),
-            )
-        ]  # fmt: skip
-        await asyncio.sleep(0.2)  # nothing tells when the last bytes are on their way to a frozen server
-        server.kill()
-        server.start()
-        await with_timeout(asyncio.gather(*reads))
-        await recorded.wait("completed", len(jobs))
-        assert recorded.count["failed"] == recorded.count["retrying"] == 0
-        assert [sorted(await job.logs()) for job in jobs[:3]] == [sorted(lines)] * 3
 
 
 @pytest.mark.parametrize("blocking", [False, True])
