@@ -20,7 +20,7 @@ from glidemq_py._api import lease_exchange as exchanging
 from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.dead_letters import replay_entry
 from glidemq_py._api.lease_exchange import completed_row
-from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._api.parts import PartQueues
 from glidemq_py._client import (
     async_transport,
     busy_poll,

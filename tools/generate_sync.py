@@ -41,7 +41,6 @@ SWAPPED = {
     "AsyncIterator": "collections.abc.Iterator",
     "Connection": "glidemq_py._client.connect.BlockingConnection",
     "LeaseContext": "glidemq_py.sync.lease_context.BlockingLeaseContext",
-    "over_partitions": "glidemq_py._core.misuse.known_methods",
     "DataT": "glidemq_py._job.contents.DataT",
     "ResultT": "glidemq_py._job.contents.ResultT",
     "ContextT": "glidemq_py._job.contents.ContextT",

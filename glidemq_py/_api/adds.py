@@ -45,7 +45,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
-    from glidemq_py._api.partitioned import PartitionedQueue
+    from glidemq_py._api.parts import PartQueues
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ async def add_routed(
         if home._link is None and home._partitions is None:
             await home._plain_link()
         parts = home._partitions
-        return await use(home if parts is None else parts.queues[parts.partition_of(key())])
+        return await use(home if parts is None else parts.part_of(key()))
 
     return await rerouted(add, refusal)
 
@@ -176,7 +176,7 @@ class Plan:
         self.results: list[Any] = [None] * len(self.rows)
         """The job or the error by position; None until it is known."""
         self._failed = False
-        self._partitions: PartitionedQueue | None = None
+        self._partitions: PartQueues | None = None
         self._order: Sequence[int] = range(len(self.rows))
         self.relations: Relations | None = None
         if related:
@@ -277,7 +277,7 @@ class Plan:
         if self._partitions is None:
             await self._send_within(*parts[0])
         else:
-            await self._partitions.together(self._send_to(queue, mine) for queue, mine in parts if mine)
+            await self._home._together(self._send_to(queue, mine) for queue, mine in parts if mine)
 
     def _send_within(self, queue: Queue[Any, Any], mine: Sequence[int]) -> Awaitable[None]:
         return self.send(queue, mine) if self._around is None else self._around(self, queue, mine)

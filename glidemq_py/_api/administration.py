@@ -12,15 +12,17 @@ from typing import Final
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.job_states import JobState, check_states
-from glidemq_py._core.names import parse_job_id, validate_job_name
+from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._partitions.deleting import delete_keys
+from glidemq_py._job.reading import get_counts
+from glidemq_py._partitions.deleting import delete_keys, jobs_active_error
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.sums import added
 from glidemq_py.errors import GlideMQValidationError
 
 _BATCH: Final = 250
@@ -36,19 +38,17 @@ _PIECE: Final = 100
 
 async def pause(self: ConnectedQueue) -> None:
     """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
-    link = await self._connected()
-    await link.call(administration.pause)
+    await self._change(lambda link: link.call(administration.pause))
 
 
 async def resume(self: ConnectedQueue) -> None:
     """Resume a paused queue. Idempotent."""
-    link = await self._connected()
-    await link.call(administration.resume)
+    await self._change(lambda link: link.call(administration.resume))
 
 
 async def is_paused(self: ConnectedQueue) -> bool:
     """Return True if the queue is paused."""
-    link = await self._connected()
+    link = await self._first()
     return bool(await link.command("HGET", link.keys.meta, "paused") == b"1")
 
 
@@ -65,13 +65,13 @@ async def set_event_retention(self: ConnectedQueue, count: int) -> None:
         GlideMQValidationError: If ``count`` is invalid.
     """
     number = check_int("count", count, 0, _MOST_EVENTS)
-    link = await self._connected()
-    await link.call(administration.set_settings, maxLenEvents=str(number) if number else None)
+    text = str(number) if number else None
+    await self._change(lambda link: link.call(administration.set_settings, maxLenEvents=text))
 
 
 async def get_event_retention(self: ConnectedQueue) -> int:
     """Return the approximate number of events that the queue keeps; the default is 1000."""
-    link = await self._connected()
+    link = await self._first()
     found = await link.command("HGET", link.keys.meta, "maxLenEvents")
     return int(found) if found and found.isdigit() else _EVENTS_KEPT
 
@@ -90,13 +90,12 @@ async def set_result_retention(self: ConnectedQueue, count: int) -> None:
         GlideMQValidationError: If ``count`` is invalid.
     """
     number = check_int("count", count, 0, _MOST_RESULTS)
-    link = await self._connected()
-    await link.call(results.set_retention, number)
+    await self._change(lambda link: link.call(results.set_retention, number))
 
 
 async def get_result_retention(self: ConnectedQueue) -> int:
     """Return the approximate number of finished jobs that the result sequence keeps; 0 = it is off."""
-    link = await self._connected()
+    link = await self._first()
     found = await link.command("HGET", link.keys.meta, "resultsKept")
     return int(found) if found and found.isdigit() else 0
 
@@ -107,9 +106,8 @@ async def get_features(self: ConnectedQueue) -> dict[str, str]:
     The values are the versions that added the features; most queues use none. The result also contains features
     that this version lacks; with one of them, every other call about the queue raises `UnsupportedFeatureError`.
     """
-    link = await self._connected()
-    found = await link.command("HGET", link.keys.meta, "features")
-    listed: str = found.decode("utf-8", "replace") if found else ""
+    texts = await self._each(lambda link: link.command("HGET", link.keys.meta, "features"))
+    listed = ",".join(text.decode("utf-8", "replace") for text in texts if text)
     return {name: version for name, _, version in (entry.partition(":") for entry in listed.split(",")) if name}
 
 
@@ -126,7 +124,11 @@ async def drain(self: ConnectedQueue, *, delayed: bool = False) -> int:
         The number of deleted jobs.
     """
     check_bool("delayed", delayed)
-    return sum([number async for number, _ in drain_in_pieces(await self._connected(), delayed)])
+    return sum(await self._each(lambda link: _drain(link, delayed), fresh=True))
+
+
+async def _drain(link: QueueLink, delayed: bool) -> int:
+    return sum([number async for number, _ in drain_in_pieces(link, delayed)])
 
 
 async def drain_in_pieces(link: QueueLink, delayed: bool, position: str = "") -> AsyncGenerator[tuple[int, str]]:
@@ -161,17 +163,21 @@ async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, s
     ms = to_ms("grace", grace)
     most = check_int("limit", limit, 1, 2**53)
     chosen = JobState(check_choice("state", state, CLEANABLE))
-    link = await self._connected()
-    if not chosen.is_finished:
-        return await clean_unfinished(link, chosen, ms, most)
+    return await self._up_to(most, lambda link, left: _clean(link, chosen, ms, left))
+
+
+async def _clean(link: QueueLink, state: JobState, ms: int, most: int) -> list[str]:
     ids: list[str] = []
-    cutoff, more = -1, True
-    while more:
-        cutoff, found, more = await link.call(
-            administration.clean, state, ms, cutoff, _PIECE, most - len(ids), len(ids)
-        )
-        ids += found
-    return ids
+    if not state.is_finished:
+        ids = await clean_unfinished(link, state, ms, most)
+    else:
+        cutoff, more = -1, True
+        while more:
+            cutoff, found, more = await link.call(
+                administration.clean, str(state), ms, cutoff, _PIECE, most - len(ids), len(ids)
+            )
+            ids += found
+    return [*map(link.shown_id, ids)]
 
 
 def checked_count(count: object) -> int:
@@ -204,8 +210,11 @@ async def promote_jobs(self: ConnectedQueue, count: int | None = None, *, name: 
     """
     want = checked_count(count)
     only = "" if name is None else validate_job_name(name)
-    link = await self._connected()
-    return sum([number async for number, _ in promote_in_pieces(link, only, want=want)])
+    return await self._count_up_to(want, lambda link, left: _promote(link, only, left))
+
+
+async def _promote(link: QueueLink, name: str, want: int) -> int:
+    return sum([number async for number, _ in promote_in_pieces(link, name, want=want)])
 
 
 async def promote_in_pieces(
@@ -237,8 +246,7 @@ async def retry_jobs(self: ConnectedQueue, count: int | None = None) -> int:
         GlideMQValidationError: If ``count`` is invalid.
         ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
     """
-    want = checked_count(count)
-    return await _requeue(await self._connected(), want, completed=False)
+    return await self._count_up_to(checked_count(count), lambda link, left: _requeue(link, left, completed=False))
 
 
 async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> int:
@@ -257,8 +265,7 @@ async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> i
         GlideMQValidationError: If ``count`` is invalid.
         ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
     """
-    want = checked_count(count)
-    return await _requeue(await self._connected(), want, completed=True)
+    return await self._count_up_to(checked_count(count), lambda link, left: _requeue(link, left, completed=True))
 
 
 async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
@@ -292,10 +299,23 @@ async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = 
     """
     check_bool("force", force)
     check_bool("scan", scan)
-    link = await self._connected()
-    deleted = await obliterate_queue(link, force=force, scan=scan)
-    self._adder = None  # the next add lists the queue again
-    return deleted
+
+    async def run() -> int:
+        links = await self._links()
+        is_partitioned = len(links) > 1
+        if is_partitioned and not force:
+            active = sum([(await get_counts(link)).active for link in links])
+            if active:
+                raise jobs_active_error(self.name, active)
+        deleted = 0
+        for link in reversed(links):  # the first part, which has the layout, is the last
+            deleted += await obliterate_queue(link, force=force or is_partitioned, scan=scan)
+        if is_partitioned:
+            await self._disconnect()
+        self._adder = None  # the next add lists the queue again
+        return deleted
+
+    return await self._routed(run, fresh=True)
 
 
 # -- single jobs --------------------------------------------------------------------------------------
@@ -315,8 +335,7 @@ async def remove(self: ConnectedQueue, job_id: str, *, states: str | Iterable[st
         JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
     allowed = check_states(states)
-    link = await self._connected()
-    return await link.call(administration.remove, parse_job_id(job_id), allowed)
+    return await self._of(job_id, lambda link, own: link.call(administration.remove, own, allowed))
 
 
 async def discard(self: ConnectedQueue, job_id: str) -> None:
@@ -330,7 +349,7 @@ async def discard(self: ConnectedQueue, job_id: str) -> None:
         JobStateError: If the job is not active. Nothing was changed.
         JobNotFoundError: If the job does not exist.
     """
-    await revocation.discard_job(await self._connected(), parse_job_id(job_id))
+    await self._of(job_id, revocation.discard_job)
 
 
 async def revoke(self: ConnectedQueue, job_id: str, *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
@@ -352,7 +371,7 @@ async def revoke(self: ConnectedQueue, job_id: str, *, states: str | Iterable[st
         GlideMQValidationError: If a state is unknown.
         JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
-    return await revocation.revoke_job(await self._connected(), parse_job_id(job_id), states)
+    return await self._of(job_id, lambda link, own: revocation.revoke_job(link, own, states))
 
 
 async def change_priority(self: ConnectedQueue, job_id: str, priority: int) -> None:
@@ -367,7 +386,7 @@ async def change_priority(self: ConnectedQueue, job_id: str, priority: int) -> N
         JobStateError: If the job is active, has ended, or waits in its ordering group.
         JobNotFoundError: If the job does not exist.
     """
-    await priorities.change_job_priority(await self._connected(), parse_job_id(job_id), priority)
+    await self._of(job_id, lambda link, own: priorities.change_job_priority(link, own, priority))
 
 
 async def change_rank(self: ConnectedQueue, job_id: str, rank: int) -> None:
@@ -383,7 +402,7 @@ async def change_rank(self: ConnectedQueue, job_id: str, rank: int) -> None:
             limited name and no priority has this rank.
         JobNotFoundError: If the job does not exist.
     """
-    await ranks.change_job_rank(await self._connected(), parse_job_id(job_id), rank)
+    await self._of(job_id, lambda link, own: ranks.change_job_rank(link, own, rank))
 
 
 async def get_rank_counts(self: ConnectedQueue) -> dict[int, int]:
@@ -393,7 +412,8 @@ async def get_rank_counts(self: ConnectedQueue) -> dict[int, int]:
     counts as rank 2048 - p. The ranks are counted in pages, so jobs that move meanwhile may be missing or
     counted twice.
     """
-    return await ranks.count_ranks(await self._connected())
+    sums = added(await self._each(ranks.count_ranks))
+    return dict(sorted(sums.items(), reverse=True))
 
 
 async def change_delay(self: ConnectedQueue, job_id: str, delay: Milliseconds) -> None:
@@ -408,7 +428,7 @@ async def change_delay(self: ConnectedQueue, job_id: str, delay: Milliseconds) -
         JobStateError: If the job is active, has ended, or waits in its ordering group.
         JobNotFoundError: If the job does not exist.
     """
-    await delays.change_job_delay(await self._connected(), parse_job_id(job_id), delay)
+    await self._of(job_id, lambda link, own: delays.change_job_delay(link, own, delay))
 
 
 async def promote(self: ConnectedQueue, job_id: str) -> None:
@@ -418,17 +438,16 @@ async def promote(self: ConnectedQueue, job_id: str) -> None:
         JobStateError: If the job is not delayed.
         JobNotFoundError: If the job does not exist.
     """
-    await delays.promote_job(await self._connected(), parse_job_id(job_id))
+    await self._of(job_id, delays.promote_job)
 
 
-async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, layout: int = 0) -> int:
+async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
     """Delete every key of the queue and return the number of deleted jobs.
 
     Args:
         link: The queue, or a partition.
         force: As for `obliterate`.
         scan: As for `obliterate`.
-        layout: Number of the layout of a partitioned queue, which is deleted with it; 0 = another queue.
 
     Raises:
         LayoutChangedError: If the queue has another layout, or the partition a later one.
@@ -439,7 +458,7 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool, layout: 
     """
     check_bool("force", force)
     check_bool("scan", scan)
-    deleted = await delete_keys(link.transport, link.keys, force=force, layout=layout)
+    deleted = await delete_keys(link.transport, link.keys, force=force, layout=link.layout)
     if scan:
         deleted += await _sweep(link)
     link.has_usage = False

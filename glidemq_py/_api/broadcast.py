@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.dead_letters import envelope_of, remove_dead_letter, with_readable_data
+from glidemq_py._api.dead_letters import envelope_of, remove_dead_letter, shown_entry
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import add_bulk_ids, added_id
 from glidemq_py._client.connect import Connection
@@ -43,6 +43,7 @@ from glidemq_py._features.broadcast import (
     validate_start,
     validate_subscription,
 )
+from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
@@ -258,7 +259,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
             if last != -1 and len(found) > last:
                 break
             if self._is_ours(job, subscription):
-                found.append(with_readable_data(job, link))
+                found.append(shown_entry(job, link))
         return found[first:]
 
     async def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
@@ -293,7 +294,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
     async def _open_dead_letters(self, subscription: str | None) -> QueueLink | None:
         name = "" if subscription is None else validate_subscription(subscription)
-        return await self._queue._dead_letter_queue.open(await self._queue._connected(), name)
+        return await open_dead_letters(await self._queue._connected(), name)
 
     async def _find_dead_letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job[Any, Any]] | None:
         dead_queue = await self._open_dead_letters(subscription)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection
-from typing import Any, Final, Protocol, cast
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
@@ -17,7 +17,7 @@ from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.dead_letters import DeadLetterQueue
+from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._features.outbox import STORED, STORED_JSON
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
@@ -31,49 +31,43 @@ _NOT_REPLAYED: Final = frozenset(
 """Options of the original job that a replay does not copy."""
 
 
-class QueueWithDeadLetters(ConnectedQueue, Protocol):
-    """A `Queue` as the methods of this module use it."""
-
-    _dead_letter_queue: DeadLetterQueue
-
-
-async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
+def iter_dead_letter_jobs(self: ConnectedQueue, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
     """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
 
     Args:
         page: number of jobs read per call, 1..1000.
     """
     check_int("page", page, 1, 1_000)
-    link = await self._connected()
-    dead_queue = await self._dead_letter_queue.open(link)
+    return self._in_turn(lambda link: _entries(link, page))
+
+
+async def _entries(link: QueueLink, page: int) -> AsyncIterator[Job[Any, Any]]:
+    dead_queue = await open_dead_letters(link)
     if dead_queue is None:
         return
-    name = link.keys.name
     async for job in reading.iterate(dead_queue, JobState.WAITING, page):
-        if envelope_of(job, name) is not None:
-            yield with_readable_data(job, link)
+        if envelope_of(job, link.keys.name) is not None:
+            yield shown_entry(job, link)
 
 
 async def get_newest_dead_letter_jobs(
-    self: QueueWithDeadLetters, count: int, names: Collection[str] = (), subscription: str = ""
+    self: ConnectedQueue, count: int, subscription: str = ""
 ) -> tuple[list[Job[Any, Any]], bool]:
     """Return the entries of this queue among the ``count`` newest of its dead letter queue, newest first.
 
     Args:
         self: the queue.
         count: number of entries that are examined, 1..1000: also those of other queues.
-        names: queues whose entries are returned, such as the partitions of one; () = this queue.
         subscription: the subscription of a broadcast whose dead letter queue is read; '' = that of the queue.
 
     Returns:
         The entries, and True if there are older ones.
     """
     check_int("count", count, 1, 1_000)
-    link = await self._connected()
-    dead_queue = await self._dead_letter_queue.open(link, subscription)
+    dead_queue = await open_dead_letters(await self._first(), subscription)  # the parts share it
     if dead_queue is None:
         return [], False
-    wanted = names or (link.keys.name,)
+    parts = {link.keys.name: link for link in await self._links()}
     # The cursor of waiting jobs is the id of the last stream entry that was read.
     command = ("XREVRANGE", dead_queue.keys.stream, "+", "-", "COUNT", str(count + 1))
     entries: Any = await dead_queue.command(*command) or ()
@@ -85,15 +79,15 @@ async def get_newest_dead_letter_jobs(
     examined = 0
     async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE, cursor=cursor):
         envelope = envelope_of(job)
-        if envelope is not None and envelope["originalQueue"] in wanted:
-            found.append(with_readable_data(job, link))
+        if envelope is not None and envelope["originalQueue"] in parts:
+            found.append(shown_entry(job, parts[envelope["originalQueue"]]))
         examined += 1
         if examined == count:
             break
     return found[::-1], bool(cursor)
 
 
-async def get_dead_letter_jobs(self: QueueWithDeadLetters, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
+async def get_dead_letter_jobs(self: ConnectedQueue, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
     """Return the dead-letter entries of this queue by position, oldest first.
 
     Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
@@ -110,19 +104,19 @@ async def get_dead_letter_jobs(self: QueueWithDeadLetters, start: int = 0, end: 
     return await reading.between(iter_dead_letter_jobs(self), start, end)
 
 
-async def get_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job[Any, Any] | None:
+async def get_dead_letter_job(self: ConnectedQueue, job_id: str) -> Job[Any, Any] | None:
     """Return the dead-letter entry with this id (not the id of the original job), or None."""
     found = await _find(self, job_id)
-    return None if found is None else with_readable_data(found[1], await self._connected())
+    return None if found is None else shown_entry(found[2], found[0])
 
 
-async def remove_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> bool:
+async def remove_dead_letter_job(self: ConnectedQueue, job_id: str) -> bool:
     """Delete the dead-letter entry with this id; return False if it does not exist."""
     found = await _find(self, job_id)
-    return False if found is None else await remove_dead_letter(*found)
+    return False if found is None else await remove_dead_letter(*found[1:])
 
 
-async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job[Any, Any] | None:
+async def replay_dead_letter_job(self: ConnectedQueue, job_id: str) -> Job[Any, Any] | None:
     """Add the job of a dead-letter entry to this queue again, and delete the entry.
 
     If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
@@ -145,7 +139,7 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
 
 
 async def replay_entry(
-    self: QueueWithDeadLetters, job_id: str, edit: Callable[[], Any] | None = None
+    self: ConnectedQueue, job_id: str, edit: Callable[[], Any] | None = None
 ) -> Job[Any, Any] | None:
     """Add the job of an entry again, as `replay_dead_letter_job` does.
 
@@ -161,11 +155,11 @@ async def replay_entry(
     found = await _find(self, job_id)
     if found is None:
         return None
-    if "subscription" in found[1].data:
+    link, dead_queue, entry = found
+    if "subscription" in entry.data:
         raise GlideMQValidationError(
             "job_id", job_id, "belongs to a subscription; use Broadcast.replay_dead_letter_job"
         )
-    link, (dead_queue, entry) = await self._connected(), found
     name, data, opts, options, own_keys = await _original(link, entry)
     if edit is not None:
         _check_readable(link, entry, data)
@@ -189,16 +183,15 @@ async def replay_entry(
     return job
 
 
-async def _find(self: QueueWithDeadLetters, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
+async def _find(self: ConnectedQueue, job_id: str) -> tuple[QueueLink, QueueLink, Job[Any, Any]] | None:
+    """Return the part in which the job of an entry failed, the dead letter queue, and the entry."""
     entry = parse_job_id(job_id)
-    link = await self._connected()
-    dead_queue = await self._dead_letter_queue.open(link)
-    if dead_queue is None:
-        return None
-    job = await reading.get_job(dead_queue, entry)
-    if job is None or envelope_of(job, link.keys.name) is None:
-        return None
-    return dead_queue, job
+    for link in await self._links():
+        dead_queue = await open_dead_letters(link)
+        job = None if dead_queue is None else await reading.get_job(dead_queue, entry)
+        if dead_queue is not None and job is not None and envelope_of(job, link.keys.name) is not None:
+            return link, dead_queue, job
+    return None
 
 
 def envelope_of(job: Job[Any, Any], queue: str | None = None) -> dict[str, Any] | None:
@@ -215,12 +208,15 @@ def envelope_of(job: Job[Any, Any], queue: str | None = None) -> dict[str, Any] 
     return envelope if is_entry else None
 
 
-def with_readable_data(entry: Job[Any, Any], link: QueueLink) -> Job[Any, Any]:
-    """Return a dead-letter entry whose data the serializer of its queue can read, with the value of that data.
+def shown_entry(entry: Job[Any, Any], link: QueueLink) -> Job[Any, Any]:
+    """Return a dead-letter entry with the names of the whole queue, and with the value of its data if it can be read.
 
     The entry contains the stored text of a serializer of the application, such as one that encrypts.
     """
     envelope = cast("dict[str, Any]", entry.data)
+    if link.partition is not None:
+        job_id = link.shown_id(str(envelope["originalJobId"]))
+        envelope = entry._data = envelope | {"originalQueue": link.queue_name, "originalJobId": job_id}
     text = envelope.get("data")
     if envelope.get("encoding") != STORED or not isinstance(text, str) or not _is_custom(link):
         return entry

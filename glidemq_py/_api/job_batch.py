@@ -118,11 +118,10 @@ JoinAndAdd = Callable[[Adding, Any, Sequence[int]], Awaitable[None]]
 class JobQueue(ConnectedQueue, Protocol):
     """A `Queue` to which a batch adds jobs."""
 
-    _layout_number: int
     _runtime: Runtime
 
-    async def _first_connected(self) -> QueueLink:
-        """Return the queue's link; that of its first partition if it has been partitioned meanwhile."""
+    def _next_part(self) -> int:
+        """Return the number of the part whose turn it is."""
         ...
 
     async def _add_all(
@@ -142,15 +141,14 @@ class JobBatch(Connected):
         id: id of the batch.
     """
 
-    __slots__ = ("_home", "_own_id", "_queue", "id")
+    __slots__ = ("_home", "_link", "_own_id", "id")
 
     id: str
 
-    def __init__(self, queue: JobQueue, batch_id: str, home: JobQueue | None = None, shown_id: str = "") -> None:
-        """Create a batch; for queues only. ``home``: the whole queue, if ``queue`` is a partition of it."""
-        self._queue, self._home = queue, home or queue
-        self._own_id = batch_id
-        self.id = shown_id or batch_id
+    def __init__(self, home: JobQueue, link: QueueLink, own_id: str) -> None:
+        """Create a batch; for queues only. ``link``: the part of the queue that has it, under ``own_id``."""
+        self._home, self._link, self._own_id = home, link, own_id
+        self.id = link.shown_id(own_id)
 
     def __repr__(self) -> str:
         return f"<JobBatch {self.id!r} of queue {self.queue_name!r}>"
@@ -259,7 +257,7 @@ class JobBatch(Connected):
             raise
 
     async def _join_and_add(self, jobs: Adding, target: JobQueue, mine: Sequence[int]) -> None:
-        stem = (await target._connected()).keys.stem
+        stem = (await target._first()).keys.stem
         ids, new, batch = await self._join(stem, [jobs.given[i][2].job_id or "" for i in mine])
         try:
             for i, job_id in zip(mine, ids, strict=True):
@@ -278,14 +276,14 @@ class JobBatch(Connected):
         target = self._home if queue is None else getattr(queue, "_core", queue)
         if not isinstance(target, JobQueue):
             raise GlideMQValidationError("queue", queue, "must be a Queue or None")
-        if target.options.prefix != self._queue.options.prefix:
-            problem = f"its prefix must be that of the batch, {self._queue.options.prefix!r}"
+        if target.options.prefix != self._link.keys.prefix:
+            problem = f"its prefix must be that of the batch, {self._link.keys.prefix!r}"
             raise GlideMQValidationError("queue", target.name, problem)
         return target
 
     async def _join(self, stem: str, wanted: Sequence[str]) -> tuple[list[str], list[bool], tuple[str, str]]:
         """Let jobs join. Return their ids, whether each is new in the batch, and the batch (`JobOptions.batch`)."""
-        link = await self._queue._first_connected()
+        link = self._link
         batch = link.keys.member(self._own_id), ""
         ids: list[str] = []
         new: list[bool] = []
@@ -315,7 +313,7 @@ class JobBatch(Connected):
             for job_id, is_new, result in zip(ids, new, results, strict=True)
             if is_new and _was_not_added(result) and not await self._contains(result, batch)
         ]
-        link = await self._queue._first_connected()
+        link = self._link
         for piece in pieces(ends, _IDS_PER_CALL):
             await link.call(children_ended, piece)
 
@@ -367,7 +365,7 @@ class JobBatch(Connected):
 
     async def _revoke(self, queue: str, ids: Sequence[str]) -> int:
         """Revoke at most a hundred jobs of a queue, and return how many existed."""
-        link = await self._queue._first_connected()
+        link = self._link
         meta = QueueKeys(link.keys.prefix, queue).meta
         outcomes: list[str] = []
         while len(outcomes) < len(ids):
@@ -379,7 +377,7 @@ class JobBatch(Connected):
         return len(ids) - outcomes.count("not_found")
 
     async def _change(self, action: Literal["close", "cancel"]) -> None:
-        link = await self._queue._first_connected()
+        link = self._link
         if await link.call(calls.batch_change, self._own_id, action) == "gone":
             raise JobBatchNotFoundError(self.id, self.queue_name)
 
@@ -389,7 +387,7 @@ class JobBatch(Connected):
         Raises:
             JobBatchNotFoundError: If the batch does not exist.
         """
-        link = await self._queue._first_connected()
+        link = self._link
         found = await link.call(calls.batch_status, self._own_id)
         if not found:
             raise JobBatchNotFoundError(self.id, self.queue_name)
@@ -415,12 +413,12 @@ class JobBatch(Connected):
         if state is not None:
             check_choice("state", state, choices=tuple(_STATES.values()))
         async for job in self._members(state):
-            queue, job_id = await shown_ref(await self._queue._first_connected(), job.queue, job.id)
+            queue, job_id = await shown_ref(self._link, job.queue, job.id)
             yield BatchJob(queue, job_id, job.state)
 
     async def _members(self, state: str | None) -> AsyncIterator[BatchJob]:
         """Iterate over the jobs, by the queues that have them: partitions, if their queue has any."""
-        link, cursor = await self._queue._first_connected(), ""
+        link, cursor = self._link, ""
         seen: set[str] = set()  # a page may repeat jobs of the page before it
         while True:
             page = await link.call(calls.batch_jobs, self._own_id, cursor, _PAGE)

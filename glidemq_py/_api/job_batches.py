@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Final
 
 from glidemq_py._api.job_batch import JobBatch, JobQueue
 from glidemq_py._core.calls.adding import encode_row
-from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.names import validate_existing_id, validate_job_id
 from glidemq_py._core.queue_options import Entry, JobInput, entry_of
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features import job_batches as calls
 from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._job.middleware import add_within
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py._partitions.layout import part_of_key, split_partition_id
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 from glidemq_py.telemetry.spans import carry_context
 from glidemq_py.telemetry.state import TELEMETRY
-
-__all__ = ["JobInput", "create_batch", "create_within", "get_batch", "iter_batches"]
 
 Callbacks = dict[str, Entry]
 """The callbacks of a batch, by the option that gave them."""
@@ -59,14 +59,16 @@ async def create_batch(
             ``depends_on``, ``deduplication`` and ``run_at``.
     """
     given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
-    await self._connected()
-    return await create_within(self, given, lambda callbacks: create_in(self, callbacks, batch_id, keep))
+    await self._first()
+
+    async def create(callbacks: Callbacks) -> JobBatch:
+        return await self._routed(lambda: _create(self, callbacks, batch_id, keep))
+
+    return await _create_within(self, given, create)
 
 
-async def create_in(
-    queue: JobQueue, callbacks: Callbacks, batch_id: str | None = None, keep: Milliseconds = DAY_MS
-) -> JobBatch:
-    """Create a batch in a queue or partition; see `create_batch`."""
+async def _create(queue: JobQueue, callbacks: Callbacks, batch_id: str | None, keep: Milliseconds) -> JobBatch:
+    """Create a batch. New ones take turns in the parts; a given id chooses the part, unless another has it."""
     if batch_id is None:
         name = stem = f"batch-{secrets.token_hex(8)}"
     else:
@@ -75,7 +77,9 @@ async def create_in(
             problem = f"must be at most {_ID_LENGTH} characters, and not a number"
             raise GlideMQValidationError("batch_id", name, problem)
         stem = f"{name}-{secrets.token_hex(4)}"  # an id may be used again when its batch has expired
-    kept, link = to_ms("keep", keep, minimum=1), await queue._connected()
+    kept, links = to_ms("keep", keep, minimum=1), await queue._links()
+    found = None if batch_id is None else await _part_of(queue, links, name)
+    link = found or links[queue._next_part() if batch_id is None else part_of_key(name, len(links))]
     rows = {
         option: encode_row(link, *entry, f"{option}.data") for option, entry in callbacks.items()
     }  # fmt: skip
@@ -90,12 +94,25 @@ async def create_in(
         failure=rows.get("on_failure"),
         keep=kept,
         quiet=not queue.options.events,
-        layout=queue._layout_number or None,
+        layout=link.layout or None,
     )
-    return JobBatch(queue, name)
+    return JobBatch(queue, link, name)
 
 
-async def create_within(
+async def _part_of(queue: JobQueue, links: Sequence[QueueLink], batch_id: str) -> QueueLink | None:
+    """Return the first of several parts that has a batch with this id, beginning with that of its hash."""
+    if len(links) == 1:
+        return links[0]
+    home = links[part_of_key(batch_id, len(links))]
+    for some in ([home], [link for link in links if link is not home]):
+        found = await queue._together(link.call(calls.batch_status, batch_id) for link in some)
+        for link, status in zip(some, found, strict=True):
+            if status:
+                return link
+    return None
+
+
+async def _create_within(
     queue: JobQueue, given: Mapping[str, JobInput | None], create: Callable[[Callbacks], Awaitable[JobBatch]]
 ) -> JobBatch:
     """Create a batch within the queue's middleware, which may change the data and headers of its callbacks.
@@ -138,22 +155,34 @@ async def get_batch(self: JobQueue, batch: str | BatchRef) -> JobBatch:
         if batch.queue != self.name:
             raise GlideMQValidationError("batch", batch, f"must be of this queue, {self.name!r}")
         batch = batch.id
-    found = JobBatch(self, validate_job_id(batch, "batch"))
+    links = await self._links()
+    number, own = split_partition_id(validate_existing_id(batch, "batch"))
+    if len(links) == 1 or own == batch:
+        link = await _part_of(self, links, validate_job_id(batch, "batch"))
+    else:
+        link = links[number] if number < len(links) else None
+    if link is None:
+        raise JobBatchNotFoundError(batch, self.name)
+    found = JobBatch(self, link, batch if len(links) == 1 else own)
     await found.get_status()
     return found
 
 
-async def iter_batches(self: JobQueue) -> AsyncIterator[JobBatch]:
+def iter_batches(self: JobQueue) -> AsyncIterator[JobBatch]:
     """Iterate over the batches of this queue that are open or have jobs that have not ended.
 
     The order is arbitrary. Makes one short call per about 500 batches. Batches that are created or finish
     meanwhile may be missing.
     """
-    link, cursor = await self._connected(), ""
+    return self._in_turn(lambda link: _batches(self, link))
+
+
+async def _batches(queue: JobQueue, link: QueueLink) -> AsyncIterator[JobBatch]:
+    cursor = ""
     while True:
         page = await link.call(calls.batches, cursor, _PAGE)
         for name in dict.fromkeys(page.ids):
-            yield JobBatch(self, name)
+            yield JobBatch(queue, link, name)
         cursor = page.cursor
         if not cursor:
             return

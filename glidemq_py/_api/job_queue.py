@@ -20,9 +20,8 @@ from glidemq_py._api import administration, dead_letters, job_batches, partition
 from glidemq_py._api import leasing as leases
 from glidemq_py._api.adds import Plan, add_routed, added_job, entries_of
 from glidemq_py._api.coalescer import AddCoalescer
-from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.job_batch import JoinAndAdd
-from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._api.parts import PartQueues, QueueParts
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopPart, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
@@ -34,8 +33,8 @@ from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import LogLevel
-from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
-from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
+from glidemq_py._core.misuse import AsyncOnly, known_arguments, known_methods, reject_positional_options
+from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
@@ -76,7 +75,7 @@ from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import RestoreReport
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
-from glidemq_py._features.dead_letters import DeadLetterQueue, declare_dead_letters
+from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.dependencies import Relations
 from glidemq_py._features.durability import Confirmer
 from glidemq_py._features.durable_adds import DurableAdds, add_marked
@@ -88,7 +87,7 @@ from glidemq_py._features.vectors import VectorMatch, nearest
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware, add_within
-from glidemq_py._job.reading import get_slice
+from glidemq_py._job.reading import between, get_slice
 from glidemq_py._job.search import Search
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py._partitions.creating import open_layout
@@ -121,8 +120,8 @@ _ADDS, _LISTING, _SWEEP, _WAKES = "adds", "listing", "sweep", "wakes"
 partitions of a queue share its connection."""
 
 
-@over_partitions
-class Queue(AsyncOnly, Generic[DataT, ResultT]):
+@known_methods
+class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
     In ``Queue[DataT, ResultT]``, the parameters are the types of the jobs' data and results.
@@ -192,7 +191,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
         self._wanted_partitions = None if partitions is None else check_int("partitions", partitions, 1, MAX_PARTITIONS)
-        self._partitions: PartitionedQueue | None = None
+        self._partitions: PartQueues | None = None
         self._layout_known = False
         self._layout_read_at: float | None = None
         self._layout_renewed_at = 0.0
@@ -200,7 +199,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._shown_name = name
         """Name of the queue; of a partition, that of the whole queue."""
         self._adder: Adder | None = None  # of the event loop that added last
-        self._dead_letter_queue = DeadLetterQueue()
         self._dead_letters_declared = False
         self._closed = False
         self._lease_owner = secrets.token_hex(8)
@@ -210,6 +208,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     _runtime: Runtime = ASYNC_RUNTIME
     _part_type: type[Queue[Any, Any]]
     """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
+    _parts_count = 1
     _layout_number = 0
     """Of a partition: number of the layout that its jobs were routed by."""
     _add_call: AddCall = staticmethod(add_to_layout(0))
@@ -232,32 +231,34 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         if link is None or link.transport is self._transport:
             await self._transport.connected()
 
-    async def _connected(self) -> QueueLink:
+    async def _plain_link(self) -> QueueLink | None:
+        """Return the queue's link; None if it is partitioned.
+
+        Raises:
+            ClosedError: If the queue is closed.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
         if self._closed:
             raise ClosedError(f"queue {self._shown_name!r} is closed")
         if self._link is None:
             if self._partitions is None:
                 await self._transport.connected()
             if self._partitions is not None:
-                raise PartitionedQueueError(self.name, len(self._partitions.queues))
+                return None
             self._link = self._link_over(self._transport)
         return self._link
 
-    async def _plain_link(self) -> QueueLink | None:
-        """Return the queue's link; None if it is partitioned. Raises the errors of `_connected`."""
-        try:
-            return await self._connected()
-        except PartitionedQueueError:
-            if self._partitions is None:
-                raise
-            return None
-
-    async def _first_connected(self) -> QueueLink:
-        """Return the queue's link; that of its first partition if it is partitioned. Raises those of `_connected`."""
+    async def _connected(self) -> QueueLink:
         link = await self._plain_link()
         if link is None:
-            assert self._partitions is not None
-            return await self._partitions.queues[0]._connected()
+            raise PartitionedQueueError(self.name, len(self._parts))
+        return link
+
+    async def _first_connected(self) -> QueueLink:
+        """Return the link of the first part. Raises the errors of `_plain_link`."""
+        link = await self._plain_link()
+        while link is None:
+            link = await self._parts[0]._plain_link()
         return link
 
     def _link_over(self, transport: Transport) -> QueueLink:
@@ -265,6 +266,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys),
             serializer=serializer_of(self.options.serializer), compression=self.options.compression,
             runtime=self._runtime, payload_limit=self._payload_limit, partition=self._partition,
+            layout=self._layout_number, parts=self._parts_count,
         )  # fmt: skip
 
     async def _open_here(self, connection: LoopConnection) -> None:
@@ -295,7 +297,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _find_partitions(self, transport: Transport) -> None:
         layout = await open_layout(transport, self._keys, self._wanted_partitions)
         if layout is not None:
-            self._partitions = PartitionedQueue(self, layout)
+            self._partitions = PartQueues(self, layout)
         self._layout_known, self._layout_read_at = True, time.monotonic()
 
     async def _renew_layout(self, *, refused: bool = False) -> None:
@@ -335,7 +337,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         known = self._partitions
         if known is not None and known.layout == layout:
             return
-        self._partitions = PartitionedQueue(self, layout or Layout(0, (self.name,)))
+        self._partitions = PartQueues(self, layout or Layout(0, (self.name,)))
         self._link = self._adder = None
         connection = await self._transport.connected()
         if connection.transport is not None:
@@ -354,19 +356,20 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
             await self._renew_layout()
 
-    def _partition_queue(self, name: str, partition: Partition, layout: int) -> Queue[DataT, ResultT]:
+    def _partition_queue(self, name: str, partition: Partition, layout: Layout) -> Queue[DataT, ResultT]:
         """Return a partition of this queue, as a queue that uses this one's connection.
 
         Args:
             name: Name of the partition.
             partition: Its number.
-            layout: Number of the layout.
+            layout: The layout.
         """
         given = {option: value for option, value in vars(self.options).items() if option != "middleware"}
         queue: Queue[DataT, ResultT] = self._part_type(name, self._connection, **given)
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
         queue._transport, queue._payload_limit = self._transport, self._payload_limit
-        queue._layout_number, queue._add_call = layout, add_to_layout(layout)
+        queue._layout_number, queue._add_call = layout.number, add_to_layout(layout.number)
+        queue._parts_count = layout.partitions
         queue._link = queue._link_over(self._transport)
         return queue
 
@@ -521,7 +524,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         durability = self._durable if durable is None else parse_durable(durable)
-        adder = self._adder
+        if link is None:
+            assert self._partitions is not None
+            part = self._partitions.part_of(routing_key(job_options))
+            link, adder = part._link, part._adder
+        else:
+            adder = self._adder
         if (
             link is None or adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
             or job_options.depends_on is not None or adder.loop is not self._current_loop() or self._middleware
@@ -677,7 +685,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             exclude_data: If True, the job's data is not read; `Job.data` is None.
         """
         bare = check_bool("exclude_data", exclude_data)
-        return await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
+        return await self._of(job_id, lambda link, own: reading.get_job(link, own, bare))
 
     def iter_jobs(
         self, state: str, page: int = 500, *, exclude_data: bool = False, tags: str | Iterable[str] | None = None
@@ -698,13 +706,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If an argument is invalid.
         """
         bare = check_bool("exclude_data", exclude_data)
-        return self._iterate(reading.listable(state), page, bare, parse_tags_filter(tags))
-
-    async def _iterate(
-        self, state: Any, page: int, bare: bool, tags: tuple[str, ...]
-    ) -> AsyncIterator[Job[DataT, ResultT]]:
-        async for job in reading.iterate(await self._connected(), state, page, bare=bare, tags=tags):
-            yield job
+        listed, only = reading.listable(state), parse_tags_filter(tags)
+        return self._in_turn(lambda link: reading.iterate(link, listed, page, bare=bare, tags=only))
 
     async def get_jobs(
         self,
@@ -728,8 +731,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        bare, listed, only = check_bool("exclude_data", exclude_data), reading.listable(state), parse_tags_filter(tags)
-        return await get_slice(await self._connected(), listed, start, end, bare=bare, tags=only)
+        bare, listed = check_bool("exclude_data", exclude_data), reading.listable(state)
+        if parse_tags_filter(tags):
+            return await between(self.iter_jobs(state, exclude_data=bare, tags=tags), start, end)
+        return await get_slice(await self._links(), listed, start, end, bare=bare)
 
     async def get_job_counts(self) -> JobCounts:
         """Return the number of jobs per state.
@@ -737,7 +742,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         Makes one server call, whose cost does not depend on the number of jobs, plus one more per further 500 ordering
         groups and per further 256 priorities in use.
         """
-        return await reading.get_counts(await self._connected())
+        return reading.added_counts(await self._each(reading.get_counts))
 
     async def count(self) -> int:
         """Return the number of jobs that no worker has fetched: waiting, delayed, prioritized and group-waiting."""
@@ -746,7 +751,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def get_workers(self) -> list[WorkerInfo]:
         """Return the live workers of this queue, oldest first, including those of other processes and languages."""
-        return await reading.get_workers(await self._connected())
+        return reading.merged_workers(await self._each(reading.get_workers))
 
     def iter_search_jobs(
         self,
@@ -776,11 +781,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """
         bare, only = check_bool("exclude_data", exclude_data), parse_tags_filter(tags)
         listed = None if state is None else reading.listable(state)
-        return self._found(Search(listed, name, data, bare, serializer_of(self.options.serializer), only))
-
-    async def _found(self, search: Search) -> AsyncIterator[Job[DataT, ResultT]]:
-        async for job in search.run(await self._connected()):
-            yield job
+        return self._in_turn(Search(listed, name, data, bare, serializer_of(self.options.serializer), only).run)
 
     async def search_jobs(
         self,
@@ -825,7 +826,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             start: First position.
             end: Last position, inclusive.
         """
-        return await figures.get_metrics(await self._connected(), kind, start, end)
+        return await figures.get_metrics(self, kind, start, end)
 
     async def get_job_logs(
         self, job_id: str, start: int = 0, end: int = -1, *, level: LogLevel | None = None
@@ -842,7 +843,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return await figures.get_job_logs(await self._connected(), parse_job_id(job_id), start, end, level)
+        return await self._of(job_id, lambda link, own: figures.get_job_logs(link, own, start, end, level))
 
     # -- administration -----------------------------------------------------------------------------------
 
@@ -877,8 +878,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _backup_layout(self) -> Sequence[QueueLink]:
         """See `QueueWithBackups`."""
         await self._check_layout(always=True)
-        link = await self._plain_link()
-        return [await queue._connected() for queue in self._parts] if link is None else (link,)
+        return await self._links()
 
     async def _restore_partitions(self, store: BackupStore, info: BackupInfo, wanted: int | None) -> RestoreReport:
         """See `QueueWithBackups`."""
@@ -937,8 +937,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If ``deduplication_id`` is invalid.
         """
-        job_id = await deduplication.find_job_id(self, deduplication_id)
-        return await reading.get_job(await self._connected(), job_id) if job_id else None
+        checked = deduplication.check_id(deduplication_id)
+
+        async def find(link: QueueLink) -> Job[DataT, ResultT] | None:
+            job_id = await deduplication.find_job_id(link, checked)
+            return await reading.get_job(link, job_id) if job_id else None
+
+        return await self._at(checked, find)
 
     remove_deduplication = deduplication.remove_deduplication
 
@@ -1062,7 +1067,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: an argument is invalid.
         """
         hits = await nearest(self, embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
-        jobs = [(await self.get_job(job_id), score) for job_id, score in hits]
+        jobs = [(await reading.get_job(link, own), score) for score, link, own in hits]
         return [VectorMatch(job, score) for job, score in jobs if job is not None]
 
 

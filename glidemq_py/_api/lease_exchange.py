@@ -114,6 +114,15 @@ class LeasingQueue(ConnectedQueue, Protocol):
     _runtime: Runtime
     _shown_name: str
 
+    @property
+    def _parts(self) -> Sequence[LeasingQueue]:
+        """The parts of the queue, which are queues themselves."""
+        ...
+
+    def _next_part(self) -> int:
+        """Return the number of the part whose turn it is."""
+        ...
+
     async def _wake_ups(self) -> WakeUps: ...
 
     async def _first_connected(self) -> QueueLink:
@@ -300,7 +309,7 @@ async def exchange(
     Raises:
         AmbiguousResultError: If the reply was lost twice.
     """
-    link = await (queue._first_connected() if reports else queue._connected())
+    link = await queue._first_connected()
     outcomes: list[LeaseOutcome] = []
     found = Exchanged([], [], -1, 0)
     for start in range(0, max(1, len(reports)), ROWS_PER_CALL):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from glidemq_py._api import lease_exchange as exchanging
 from glidemq_py._api.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
 from glidemq_py._api.lease_exchange import (
+    Exchanged,
     FetchOptions,
     LeaseOutcome,
     LeasingQueue,
@@ -27,11 +29,14 @@ from glidemq_py._core.times import Milliseconds, monotonic, to_ms
 from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py._features.leases.tokens import release_leases as release_call
 from glidemq_py._job.middleware import enter_run
-from glidemq_py.errors import GlideMQValidationError, JobSignal, LeaseLostError
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
 from glidemq_py.telemetry.spans import observing
 from glidemq_py.telemetry.state import TELEMETRY
 
 MAX_WAIT_MS = 3_600_000
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
+"""Shortest and longest time between two looks at several parts while a fetch waits."""
 _OWNER_CHARS = 256
 _INTERRUPTIONS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Errors that say nothing about the job of a block."""
@@ -95,16 +100,40 @@ async def fetch(
     """
     options = _fetch_options(self, count, lock_duration, owner, count_expiry)
     patience = to_ms("wait", wait, maximum=MAX_WAIT_MS) / 1_000
-    until = monotonic() + patience
-    make = maker(self, options)
-    wakes = await self._wake_ups() if patience else None
+    until, pause = monotonic() + patience, _FIRST_PAUSE_S
     while True:
-        found = await exchange(self, (), options, make)
+        leases, next_due = await _fetch_in_turn(self, options)
         left = until - monotonic()
-        if found.leases or wakes is None or left <= 0:
-            return found.leases
-        due = None if found.next_due < 0 else found.next_due / 1_000
-        await self._runtime.there(wakes.wait(left, due))
+        if leases or left <= 0:
+            return leases
+        parts = self._parts
+        if len(parts) == 1:
+            due = None if next_due < 0 else next_due / 1_000
+            await self._runtime.there((await parts[0]._wake_ups()).wait(left, due))
+        else:
+            await self._runtime.there(asyncio.sleep(min(pause, left)))
+            pause = min(2 * pause, _LAST_PAUSE_S)
+
+
+async def _fetch_in_turn(queue: LeasingQueue, options: FetchOptions) -> tuple[list[Lease[Any, Any]], int]:
+    """Fetch from the parts, beginning with the one whose turn it is. Return the leases, and when the next is due."""
+    await queue._first()
+    parts, first = queue._parts, queue._next_part()
+    found = Exchanged([], [], -1, 0)
+    leases: list[Lease[Any, Any]] = []
+    try:
+        for part in (*parts[first:], *parts[:first]):
+            wanted = replace(options, count=options.count - len(leases)) if leases else options
+            found = await exchange(part, (), wanted, maker(part, options))
+            leases = leases + found.leases if leases else found.leases
+            if len(leases) >= options.count:
+                break
+    except BaseException:
+        for lease in leases:  # the call has failed: its caller does not get them
+            with contextlib.suppress(GlideMQError):
+                await lease.release()
+        raise
+    return leases, found.next_due
 
 
 def _fetch_options(
@@ -253,10 +282,9 @@ async def complete_leases(
         AmbiguousResultError: If a reply was lost; repeating the call is safe.
         GlideMQConnectionError: If the server cannot be reached.
     """
+    serializer = (await self._first()).serializer
     pairs = _pairs(self, "results", results)
     check_distinct("results", (lease for lease, _ in pairs))
-    link = await self._connected()
-    serializer = link.serializer
     reports = [
         Report(completed_row(serializer, lease._facts, result, lease._run), lease._facts.limit, lease._run)
         for lease, result in pairs
@@ -279,9 +307,9 @@ async def fail_leases(
         AmbiguousResultError: If a reply was lost; repeating the call is safe.
         GlideMQConnectionError: If the server cannot be reached.
     """
+    link = await self._first()
     pairs, retried = _pairs(self, "failures", failures), check_bool("retry", retry)
     check_distinct("failures", (lease for lease, _ in pairs))
-    link = await self._connected()
     rows = await failed_rows(link, pairs, retried)
     reports = [
         Report(row, lease._facts.limit, lease._run, error) for row, (lease, error) in zip(rows, pairs, strict=True)
@@ -302,6 +330,7 @@ async def release_leases(self: LeasingQueue, leases: Iterable[LeaseHandle]) -> l
         GlideMQValidationError: If an item is not a lease of this queue, or is given twice. Nothing was sent.
         GlideMQConnectionError: If the server cannot be reached.
     """
+    await self._first()
     given = _leases(self, "leases", leases)
     check_distinct("leases", given)
     reports = [Report(released_row(each._facts), each._facts.limit, each._run) for each in given]
@@ -324,7 +353,14 @@ async def extend_leases(
         GlideMQValidationError: If an argument is invalid. Nothing was sent.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    return [outcome for outcome, _ in await extend_all(self._connected, _leases(self, "leases", leases), duration)]
+    await self._first()
+    given = _leases(self, "leases", leases)
+    outcomes = [LeaseOutcome.LOST] * len(given)
+    for part, positions in _divided(self, given):
+        found = await extend_all(part._first_connected, [given[at] for at in positions], duration)
+        for at, (outcome, _) in zip(positions, found, strict=True):
+            outcomes[at] = outcome
+    return outcomes
 
 
 async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
@@ -343,13 +379,25 @@ async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
         GlideMQConnectionError: If the server cannot be reached.
     """
     name = self._lease_owner if owner is None else _check_owner(owner)
-    link = await self._connected()
-    released, cursor = 0, ""
-    while True:
-        reply = await link.call(release_call, name, cursor, not self.options.events)
-        released, cursor = released + reply.released, reply.cursor
-        if not cursor:
-            return released
+
+    async def release(link: QueueLink) -> int:
+        released, cursor = 0, ""
+        while True:
+            reply = await link.call(release_call, name, cursor, not self.options.events)
+            released, cursor = released + reply.released, reply.cursor
+            if not cursor:
+                return released
+
+    return sum(await self._each(release, fresh=True))
+
+
+def _divided(queue: LeasingQueue, leases: Sequence[Lease[Any, Any]]) -> list[tuple[LeasingQueue, list[int]]]:
+    """Return the parts with the positions of their leases."""
+    parts = {part.name: part for part in queue._parts}
+    positions: dict[str, list[int]] = {}
+    for at, lease in enumerate(leases):
+        positions.setdefault(lease._queue.name, []).append(at)
+    return [(parts[name], mine) for name, mine in positions.items()]
 
 
 async def _report_many(
@@ -358,7 +406,15 @@ async def _report_many(
     following = next_fetch(queue, leases[0]._options if leases else DEFAULTS, fetch_next)
     if not reports and following is None:
         return LeaseReport([], [])
-    return LeaseReport(*await report_all(queue, leases, reports, following))
+    if len(queue._parts) == 1:
+        return LeaseReport(*await report_all(queue, leases, reports, following))
+    outcomes = [LeaseOutcome.LOST] * len(reports)
+    for part, positions in _divided(queue, leases):
+        found, _ = await report_all(part, [leases[at] for at in positions], [reports[at] for at in positions], None)
+        for at, outcome in zip(positions, found, strict=True):
+            outcomes[at] = outcome
+    fetched = [] if following is None else (await _fetch_in_turn(queue, following))[0]
+    return LeaseReport(outcomes, fetched)
 
 
 _LEASE: type[Any] = Lease
@@ -373,7 +429,7 @@ def _items(option: str, given: Any, what: str) -> list[Any]:
 def _check_queue(queue: LeasingQueue, option: str, lease: Lease[Any, Any]) -> None:
     """Reject a lease of another queue: its id and token may be those of a job of this one."""
     mine, its = (queue.options.prefix, queue.name), (lease._queue.options.prefix, lease._queue.name)
-    if mine != its:
+    if its not in {(part.options.prefix, part.name) for part in queue._parts}:
         wanted, given = queue_names(*mine, *its)
         raise GlideMQValidationError(option, lease, f"is a lease of queue {given}; must be one of queue {wanted}")
 

@@ -83,7 +83,7 @@ class PartitionTasks(BackgroundTask):
 
     async def _follow(self) -> list[BackgroundTask]:
         """End the task of a queue that has got partitions; return new tasks, which are not started yet."""
-        links = [await part._connected() for part in self._queue._parts]
+        links = await self._queue._links()
         wanted = {(link.keys.name, link.partition is not None): link for link in links}
         for key in [key for key in self._tasks if key not in wanted]:
             await self._tasks[key].close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py._api.parts import PartQueues
 from glidemq_py._features import queue_list
 from glidemq_py._features.backup.dividing import Division, divide
 from glidemq_py._features.backup.manifest import BackupInfo
@@ -40,7 +40,7 @@ async def restore_partitions(
     if len(names) == 1:
         links = [await home._connected()]
     else:
-        links = [await queue._connected() for queue in PartitionedQueue(home, present or Layout(0, names)).queues]
+        links = [await queue._connected() for queue in PartQueues(home, present or Layout(0, names)).queues]
 
     async def create() -> None:
         await _create(home, names)

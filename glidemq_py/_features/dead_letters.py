@@ -30,8 +30,21 @@ async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscript
     return await link.call(dead_letter_queue, name, on, subscription)
 
 
-class DeadLetterQueue:
-    """The dead letter queue of a `Queue` or `Broadcast`, as a link, and the outbox that delivers its entries."""
+async def open_dead_letters(link: QueueLink, subscription: str = "") -> QueueLink | None:
+    """Deliver pending entries of a queue or part and return its dead letter queue, or None if there is none.
+
+    Args:
+        link: the queue.
+        subscription: a subscription of a broadcast; '' = the queue itself.
+    """
+    if link.dead_letters is None:
+        link.dead_letters = _DeadLetterQueue()
+    found: QueueLink | None = await link.dead_letters.open(link, subscription)
+    return found
+
+
+class _DeadLetterQueue:
+    """The dead letter queue of a queue, as a link, and the outbox that delivers its entries."""
 
     def __init__(self) -> None:
         self._link: QueueLink | None = None
@@ -40,12 +53,6 @@ class DeadLetterQueue:
         """The outbox, and the event loop that its lock belongs to."""
 
     async def open(self, link: QueueLink, subscription: str = "") -> QueueLink | None:
-        """Deliver pending entries and return the dead letter queue, or None if there is none.
-
-        Args:
-            link: the queue.
-            subscription: a subscription of a broadcast; '' = the queue itself.
-        """
         name = await link.call(dead_letter_queue, subscription=subscription)
         if not name:
             return None

@@ -8,9 +8,9 @@ from typing import Final
 from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.deduplication import ID_LENGTH
-from glidemq_py._partitions.link import ConnectedQueue
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 
-_check_id: Final = partial(check_text, "deduplication_id", maximum=ID_LENGTH)
+check_id: Final = partial(check_text, "deduplication_id", maximum=ID_LENGTH)
 
 
 @call("remove_deduplication", repeatable=True)
@@ -19,10 +19,8 @@ def remove_entry(id: Argument[str]) -> bool:
     ...
 
 
-async def find_job_id(self: ConnectedQueue, deduplication_id: str) -> str:
+async def find_job_id(link: QueueLink, checked: str) -> str:
     """Return the id of the job that was added last with this deduplication id; '' if there is none."""
-    checked = _check_id(deduplication_id)
-    link = await self._connected()
     found = await link.command("HGET", link.keys.dedup, checked)
     return found.decode("utf-8", "replace").rpartition(":")[0] if found else ""
 
@@ -39,6 +37,5 @@ async def remove_deduplication(self: ConnectedQueue, deduplication_id: str) -> b
     Raises:
         GlideMQValidationError: If ``deduplication_id`` is invalid.
     """
-    checked = _check_id(deduplication_id)
-    link = await self._connected()
-    return await link.call(remove_entry, checked)
+    checked = check_id(deduplication_id)
+    return await self._at(checked, lambda link: link.call(remove_entry, checked), fresh=True)

@@ -123,20 +123,19 @@ async def set_failure_policy(
         problem = f"must be longer than 'retry_interval' ({interval} ms): jobs would be deleted before their requeue"
         raise GlideMQValidationError("max_age", max_age, problem)
     entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
-    link = await self._connected()
-    await link.call(set_settings, failurePolicy=f"{interval}|{retries}|{age}|{entries}")
+    text = f"{interval}|{retries}|{age}|{entries}"
+    await self._change(lambda link: link.call(set_settings, failurePolicy=text))
 
 
 async def get_failure_policy(self: ConnectedQueue) -> FailurePolicy | None:
     """Return the failure policy of the queue; None if it has none."""
-    link = await self._connected()
+    link = await self._first()
     return read_failure_policy(await link.command("HGET", link.keys.meta, POLICY_FIELD))
 
 
 async def remove_failure_policy(self: ConnectedQueue) -> None:
     """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
-    link = await self._connected()
-    await link.call(set_settings, failurePolicy=None)
+    await self._change(lambda link: link.call(set_settings, failurePolicy=None))
 
 
 def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
@@ -180,13 +179,13 @@ async def set_attempt_history(
     if size < traceback + _OTHER_BYTES:
         problem = f"must be at least 'max_traceback' + {_OTHER_BYTES:,} = {traceback + _OTHER_BYTES:,} (bytes)"
         raise GlideMQValidationError("max_bytes", max_bytes, problem)
-    link = await self._connected()
-    await link.call(set_settings, attemptHistory=f"{attempts}|{traceback}|{size}")
+    text = f"{attempts}|{traceback}|{size}"
+    await self._change(lambda link: link.call(set_settings, attemptHistory=text))
 
 
 async def get_attempt_history(self: ConnectedQueue) -> AttemptHistory:
     """Return the bounds of the jobs' attempt histories."""
-    link = await self._connected()
+    link = await self._first()
     return read_attempt_history(await link.command("HGET", link.keys.meta, _HISTORY))
 
 

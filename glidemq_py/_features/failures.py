@@ -11,10 +11,11 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_choice, check_int
-from glidemq_py._core.names import parse_job_id, validate_job_name
+from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
 from glidemq_py._features.failed_attempts import FIELD, FailedAttempt, FailureReason, read_failed_attempts, reason_named
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.sums import added, known
 from glidemq_py.errors import GlideMQValidationError
 
 Filter = tuple[Sequence[str], str | bool, int | bool, int | bool]
@@ -171,15 +172,15 @@ def _time(option: str, value: int | datetime) -> int:
     return epoch_ms(to_instant(option, value))
 
 
-def _failure(row: FailureRow) -> Failure:
+def _failure(link: QueueLink, row: FailureRow) -> Failure:
     return Failure(
-        job_id=row.id, name=row.name, reason=reason_named(row.reason), error=row.error, error_type=row.failed_type,
-        failed_at=int(row.failed_at), attempts_made=int(row.attempts), auto_retries=int(row.retries),
-        next_retry_at=int(row.next_retry) or None, expires_at=int(row.expires) or None,
+        job_id=link.shown_id(row.id), name=row.name, reason=reason_named(row.reason), error=row.error,
+        error_type=row.failed_type, failed_at=int(row.failed_at), attempts_made=int(row.attempts),
+        auto_retries=int(row.retries), next_retry_at=int(row.next_retry) or None, expires_at=int(row.expires) or None,
     )  # fmt: skip
 
 
-async def iter_failures(
+def iter_failures(
     self: ConnectedQueue,
     *,
     reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
@@ -201,12 +202,16 @@ async def iter_failures(
         GlideMQValidationError: an argument is invalid.
     """
     wanted = _filter(reason, name, since, until)
-    link, cursor = await self._connected(), ""
+    return self._in_turn(lambda link: _failures(link, wanted))
+
+
+async def _failures(link: QueueLink, wanted: Filter) -> AsyncIterator[Failure]:
+    cursor = ""
     seen_at, seen = -1, set[str]()
     while True:
         reply = await link.call(failures_page, *wanted, cursor, _LISTED)
         for row in reply.rows:
-            failure = _failure(FailureRow(*row))
+            failure = _failure(link, FailureRow(*row))
             # Only neighbors that failed at the same time can be repeated.
             if failure.failed_at != seen_at:
                 seen_at, seen = failure.failed_at, set[str]()
@@ -253,7 +258,18 @@ async def get_failure_stats(self: ConnectedQueue) -> FailureStats:
 
     Failures of Node workers are in ``kept``, but not in the counters.
     """
-    link = await self._connected()
+    found = await self._each(_stats)
+    return FailureStats(
+        kept=sum(each.kept for each in found), oldest=min(known(each.oldest for each in found), default=None),
+        newest=max(known(each.newest for each in found), default=None),
+        awaiting_retry=sum(each.awaiting_retry for each in found),
+        since=min(known(each.since for each in found), default=None), total=sum(each.total for each in found),
+        by_reason=added(each.by_reason for each in found), by_name=added(each.by_name for each in found),
+        counts=added(each.counts for each in found),
+    )  # fmt: skip
+
+
+async def _stats(link: QueueLink) -> FailureStats:
     reply = await link.call(failure_stats)
     since: int | None = None
     counts: dict[tuple[FailureReason, str], int] = {}
@@ -282,8 +298,7 @@ def _known(time: float) -> int | None:
 
 async def reset_failure_stats(self: ConnectedQueue) -> None:
     """Set the counters of `get_failure_stats` to 0. The failed jobs stay."""
-    link = await self._connected()
-    await link.call(set_settings, failureCounts=None)
+    await self._change(lambda link: link.call(set_settings, failureCounts=None))
 
 
 async def purge_failures(
@@ -342,7 +357,10 @@ async def retry_failures(
 
 
 async def _change(queue: ConnectedQueue, action: str, wanted: Filter) -> int:
-    return sum([number async for number, _ in _pieces(await queue._connected(), action, wanted)])
+    async def change(link: QueueLink) -> int:
+        return sum([number async for number, _ in _pieces(link, action, wanted)])
+
+    return sum(await queue._each(change, fresh=True))
 
 
 async def change_failures_in_pieces(
@@ -379,4 +397,4 @@ async def get_job_attempts(self: ConnectedQueue, job_id: str) -> list[FailedAtte
     Args:
         job_id: Id of the job.
     """
-    return await read_attempts_of(await self._connected(), parse_job_id(job_id))
+    return await self._of(job_id, read_attempts_of)

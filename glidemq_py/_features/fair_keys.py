@@ -20,7 +20,8 @@ from glidemq_py._core.limits import (
     validate_fair_key,
 )
 from glidemq_py._core.names import validate_job_name
-from glidemq_py._partitions.link import ConnectedQueue
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.sums import added_limits, added_rates, known, rate_of
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_PREFERENCE: Final = 100
@@ -113,14 +114,13 @@ def fair_keys(key: str | Literal[False], after: str = "", count: int = 1, *, nam
 
 
 def _info(row: FairKeyRow) -> FairKeyInfo:
-    limited = row.rate_max > 0 and row.rate_ms > 0
     return FairKeyInfo(
         key=row.key,
         backlog=row.backlog,
         active=row.active,
         weight=row.weight,
         concurrency=row.concurrency or None,
-        rate_limit=RateLimit(row.rate_max, row.rate_ms) if limited else None,
+        rate_limit=rate_of(row.rate_max, row.rate_ms),
         max_backlog=row.max_backlog or None,
         paused=bool(row.paused),
         limited_until=row.limited_until or None,
@@ -155,15 +155,10 @@ async def set_fair_key_limits(
     if weight is None and concurrency is None and rate_limit is None and max_backlog is None:
         problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
         raise GlideMQValidationError("weight", None, problem)
-    call = set_fair_limits(
-        (await self._connected()).keys.meta,
-        name,
-        weight=False if weight is None else check_weight("weight", weight),
-        concurrency=_count("concurrency", concurrency),
-        rate=_rate(rate_limit),
-        max_backlog=_count("max_backlog", max_backlog),
-    )
-    await (await self._connected()).transport.call(call)
+    heavy = False if weight is None else check_weight("weight", weight)
+    number, most, rate = _count("concurrency", concurrency), _count("max_backlog", max_backlog), _rate(rate_limit)
+    limits: Any = {"weight": heavy, "concurrency": number, "rate": rate, "max_backlog": most}
+    await self._at(name, lambda link: link.call(set_fair_limits, name, **limits), changes=True)
 
 
 async def set_fair_key_defaults(
@@ -192,13 +187,14 @@ async def set_fair_key_defaults(
         problem = "give at least one of 'concurrency', 'rate_limit' and 'max_backlog'"
         raise GlideMQValidationError("concurrency", None, problem)
     number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
-    rate, link = _rate(rate_limit), await self._connected()
-    await link.call(set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most)
+    rate = _rate(rate_limit)
+    await self._change(lambda link: link.call(
+        set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most))  # fmt: skip
 
 
 async def get_fair_key_defaults(self: ConnectedQueue) -> FairKeyDefaults:
     """Return the limits of each fair key that has none of its own."""
-    link = await self._connected()
+    link = await self._first()
     (row,) = await link.call(fair_keys, _EACH_KEY)
     found = _info(row)
     return FairKeyDefaults(concurrency=found.concurrency, rate_limit=found.rate_limit, max_backlog=found.max_backlog)
@@ -210,8 +206,8 @@ async def pause_fair_key(self: ConnectedQueue, key: str) -> None:
     Raises:
         GlideMQValidationError: ``key`` is invalid.
     """
-    name, link = validate_fair_key("key", key), await self._connected()
-    await link.call(set_fair_limits, name, paused="yes")
+    name = validate_fair_key("key", key)
+    await self._at(name, lambda link: link.call(set_fair_limits, name, paused="yes"), changes=True)
 
 
 async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
@@ -220,8 +216,8 @@ async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
     Raises:
         GlideMQValidationError: ``key`` is invalid.
     """
-    name, link = validate_fair_key("key", key), await self._connected()
-    await link.call(set_fair_limits, name, paused="no")
+    name = validate_fair_key("key", key)
+    await self._at(name, lambda link: link.call(set_fair_limits, name, paused="no"), changes=True)
 
 
 async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
@@ -230,17 +226,21 @@ async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
     Raises:
         GlideMQValidationError: ``key`` is invalid.
     """
-    name, link = validate_fair_key("key", key), await self._connected()
-    (row,) = await link.call(fair_keys, name)
+    name = validate_fair_key("key", key)
+    (row,) = await self._at(name, lambda link: link.call(fair_keys, name))
     return _info(row)
 
 
-async def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
+def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
     """Iterate over the fair keys that have ready jobs, in the order of their names.
 
     Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
     """
-    link, after = await self._connected(), ""
+    return self._merged(_infos, lambda info: info.key.encode("utf-8", "surrogateescape"))
+
+
+async def _infos(link: QueueLink) -> AsyncIterator[FairKeyInfo]:
+    after = ""
     while True:
         rows = await link.call(fair_keys, False, after, _PAGE)
         for row in rows:
@@ -277,8 +277,13 @@ async def set_name_limits(
     if concurrency is None and rate_limit is None:
         raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
     number, rate = _count("concurrency", concurrency), _rate(rate_limit)
-    link = await self._connected()
-    await link.call(set_fair_limits, name, concurrency=number, rate=rate, named=True)
+
+    async def limit(link: QueueLink) -> None:
+        share = link.share("concurrency", number) if number else number
+        paced = (link.share("rate_limit.max", rate[0]), rate[1]) if isinstance(rate, tuple) else rate
+        await link.call(set_fair_limits, name, concurrency=share, rate=paced, named=True)
+
+    await self._change(limit)
 
 
 async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
@@ -288,16 +293,15 @@ async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
         GlideMQValidationError: ``name`` is invalid.
     """
     validate_job_name(name)
-    link = await self._connected()
-    (row,) = await link.call(fair_keys, name, named=True)
-    found = _info(row)
+    rows = await self._each(lambda link: link.call(fair_keys, name, named=True))
+    found = [_info(row) for (row,) in rows]
     return NameLimits(
         name=name,
-        backlog=found.backlog,
-        active=found.active,
-        concurrency=found.concurrency,
-        rate_limit=found.rate_limit,
-        limited_until=found.limited_until,
+        backlog=sum(each.backlog for each in found),
+        active=sum(each.active for each in found),
+        concurrency=added_limits([each.concurrency for each in found]),
+        rate_limit=added_rates([each.rate_limit for each in found]),
+        limited_until=max(known(each.limited_until for each in found), default=None),
     )
 
 

@@ -21,6 +21,7 @@ from glidemq_py._core.limits import (
 )
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import ConnectedQueue
+from glidemq_py._partitions.sums import added_limits, added_rates, rate_of
 from glidemq_py.errors import GlideMQValidationError
 
 Setting = tuple[int, int] | int
@@ -113,8 +114,7 @@ async def set_global_concurrency(self: ConnectedQueue, concurrency: int, *, ttl:
         GlideMQValidationError: an argument is invalid.
     """
     number, ms = check_int("concurrency", concurrency, 0, MAX_COUNT), to_ttl(ttl)
-    link = await self._connected()
-    await link.call(limit_queue, number, False, ms)
+    await self._change(lambda link: link.call(limit_queue, link.share("concurrency", number), False, ms))
 
 
 async def set_global_rate_limit(
@@ -131,29 +131,27 @@ async def set_global_rate_limit(
         GlideMQValidationError: an argument is invalid.
     """
     rate, ms = RateLimit(max, duration), to_ttl(ttl)
-    link = await self._connected()
-    await link.call(limit_queue, False, (rate.max, rate.duration), ms)
+    await self._change(lambda link: link.call(limit_queue, False, (link.share("max", rate.max), rate.duration), ms))
 
 
 async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
     """Return the limits of the whole queue that apply now, for how long, and the use of the rate limit."""
-    link = await self._connected()
-    found = await link.call(queue_limits)
-    rated = found.rate_max > 0 and found.rate_ms > 0
+    found = await self._each(lambda link: link.call(queue_limits))
+    first, *_ = found
+    rate = added_rates([rate_of(each.rate_max, each.rate_ms) for each in found])
     return GlobalLimits(
-        concurrency=found.concurrency or None,
-        concurrency_ttl=found.ttl if found.ttl >= 0 else None,
-        rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
-        rate_limit_ttl=found.rate_ttl if found.rate_ttl >= 0 else None,
-        rate_limit_used=found.rate_used,
-        rate_limit_resets_in=found.rate_wait if rated and found.rate_used else None,
+        concurrency=added_limits([each.concurrency or None for each in found]),
+        concurrency_ttl=first.ttl if first.ttl >= 0 else None,
+        rate_limit=rate,
+        rate_limit_ttl=first.rate_ttl if first.rate_ttl >= 0 else None,
+        rate_limit_used=sum(each.rate_used for each in found),
+        rate_limit_resets_in=min((each.rate_wait for each in found if rate and each.rate_used), default=None),
     )
 
 
 async def remove_global_rate_limit(self: ConnectedQueue) -> None:
     """Remove the rate limit of the queue."""
-    link = await self._connected()
-    await link.call(limit_queue, False, 0)
+    await self._change(lambda link: link.call(limit_queue, False, 0))
 
 
 # -- groups ----------------------------------------------------------------------------------------------
@@ -179,8 +177,7 @@ async def rate_limit_group(
     """
     name, ms = validate_ordering_key("key", key), to_ms("duration", duration, minimum=1)
     replace = check_choice("extend", extend, _EXTEND) == "replace"
-    link = await self._connected()
-    return await link.call(block_group, name, ms, replace)
+    return await self._at(name, lambda link: link.call(block_group, name, ms, replace), fresh=True)
 
 
 async def set_group_limits(
@@ -217,18 +214,15 @@ async def set_group_limits(
     if token_bucket is not None and token_bucket is not False:
         tokens = parse_nested("token_bucket", token_bucket, TokenBucket)
         bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
-    link = await self._connected()
-    await link.call(limit_group, name, _setting(width), rate, bucket)
+    await self._at(name, lambda link: link.call(limit_group, name, _setting(width), rate, bucket), changes=True)
 
 
 async def get_group(self: ConnectedQueue, key: str) -> GroupInfo | None:
     """Return the current state of an ordering group; None if it does not exist."""
     name = validate_ordering_key("key", key)
-    link = await self._connected()
-    found = await link.call(group_info, name)
+    found = await self._at(name, lambda link: link.call(group_info, name))
     if found is None:
         return None
-    rated = found.rate_max > 0 and found.rate_ms > 0
     paid = found.capacity > 0 and found.refill > 0
     return GroupInfo(
         key=name,
@@ -237,7 +231,7 @@ async def get_group(self: ConnectedQueue, key: str) -> GroupInfo | None:
         next_seq=found.next_seq,
         limits=GroupLimits(
             concurrency=found.concurrency or None,
-            rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
+            rate_limit=rate_of(found.rate_max, found.rate_ms),
             token_bucket=TokenBucket(found.capacity / 1000, found.refill / 1000) if paid else None,
         ),
         limited_until=found.limited_until or None,

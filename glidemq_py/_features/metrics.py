@@ -8,7 +8,7 @@ from typing import Final
 
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.logs import JobLogLine, LogLevel, check_level, parse_log_line
-from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 
@@ -72,13 +72,27 @@ def bounds(start: int, end: int, length: int) -> tuple[int, int]:
     return first, min(last + 1, length)
 
 
-async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metrics:
+async def get_metrics(queue: ConnectedQueue, kind: str, start: int, end: int) -> Metrics:
     """Return counts and mean durations per minute. Only one day is kept, so a single read returns all of it."""
     check_choice("kind", kind, ("completed", "failed"))
     first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
     if 0 <= check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER) < first:
         raise GlideMQValidationError("end", end, f"must not be before 'start' = {start}")
-    completed = kind == "completed"
+    found = await queue._each(lambda link: _metrics(link, completed=kind == "completed"))
+    minutes: dict[int, list[MetricsPoint]] = {}
+    for metrics in found:
+        for point in metrics.data:
+            minutes.setdefault(point.timestamp, []).append(point)
+    data: list[MetricsPoint] = []
+    for minute, points in sorted(minutes.items()):
+        count = sum(point.count for point in points)
+        duration = sum(point.avg_duration * point.count for point in points)
+        data.append(MetricsPoint(timestamp=minute, count=count, avg_duration=round(duration / count)))
+    first, stop = bounds(start, end, len(data))
+    return Metrics(count=sum(metrics.count for metrics in found), data=tuple(data[first:stop]))
+
+
+async def _metrics(link: QueueLink, *, completed: bool) -> Metrics:
     count = await link.command("ZCARD", link.keys.completed if completed else link.keys.failed)
     fields = await link.command("HGETALL", link.keys.metrics("completed" if completed else "failed"))
     sums: dict[int, dict[bytes, int]] = {}
@@ -91,8 +105,7 @@ async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metri
         for minute, of in sorted(sums.items())
         if of.get(b"c")
     ]
-    first, stop = bounds(start, end, len(points))
-    return Metrics(count=int(count), data=tuple(points[first:stop]))
+    return Metrics(count=int(count), data=tuple(points))
 
 
 async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int, level: LogLevel | None = None) -> JobLogs:

@@ -8,7 +8,7 @@ buckets of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -291,14 +291,13 @@ async def set_metrics_by_name(self: ConnectedQueue, minutes: int = 1_440, *, max
     """
     kept = check_int("minutes", minutes, 0, _MOST_MINUTES)
     names = check_int("max_names", max_names, 1, _MOST_NAMES)
-    link = await self._connected()
     text = f"{kept}|{names}" if kept else None
-    await link.call(set_settings, metricsByName=text)
+    await self._change(lambda link: link.call(set_settings, metricsByName=text))
 
 
 async def get_metrics_by_name_setting(self: ConnectedQueue) -> MetricsByNameSetting:
     """Return whether and how long the queue keeps figures per job name."""
-    link = await self._connected()
+    link = await self._first()
     return read_metrics_by_name_setting(await link.command("HGET", link.keys.meta, _FIELD))
 
 
@@ -332,18 +331,8 @@ async def get_metrics_by_name(
         GlideMQValidationError: an argument is invalid.
     """
     asked = _Asked.checked(window, end, name, interval)
-    await asked.read(await self._connected())
-    return asked.points()
-
-
-async def get_metrics_of_partitions(
-    partitions: Iterable[ConnectedQueue], window: Milliseconds = 3_600_000, *, end: datetime | None = None,
-    name: str | None = None, interval: Milliseconds | None = MINUTE_MS,
-) -> list[MetricsByName]:  # fmt: skip
-    """Return what `get_metrics_by_name` does, of several queues as if they were one."""
-    asked = _Asked.checked(window, end, name, interval)
-    for queue in partitions:
-        await asked.read(await queue._connected())
+    for link in await self._links():
+        await asked.read(link)
     return asked.points()
 
 
@@ -374,7 +363,7 @@ class _Asked:
         return cls(minutes, step, last, False if name is None else validate_job_name(name))
 
     async def read(self, link: QueueLink) -> None:
-        """Add the figures of a queue. The first one sets the end of the range if that is now."""
+        """Add the figures of a part. The first one sets the end of the range if that is now."""
         cursor = 0
         while True:
             page = await link.call(_page_call, self._last, self._minutes, self._name, cursor)

@@ -230,8 +230,10 @@ async def cancel_on_worker(
         WorkerTimeoutError: If the worker does not answer in time. It may still obey.
         GlideMQValidationError: If an argument is invalid.
     """
-    argument = [parse_job_id(job_id), self.name]
+    parse_job_id(job_id)
     check_text("worker", worker, maximum=_NAME_LENGTH)
+    link, own = await self._locate(job_id)
+    argument = [link.shown_id(own), self.name]
     (answer,) = (await _command(self, worker, timeout, "cancel", argument)).values()
     return answer is True
 
@@ -243,7 +245,7 @@ async def _command(
     wait_ms = to_ms("timeout", timeout, minimum=1)
     if worker is not None:
         check_text("worker", worker, maximum=_NAME_LENGTH)
-    link = await queue._connected()
+    link = await queue._first()
     return await send_command(link.transport, link.keys, link.runtime, worker, wait_ms, action, argument)
 
 

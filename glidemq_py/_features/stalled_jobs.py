@@ -58,22 +58,20 @@ async def set_stalled_policy(
     )
     most = _setting(max_stalled_count, lambda given: check_int("max_stalled_count", given, 0, MAX_STALLED_COUNT))
     grace = _setting(stalled_grace, lambda given: to_ms("stalled_grace", given, maximum=DAY_MS))
-    link = await self._connected()
     given = {name: value for name, value in zip(_FIELDS, (interval, most, grace), strict=True) if value != ""}
-    await link.call(set_settings, **given)
+    await self._change(lambda link: link.call(set_settings, **given))
 
 
 async def get_stalled_policy(self: ConnectedQueue) -> StalledPolicy:
     """Return the stalled-job policy of the queue; its members are None if they are not set."""
-    link = await self._connected()
+    link = await self._first()
     found = await link.command("HMGET", link.keys.meta, *_FIELDS)
     return StalledPolicy(*(_number(value, *limits) for value, limits in zip(found, _RANGES, strict=True)))
 
 
 async def remove_stalled_policy(self: ConnectedQueue) -> None:
     """Remove the stalled-job policy of the queue."""
-    link = await self._connected()
-    await link.call(set_settings, **dict.fromkeys(_FIELDS))
+    await self._change(lambda link: link.call(set_settings, **dict.fromkeys(_FIELDS)))
 
 
 def _setting(given: Any, check: Callable[[Any], int]) -> str | None:

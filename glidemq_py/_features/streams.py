@@ -270,10 +270,16 @@ async def read_stream(
     Raises:
         GlideMQValidationError: an argument is invalid.
     """
-    key, position = parse_job_id(job_id), _position(last_id)
+    parse_job_id(job_id)
+    position = _position(last_id)
     most = check_int("count", count, 1, _MAX_COUNT)
     seconds = 0.0 if block is None else to_ms("block", block) / 1000
-    link = await self._connected()
+    return await self._of(job_id, lambda link, key: _wait_for(self, link, key, position, most, seconds))
+
+
+async def _wait_for(
+    self: StreamedQueue, link: QueueLink, key: str, position: str, most: int, seconds: float
+) -> list[StreamChunk]:
     deadline, interval = time.monotonic() + seconds, _FIRST_S
     while True:
         chunks = await _read(link, key, position, most)
@@ -301,15 +307,15 @@ def stream(
     return _stream(self, parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MAX_COUNT))
 
 
-async def _stream(self: StreamedQueue, job_id: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
-    link = await self._connected()
+async def _stream(self: StreamedQueue, name: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
+    link, job_id = await self._locate(name)
     interval, known = _FIRST_S, False
     while True:
         # Read the state first: if the job has ended, all its chunks are in the stream.
         state = await link.command("HGET", link.keys.job(job_id), "state")
         chunks = await _read(link, job_id, position, page)
         if state is None and not chunks and not known:
-            raise link.not_found(link.shown_id(job_id))
+            raise link.not_found(name)
         known = True
         for chunk in chunks:
             position = chunk.id

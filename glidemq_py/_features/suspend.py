@@ -185,19 +185,21 @@ async def signal(self: ConnectedQueue, job_id: str, name: str, data: Any = None)
 
 async def send_signal(queue: ConnectedQueue, job_id: str, name: str, data: Any) -> str:
     """Send a signal and return 'resumed', 'kept', 'ended' or 'gone'; see `signal` for the errors."""
-    key = parse_job_id(job_id)
+    parse_job_id(job_id)
     check_text("name", name, maximum=MAX_SIGNAL_NAME)
     text = "" if data is None else encode_json("data", data)
-    link = await queue._connected()
-    outcome = await link.call(deliver_signal, key, name, text)
+    outcome = await queue._of(job_id, lambda link, own: link.call(deliver_signal, own, name, text))
     if outcome == "full":
-        raise JobStateError(key, "at its limit of 1,000 signals or 1 MiB", "signal")
+        raise JobStateError(job_id, "at its limit of 1,000 signals or 1 MiB", "signal")
     return outcome
 
 
 async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | None:
     """Return details of a suspended job; None if the job does not exist or is not suspended."""
-    link, key = await self._connected(), parse_job_id(job_id)
+    return await self._of(job_id, _suspend_info)
+
+
+async def _suspend_info(link: QueueLink, key: str) -> SuspendInfo | None:
     values = await link.command("HMGET", link.keys.job(key), *_FIELDS)
     fields = {
         name: None if value is None else value.decode("utf-8", "replace")

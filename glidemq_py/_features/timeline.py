@@ -9,7 +9,6 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.names import parse_job_id
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
@@ -119,13 +118,13 @@ async def set_timeline(self: ConnectedQueue, sample: float = 1.0, *, max_entries
     entries = TimelineSetting().max_entries if max_entries is None else check_entries(max_entries)
     if max_entries is not None and not share:
         raise GlideMQValidationError("max_entries", max_entries, "requires a 'sample' > 0: no timelines are recorded")
-    link = await self._connected()
-    await link.call(set_settings, timeline=f"{share}|{entries}" if share else None)
+    text = f"{share}|{entries}" if share else None
+    await self._change(lambda link: link.call(set_settings, timeline=text))
 
 
 async def get_timeline_setting(self: ConnectedQueue) -> TimelineSetting:
     """Return whether and how the queue records timelines."""
-    link = await self._connected()
+    link = await self._first()
     return read_timeline_setting(await link.command("HGET", link.keys.meta, "timeline"))
 
 
@@ -135,4 +134,4 @@ async def get_job_timeline(self: ConnectedQueue, job_id: str) -> list[TimelineEn
     Args:
         job_id: Id of the job.
     """
-    return await read_job_timeline(await self._connected(), parse_job_id(job_id))
+    return await self._of(job_id, read_job_timeline)

@@ -227,8 +227,7 @@ async def _span(
 
 async def get_flow_usage(self: ConnectedQueue, parent_id: str) -> FlowUsage:
     """Return the total usage of a job and its direct children, which may be in other queues."""
-    link = await self._connected()
-    return await flow_usage(link, parse_job_id(parent_id, "parent_id"))
+    return await self._of(parse_job_id(parent_id, "parent_id"), flow_usage)
 
 
 async def get_flow_budget(self: ConnectedQueue, flow_id: str) -> FlowBudget | None:
@@ -239,7 +238,10 @@ async def get_flow_budget(self: ConnectedQueue, flow_id: str) -> FlowBudget | No
     Args:
         flow_id: id of the root job, or of any job of the flow that is in this queue.
     """
-    link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
+    return await self._of(parse_job_id(flow_id, "flow_id"), _flow_budget)
+
+
+async def _flow_budget(link: QueueLink, job_id: str) -> FlowBudget | None:
     fields = await link.command("HGETALL", link.keys.budget(job_id))
     if not fields:
         key = await link.command("HGET", link.keys.job(job_id), "budgetKey")
@@ -270,5 +272,5 @@ async def get_usage_summary(
     Raises:
         GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
     """
-    link = await self._connected()
+    link = await self._first()
     return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)

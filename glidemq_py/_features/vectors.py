@@ -239,6 +239,7 @@ async def store_vector(
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)
 _HASH_TAG: Final = re.compile(r"hash[\s_-]?tag", re.IGNORECASE)
+_EXISTS: Final = re.compile(r"\bexists\b", re.IGNORECASE)
 NO_INDEX: Final = re.compile(r"unknown index|no such index|index.*not found|not found.*index", re.IGNORECASE)
 """The error of a search module if an index does not exist."""
 
@@ -268,18 +269,28 @@ async def create_job_index(
         SearchIndexError: the server rejects the index, for example because its name is already used.
         GlideMQValidationError: an argument is invalid.
     """
-    link = await self._connected()
-    index, keys = _index(link, name), link.keys
-    words = create_arguments(index, keys.job_prefix, fields, vector)
-    try:
-        await _command(link, words)
-    except SearchIndexError as error:
-        if not _HASH_TAG.search(str(error)):
-            raise
-        # valkey-search rejects braces in a prefix. This prefix covers other keys, too; results are filtered.
-        words[words.index(keys.job_prefix)] = keys.base.removesuffix("}")
-        await _command(link, words)
-    return index
+
+    async def create(link: QueueLink) -> SearchIndexError | None:
+        words = create_arguments(_index(link, name), link.keys.job_prefix, fields, vector)
+        try:
+            try:
+                await _command(link, words)
+            except SearchIndexError as error:
+                if not _HASH_TAG.search(str(error)):
+                    raise
+                # valkey-search rejects braces in a prefix. This prefix covers other keys, too; results are filtered.
+                words[words.index(link.keys.job_prefix)] = link.keys.base.removesuffix("}")
+                await _command(link, words)
+        except SearchIndexError as error:
+            if _EXISTS.search(str(error)) is None:
+                raise
+            return error
+        return None
+
+    refused = await self._each(create, fresh=True)
+    if None not in refused:  # otherwise the index is in all parts now
+        raise next(filter(None, refused))
+    return _index_name(self.name, name)
 
 
 async def drop_job_index(self: ConnectedQueue, name: str | None = None) -> bool:
@@ -291,40 +302,55 @@ async def drop_job_index(self: ConnectedQueue, name: str | None = None) -> bool:
     Returns:
         True if the index was deleted; False if it did not exist.
     """
-    link = await self._connected()
-    try:
-        await _command(link, ["FT.DROPINDEX", _index(link, name)])
-    except SearchIndexError as error:
-        if NO_INDEX.search(str(error)):
-            return False
-        raise
-    return True
+
+    async def drop(link: QueueLink) -> bool:
+        try:
+            await _command(link, ["FT.DROPINDEX", _index(link, name)])
+        except SearchIndexError as error:
+            if NO_INDEX.search(str(error)):
+                return False
+            raise
+        return True
+
+    return any(await self._each(drop, fresh=True))
 
 
 async def nearest(
     self: ConnectedQueue, embedding: Iterable[float], *, k: int, filter: str, field: str | None, name: str | None,
     score_field: str,
-) -> list[tuple[str, float]]:  # fmt: skip
-    """Return the ids and scores of the jobs that `Queue.vector_search` finds."""
+) -> list[tuple[float, QueueLink, str]]:  # fmt: skip
+    """Return scores, parts and ids of the jobs that `Queue.vector_search` finds: the nearest of those of each part."""
     blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
     check_text("filter", filter, maximum=MAX_FILTER)
     check_field("score_field", score_field)
-    link = await self._connected()
-    index = _index(link, name)
-    if field is None:
-        field = await _vector_field(link, index)
-    words = search_arguments(index, check_field("field", field), blob, most, filter, score_field)
-    found: list[tuple[str, float]] = []
-    for key, score in hits_of(await _command(link, words), score_field):
-        job_id = key.removeprefix(link.keys.job_prefix)
+
+    async def search(link: QueueLink) -> list[tuple[float, QueueLink, str]]:
+        index = _index(link, name)
+        try:
+            of = await _vector_field(link, index) if field is None else check_field("field", field)
+            hits = hits_of(
+                await _command(link, search_arguments(index, of, blob, most, filter, score_field)), score_field
+            )
+        except SearchIndexError as error:
+            if link.parts == 1 or NO_INDEX.search(str(error)) is None:
+                raise
+            problem = f"{error}: partition {link.keys.name!r} has no index {index!r}"
+            raise SearchIndexError(f"{problem}; call create_job_index") from error
+        found = ((score, link, key.removeprefix(link.keys.job_prefix), key) for key, score in hits)
         # The index may contain keys of other queues, and other keys of jobs.
-        if job_id != key and ":" not in job_id:
-            found.append((job_id, score))
-    return found
+        return [(score, link, job_id) for score, link, job_id, key in found if job_id != key and ":" not in job_id]
+
+    hits = [hit for found in await self._each(search) for hit in found]
+    return sorted(hits, key=lambda hit: hit[0])[:most]
 
 
 def _index(link: QueueLink, name: str | None) -> str:
-    return f"{link.keys.name}-idx" if name is None else check_text("name", name, maximum=256)
+    """Return the name of a part's index, which must differ from those of the others on one server."""
+    return _index_name(link.queue_name, name) + link.keys.name.removeprefix(link.queue_name)
+
+
+def _index_name(queue: str, name: str | None) -> str:
+    return f"{queue}-idx" if name is None else check_text("name", name, maximum=256)
 
 
 async def _vector_field(link: QueueLink, index: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields, replace
+from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._client.counting import BELOW_NORMAL, complete_counts
@@ -217,6 +219,26 @@ async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
     return counts, found[BELOW_NORMAL]
 
 
+def added_counts(counts: Sequence[JobCounts]) -> JobCounts:
+    """Return the sums of the parts' numbers of jobs."""
+    first, *_ = counts
+    return replace(first, **{
+        each.name: sum(getattr(count, each.name) for count in counts) for each in fields(first) if each.name != "paused"
+    })  # fmt: skip
+
+
+def merged_workers(lists: Sequence[list[WorkerInfo]]) -> list[WorkerInfo]:
+    """Return each worker of the parts once, with its jobs of all parts, oldest first."""
+    found: dict[str, WorkerInfo] = {}
+    for worker in chain.from_iterable(lists):
+        known = found.get(worker.id)
+        found[worker.id] = worker if known is None else replace(
+            known, started_at=min(known.started_at, worker.started_at), age=max(known.age, worker.age),
+            active_jobs=known.active_jobs + worker.active_jobs, stuck=known.stuck + worker.stuck,
+        )  # fmt: skip
+    return sorted(found.values(), key=lambda worker: worker.started_at)
+
+
 async def get_workers(link: QueueLink) -> list[WorkerInfo]:
     """Return the workers whose registration has not expired, oldest first, including those of Node peers."""
     now = await server_time(link)
@@ -250,18 +272,34 @@ _SKIPPED_PER_CALL: Final = 500
 
 
 async def get_slice(
-    link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, tags: tuple[str, ...] = ()
+    links: Sequence[QueueLink], state: JobState, start: int, end: int, *, bare: bool
 ) -> list[Job[Any, Any]]:
-    """Return the jobs from ``start`` to ``end`` (inclusive; -1 is the last); see `iterate` for the other arguments.
+    """Return the jobs of all parts from ``start`` to ``end``, one part after the other; see `iterate` for ``bare``.
 
-    With ``tags``, positions count the jobs with these tags.
+    Args:
+        links: The parts.
+        state: State of the jobs.
+        start: First position.
+        end: Last position, inclusive; -1 is the last.
+        bare: If True, omit the jobs' data.
 
     Raises:
         GlideMQValidationError: If a position is invalid.
     """
-    if tags:
-        return await between(iterate(link, state, MAX_PAGE, bare=bare, tags=tags), start, end)
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
+    found: list[Job[Any, Any]] = []
+    before = 0
+    for link in links:
+        if last != -1 and before > last:
+            break
+        count = getattr(await get_counts(link), state.replace("-", "_")) if len(links) > 1 else first + 1
+        if before + count > first:
+            found += await _slice(link, state, max(0, first - before), -1 if last == -1 else last - before, bare)
+        before += count
+    return found
+
+
+async def _slice(link: QueueLink, state: JobState, first: int, last: int, bare: bool) -> list[Job[Any, Any]]:
     most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
     found: list[Job[Any, Any]] = []
     cursor = await cursor_at(link, state, first) if first and most > 0 else ""

@@ -11,12 +11,13 @@ from glidemq_py._api.dead_letters import (
     envelope_of,
     get_newest_dead_letter_jobs,
     remove_dead_letter,
-    with_readable_data,
+    shown_entry,
 )
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast import Subscription, get_delivery, get_subscriptions
+from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, summary_of
@@ -153,7 +154,7 @@ class Letters:
         return cls(await operator.queue(queue), link, subscription, places)
 
     async def _dead_queue(self, place: str) -> QueueLink | None:
-        return await self._queue._dead_letter_queue.open(self._link, self.places[place])
+        return await open_dead_letters(self._link, self.places[place])
 
     def _is_wanted(self, job: Job[Any, Any]) -> bool:
         of = _subscription_of(job, self._link.keys.name)
@@ -167,7 +168,7 @@ class Letters:
                 continue
             async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE):
                 if self._is_wanted(job):
-                    yield place, with_readable_data(job, self._link)
+                    yield place, shown_entry(job, self._link)
 
     def shown(self, entry: Job[Any, Any]) -> DeadLetter:
         """Return an entry as a snapshot."""

@@ -529,14 +529,12 @@ class ReplayEdited(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        await operator.links(self.queue)  # finds the partitions
-        for part in queue._parts:
-            job = await replay_entry(part, self.id, lambda: self.data)
-            if job is not None and job.outcome is JobOutcome.ADDED:
-                return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
-            if job is not None:  # an interrupted replay had added it; the entry is deleted now
-                error = f"had already been added again as {job.id}, so the new data was not used"
-                return ActionResult(done=0, problems=(Problem(id=self.id, error=error),))
+        job = await replay_entry(queue, self.id, lambda: self.data)
+        if job is not None and job.outcome is JobOutcome.ADDED:
+            return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
+        if job is not None:  # an interrupted replay had added it; the entry is deleted now
+            error = f"had already been added again as {job.id}, so the new data was not used"
+            return ActionResult(done=0, problems=(Problem(id=self.id, error=error),))
         return ActionResult(done=0, problems=(Problem(id=self.id, error="does not exist", missing=True),))
 
 

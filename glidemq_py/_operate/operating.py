@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Self, cast
 
-from glidemq_py._api import partitioned_dead_letters
 from glidemq_py._api.dead_letters import envelope_of, get_newest_dead_letter_jobs
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
@@ -228,8 +227,7 @@ class Operator:
         Raises the errors of `queue`, and GlideMQConnectionError.
         """
         queue = await self.queue(name)
-        await queue._plain_link()
-        return [await part._connected() for part in queue._parts]
+        return await queue._links()
 
     async def link(self, name: str) -> QueueLink:
         """Return the link of a queue; of a partitioned one, that of its first partition. See `links`."""
@@ -542,12 +540,7 @@ class Operator:
         letters = await Letters.open(self, queue, subscription)
         if letters is not None:
             return await letters.newest(count)
-        opened = await self.queue(queue)
-        await opened._plain_link()
-        if opened._partitions is not None:
-            entries, is_cut = await partitioned_dead_letters.get_newest_dead_letter_jobs(opened._partitions, count)
-        else:
-            entries, is_cut = await get_newest_dead_letter_jobs(opened, count)
+        entries, is_cut = await get_newest_dead_letter_jobs(await self.queue(queue), count)
         return [dead_letter_of(each, queue) for each in entries], is_cut
 
     # -- events -------------------------------------------------------------------------------------------

@@ -107,6 +107,11 @@ def partition_of_key(key: str, partitions: int) -> int:
     return chosen
 
 
+def part_of_key(key: str, parts: int) -> int:
+    """Return the number of the part for a routing key; a plain queue has one."""
+    return partition_of_key(key, parts) if parts > 1 else 0
+
+
 def partition_id(partition: int, job_id: str) -> str:
     """Return the id of a partition's job in the logical queue, such as `3||17`.
 

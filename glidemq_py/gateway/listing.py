@@ -100,8 +100,7 @@ async def jobs_in_order(
         CommandError: If their data and results are too large.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
-    await queue._plain_link()
-    links = [await part._connected() for part in queue._parts]
+    links = await queue._links()
     counts = [await counts_by_rank(link) for link in links]
     count = offset + limit
     first = _First(count, oldest)

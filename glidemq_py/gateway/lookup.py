@@ -59,15 +59,14 @@ async def job_at(session: Session, queue: str, job_id: str) -> Job[Any, Any] | N
 async def located(session: Session, queue: str, job_id: str) -> tuple[Queue[Any, Any], str]:
     """Return the queue, or the partition, of a job and its id there, from the names of `JobIds.find`."""
     found = await session.state.queue(queue)
-    await found._plain_link()
-    return (found, job_id) if found._partitions is None else await found._partitions._locate(job_id)
+    return await found._placed(job_id)
 
 
 async def part_of_key(queue: Queue[Any, Any], key: str) -> Queue[Any, Any]:
     """Return the partition of the jobs with a routing key; a queue without partitions has them itself."""
     await queue._plain_link()
     partitions = queue._partitions
-    return queue if partitions is None else partitions.queues[partitions.partition_of(key)]
+    return queue if partitions is None else partitions.part_of(key)
 
 
 async def own_id(session: Session, queue: str, job_id: str) -> str | None:

@@ -37,7 +37,7 @@ class PartitionHubs:
     fetch that waits sleeps until one of them may have a job.
 
     Args:
-        partitions: The `PartitionedQueue` that has the partitions.
+        partitions: The `PartQueues` that has the partitions.
         hubs: Their hubs.
     """
 
@@ -52,7 +52,7 @@ class PartitionHubs:
         self._late: set[Hub] = set()
         """Those with an overdue call. They are not asked until it has returned."""
         self.partitions: object = None
-        """The `PartitionedQueue` that has the partitions."""
+        """The `PartQueues` that has the partitions."""
         self.use(partitions, hubs)
 
     def use(self, partitions: object, hubs: Iterable[Hub]) -> None:

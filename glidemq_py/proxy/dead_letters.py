@@ -10,10 +10,10 @@ from fastapi import Query
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
-from glidemq_py._api.dead_letters import envelope_of
+from glidemq_py._api.dead_letters import envelope_of, shown_entry
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._api.partitioned_dead_letters import shown_entry
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import read_page
 from glidemq_py._partitions.link import QueueLink
@@ -23,7 +23,7 @@ from glidemq_py.proxy.pages import Cursor, RangePage, Whole, listed_jobs, open_c
 from glidemq_py.proxy.response_models import AsText, Count, NextCursor, Payload, Removed, ResponseModel
 from glidemq_py.proxy.responses import NotFoundError, answer, encode
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
+from glidemq_py.proxy.state import OpenQueue, State, links_of
 
 __all__ = ["router"]
 
@@ -94,23 +94,20 @@ async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Respo
     return page_answer("jobs", texts, cursor, count=len(texts))
 
 
-async def _opened(queue: Queue[Any, Any]) -> tuple[QueueLink | None, dict[str, Queue[Any, Any]]]:
-    """Return the dead letter queue with the pending entries of all partitions, and the partitions by name."""
-    parts = await queue._current_parts()
-    links = [await part._connected() for part in parts]
-    opened = await asyncio.gather(
-        *(part._dead_letter_queue.open(link) for part, link in zip(parts, links, strict=True))
-    )  # fmt: skip
-    return next((each for each in opened if each is not None), None), {part.name: part for part in parts}
+async def _opened(queue: Queue[Any, Any]) -> tuple[QueueLink | None, dict[str, QueueLink]]:
+    """Return the dead letter queue with the pending entries of all parts, and the parts by name."""
+    links = await links_of(queue)
+    opened = await asyncio.gather(*map(open_dead_letters, links))
+    return next((each for each in opened if each is not None), None), {link.keys.name: link for link in links}
 
 
-def _shown(parts: Mapping[str, Queue[Any, Any]], entry: Job[Any, Any]) -> bytes | None:
+def _shown(parts: Mapping[str, QueueLink], entry: Job[Any, Any]) -> bytes | None:
     """Return an entry as JSON, with the name and the id in the whole queue; None if it is not one of this queue."""
     envelope = envelope_of(entry)
     part = None if envelope is None else parts.get(envelope["originalQueue"])
     if part is None:
         return None
-    return encode(_entry_view(entry if part._partition is None else shown_entry(part._partition, entry)))
+    return encode(_entry_view(shown_entry(entry, part)))
 
 
 def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
@@ -146,8 +143,7 @@ async def replay_all(
     for _ in range(_MAX_PAGES):
         jobs, inner = await read_page(dead_queue, JobState.WAITING, inner, min(left, _ENTRIES_PER_CALL))
         for entry in jobs:
-            part = parts.get(_origin(entry))
-            job = None if part is None else await part.replay_dead_letter_job(entry.id)
+            job = await queue.replay_dead_letter_job(entry.id) if _origin(entry) in parts else None
             if job is not None:
                 replayed.append({"id": job.id, "name": job.name, "sourceId": entry.id})
                 left -= 1

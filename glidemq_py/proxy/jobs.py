@@ -314,12 +314,7 @@ async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
     openapi_extra=with_example(name="approved", data={"by": "ann"}),
 )  # fmt: skip
 async def signal(queue: OpenQueue, id: given.JobId, body: given.SendSignal) -> Response:
-    await queue._current_parts()
-    partitions, given_signal = queue._partitions, (body["name"], body.get("data"))
-    if partitions is None:
-        outcome = await send_signal(queue, id, *given_signal)
-    else:
-        outcome = await partitions.by_id(send_signal, id, given_signal)
+    outcome = await send_signal(queue, id, body["name"], body.get("data"))
     if outcome not in ("resumed", "kept"):
         job = await found_job(queue, id)
         raise JobStateError(id, str(job.state), "signal")

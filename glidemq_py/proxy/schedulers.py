@@ -7,7 +7,6 @@ from typing import Any
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from glidemq_py._api.partitioned_schedulers import shown_scheduler
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.queue_api import iter_schedulers
 from glidemq_py.proxy import request_models as given
@@ -77,8 +76,7 @@ async def schedulers(queue: OpenQueue, proxy: State, page: Page) -> Response:
     for link in await links_of(queue):
         async for each in iter_schedulers(link):
             if each.name > after:
-                shown = each if link.partition is None else shown_scheduler(link.partition, each)
-                found[each.name] = encode(_scheduler_view(shown))
+                found[each.name] = encode(_scheduler_view(each))
             if len(found) > 2 * page.limit:
                 found = _first(found, page.limit + 1)
     found = _first(found, page.limit + 1)

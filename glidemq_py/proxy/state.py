@@ -295,4 +295,4 @@ OpenQueue = Annotated[Queue[Any, Any], Depends(_queue)]
 
 async def links_of(queue: Queue[Any, Any]) -> list[QueueLink]:
     """Return the link of a queue, or those of its partitions."""
-    return [await part._connected() for part in await queue._current_parts()]
+    return await queue._links()

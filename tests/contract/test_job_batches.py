@@ -160,7 +160,8 @@ async def test_running_job_joins_others(worker_for: WorkerFor, url: Any, queue: 
 async def test_unknown_batch_is_rejected(queue: Queue):
     with pytest.raises(JobBatchNotFoundError, match="batch 'none' not found"):
         await queue.get_batch("none")
-    batch = JobBatch(queue, "none")
+    batch = await queue.create_batch()
+    await queue.obliterate()
     for call in (batch.add("a"), batch.close(), batch.get_status(), batch.cancel()):
         with pytest.raises(JobBatchNotFoundError):
             await call

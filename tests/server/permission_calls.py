@@ -210,7 +210,7 @@ async def batch(place: Place, use: Use):
     """Prepare a batch with a job."""
     prepared = await place.admin.create_batch(on_complete=("callback",))
     await prepared.add("job")
-    await use(id=prepared.id, batch=JobBatch(place.queue, prepared.id))
+    await use(id=prepared.id, batch=JobBatch(place.queue, await connected(place.queue), prepared.id))
 
 
 async def dead_letter(place: Place, use: Use):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import ContextHeaders, Job, Worker
-from tests.inside import PartitionedQueue, SlotPool
+from tests.inside import PartQueues, SlotPool
 from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import FEATURE_FAULTS
 from tests.simulation.pool import POOL_QUEUES
@@ -157,6 +157,6 @@ def test_partitions_are_created_without_loss():
 
 def test_key_with_jobs_in_several_partitions_is_found(monkeypatch: pytest.MonkeyPatch):
     """The partitions take turns, whatever keys jobs have."""
-    monkeypatch.setattr(PartitionedQueue, "partition_of", lambda self, key: self.next_partition())
+    monkeypatch.setattr(PartQueues, "part_of", lambda self, key: self.queues[self.next_partition()])
     problems = simulate(dividing()).problems
     assert any("are active together" in each or "started in the order" in each for each in problems), problems

@@ -14,7 +14,6 @@ LEAST_LINES = 40
 SMALL = {
     "_core/version.py": "commands and metrics show it; the package imports them",
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
-    "_api/partitioned_fair_keys.py": "a module per area of partitioned queues",
     "_job/message.py": "only workers of broadcasts load messages",
     "_job/current.py": "commands label log records, without loading jobs",
     "_worker/memory.py": "heartbeats and supervised processes report it",

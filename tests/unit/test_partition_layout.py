@@ -8,18 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py import Queue
-from glidemq_py._api.delegation import _OWN
-from glidemq_py._api.partitioned import (
-    _BY_ID,
-    _BY_KEY,
-    _COUNTED,
-    _IN_TURN,
-    _OF_FIRST,
-    _SETTINGS,
-    _SUMMED,
-    PartitionedQueue,
-)
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._partitions.routing import candidates
 from glidemq_py.errors import GlideMQValidationError
@@ -109,18 +97,10 @@ def test_server_calls_contain_the_stored_ids_of_jobs():
     # `Job.id` names the partition; the keys and calls of a partition know only the job's own id.
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
-        for folder in ("_job", "_features", "_worker")
+        for folder in ("_api", "_job", "_features", "_worker")
         for path in (ROOT / folder).rglob("*.py")
         if not str(path).endswith(_OTHER_IDS)
         for line in path.read_text(encoding="utf-8").splitlines()
         if _WRONG.search(line)
     ]
     assert found == []
-
-
-def test_every_method_of_a_queue_supports_partitions():
-    alone = {"stream", "lease", "iter_fair_keys"}
-    routed = {*_BY_ID, *_BY_KEY, *_SETTINGS, *_OF_FIRST, *_SUMMED, *_COUNTED, *_IN_TURN, *alone}
-    methods = {name for name, each in vars(Queue).items() if hasattr(each, "__wrapped__") and not name.startswith("_")}
-    assert len(methods) > 50
-    assert {name for name in methods - routed if not hasattr(PartitionedQueue, name)} <= _OWN

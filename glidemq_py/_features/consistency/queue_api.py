@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Container, Generator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from glidemq_py._core.calls import Call, pieces
@@ -54,7 +55,14 @@ async def check(
     """
     check_bool("repair", repair)
     pause = to_ms("recheck_after", recheck_after, minimum=0)
-    return await _check(await self._connected(), repair=repair, recheck_after=pause)
+    findings: list[Finding] = []
+    jobs = groups = looks = 0
+    for link in await self._links():
+        found = await _check(link, repair=repair, recheck_after=pause)
+        place = "" if link.partition is None else f" (partition {link.keys.name!r})"
+        findings += (replace(each, detail=each.detail + place) if place else each for each in found.findings)
+        jobs, groups, looks = jobs + found.jobs, groups + found.groups, max(looks, found.looks)
+    return CheckReport(queue=self.name, findings=tuple(findings), jobs=jobs, groups=groups, looks=looks)
 
 
 async def _check(link: QueueLink, *, repair: bool, recheck_after: int) -> CheckReport:

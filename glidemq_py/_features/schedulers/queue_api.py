@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -30,6 +30,7 @@ from glidemq_py._features.schedulers.entry import (
     schedulers_read,
 )
 from glidemq_py._features.schedulers.options import Misfire, Overlap, Schedule
+from glidemq_py._partitions.layout import part_of_key
 from glidemq_py._partitions.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError, ServerNotReadyError
 
@@ -110,19 +111,66 @@ async def upsert_job_scheduler(
         end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
         overlap=overlap, skip_without_worker=skip_without_worker,
     )  # fmt: skip
-    link = await self._connected()
-    options, stored = _template(link, template, self.options, name)
+    options, stored = _template(await self._first(), template, self.options, name)
 
     def update(row: StoredRow | None, now: int) -> _Change:
         text, due = _entry(schedule, stored, self.options, row.text if row is not None else None, now)
         shared = is_for_peers(schedule, options, "text" in stored) and due != PAUSED
         return _Change(0 if shared else 1, text, due, overlap != "allow", workers=skip_without_worker)
 
-    _, changed = await _changed(link, name, update)
-    assert changed is not None
-    if not link.is_listed:
-        await register(link)
-    return changed
+    async def put() -> JobScheduler:
+        links = await self._links()
+        if len(links) > 1:
+            _check_placing(options)
+        places = _places(links, name)
+        found = [link for link in places[1:] and places if (await link.call(schedulers_read, name)).rows]
+        link, *others = found or places[:1]  # a scheduler that exists is changed where it is
+        _, changed = await _changed(link, name, update)
+        assert changed is not None
+        if not link.is_listed:
+            await register(link)
+        for other in others:  # another client has created it
+            await _changed(other, name, _removal)
+        return changed
+
+    return await self._settled(put)
+
+
+def _check_placing(options: JobOptions) -> None:
+    for option in ("ordering", "fair_key", "deduplication", "job_id"):
+        if getattr(options, option) is not None:
+            raise GlideMQValidationError(
+                f"template.{option}", getattr(options, option),
+                "is not supported by the schedulers of partitioned queues: their name chooses the partition",
+            )  # fmt: skip
+
+
+def _places(links: Sequence[QueueLink], name: str) -> list[QueueLink]:
+    """Return the parts in the order in which to look for a scheduler: that of its name comes first.
+
+    Other clients create theirs in the first part; versions that could change the number left them in any.
+    """
+    home = links[part_of_key(name, len(links))]
+    return [home, *(link for link in links if link is not home)]
+
+
+async def _change_found(
+    queue: ConnectedQueue, name: str, change: Callable[[StoredRow | None, int], _Change | None]
+) -> JobScheduler | None:
+    """Change a scheduler in the first part that has it."""
+
+    async def run() -> JobScheduler | None:
+        for link in _places(await queue._links(), name):
+            existed, scheduler = await _changed(link, name, change)
+            if existed:
+                return scheduler
+        return None
+
+    return await queue._settled(run)
+
+
+def _removal(row: StoredRow | None, now: int) -> _Change | None:
+    return row and _Change(0, "", 0)
 
 
 async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
@@ -132,8 +180,12 @@ async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
         ServerNotReadyError: a Node client held the scheduler lock for several seconds.
     """
     check_text("name", name, maximum=NAME_LENGTH)
-    existed, _ = await _changed(await self._connected(), name, lambda row, now: row and _Change(0, "", 0))
-    return existed
+
+    async def run() -> bool:
+        removed = await self._together(_changed(link, name, _removal) for link in await self._links())
+        return any(existed for existed, _ in removed)
+
+    return await self._settled(run)
 
 
 async def pause_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
@@ -158,7 +210,7 @@ async def pause_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler |
         # In our own hash: a Node client would not know why it is not due.
         return _Change(1, text, PAUSED, event="scheduler-paused")
 
-    return (await _changed(await self._connected(), name, pause))[1]
+    return await _change_found(self, name, pause)
 
 
 async def resume_job_scheduler(self: ConnectedQueue, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
@@ -194,7 +246,7 @@ async def resume_job_scheduler(self: ConnectedQueue, name: str, *, catch_up: boo
         text = entry.changed(nextRun=due, pausedAt=None, pausedRun=None)
         return _Change(home, text, due or now, event="scheduler-resumed")
 
-    return (await _changed(await self._connected(), name, resume))[1]
+    return await _change_found(self, name, resume)
 
 
 class _Change(NamedTuple):
@@ -244,14 +296,17 @@ async def _changed(
 async def get_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
     """Return the scheduler with this name, or None if it does not exist or its entry cannot be read."""
     check_text("name", name, maximum=NAME_LENGTH)
-    link = await self._connected()
-    reply = await link.call(schedulers_read, name)
-    return _readable(link, reply.rows[0]) if reply.rows else None
+    for link in _places(await self._links(), name):
+        reply = await link.call(schedulers_read, name)
+        found = _readable(link, reply.rows[0]) if reply.rows else None
+        if found is not None:
+            return found
+    return None
 
 
 async def get_job_schedulers(self: ConnectedQueue) -> list[JobScheduler]:
     """Return all schedulers, sorted by name. Those whose entries cannot be read are left out, and logged once."""
-    found = {scheduler.name: scheduler async for scheduler in iter_schedulers(await self._connected())}
+    found = {scheduler.name: scheduler async for scheduler in self._in_turn(iter_schedulers)}
     return [found[name] for name in sorted(found)]
 
 
@@ -300,12 +355,12 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
         next_run=None if entry.paused else entry.next_run or None,
         last_run=entry.number("lastRun") or None,
         iteration_count=entry.number("iterationCount"),
-        last_job_id=entry.last_job_id if tracked else None,
+        last_job_id=link.shown_id(entry.last_job_id) if tracked and entry.last_job_id else None,
         for_peers=row.home == 0,
         skipped_count=entry.number("skippedCount"),
         last_skipped=entry.number("lastSkipped") or None,
         buffered=entry.buffered,
-        last_runs=entry.runs,
+        last_runs=tuple((at, link.shown_id(job_id)) for at, job_id in entry.runs),
         paused=entry.paused,
         paused_since=entry.number("pausedAt") or None if entry.paused else None,
     )

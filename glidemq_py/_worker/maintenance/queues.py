@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
-from glidemq_py._api.partitioned_writes import layout_number
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import BackgroundService, BackgroundTask
 from glidemq_py._core.calls.administration import unlock
@@ -108,7 +107,7 @@ class Maintenance(BackgroundService):
             )
 
         def read_layout(number: int) -> None:
-            if number != layout_number(queue):
+            if number != queue._known_layout:
                 tasks.check()
 
         tasks = PartitionTasks(queue, make)

@@ -42,7 +42,7 @@ async def place_of(gateway: Gateway, job_id: str) -> int:
     """Return the partition of a job."""
     found = await gateway.ids.find(job_id)
     assert found is not None
-    part, _ = await (await gateway.queue(found[0]))._partitions._locate(found[1])  # type: ignore[union-attr]
+    part, _ = await (await gateway.queue(found[0]))._placed(found[1])
     assert part._partition is not None
     return part._partition.number
 
