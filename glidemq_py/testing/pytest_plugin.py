@@ -150,8 +150,11 @@ def glidemq_endpoints(glidemq_memory: "MemoryServer") -> "Iterator[Callable[[Any
     """
     from glidemq_py.testing.in_memory import TestQueue
 
+    def like(queue: Any) -> "TestQueue":
+        return TestQueue.like(queue, glidemq_memory)
+
     with contextlib.ExitStack() as stack:
-        yield lambda queues: stack.enter_context(queues.replaced(lambda queue: TestQueue.like(queue, glidemq_memory)))
+        yield lambda queues: stack.enter_context(queues.replaced(like))
 
 
 @pytest.fixture
