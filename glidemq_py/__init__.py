@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
     from glidemq_py._api.queue_events import QueueEvents
     from glidemq_py._api.queue_names import get_usage_summary, list_queues
-    from glidemq_py._api.scheduler import Scheduler
     from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
     from glidemq_py._client.connection_url import Address
     from glidemq_py._client.event_reader import QueueEvent
@@ -135,7 +134,7 @@ if TYPE_CHECKING:
     from glidemq_py._job.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._partitions.layout import QueuePartitions
     from glidemq_py._worker.broadcasts import BroadcastWorker
-    from glidemq_py._worker.maintenance.queues import Maintenance
+    from glidemq_py._worker.maintenance.queues import Maintenance, Scheduler
     from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
     from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
     from glidemq_py._worker.tasks import Task
@@ -151,7 +150,6 @@ else:
             "glidemq_py._api.job_queue": ("Queue",),
             "glidemq_py._api.producer": ("Producer", "ServerlessPool", "serverless_pool"),
             "glidemq_py._api.queue_events": ("QueueEvents",),
-            "glidemq_py._api.scheduler": ("Scheduler",),
             "glidemq_py._client.connection_options": ("ConnectionOptions", "IamCredentials"),
             "glidemq_py._client.connection_url": ("Address",),
             "glidemq_py._client.event_reader": ("QueueEvent",),
@@ -221,7 +219,7 @@ else:
             "glidemq_py._features.vectors": ("VectorField", "VectorMatch"),
             "glidemq_py._job.job_twin": ("BlockingJob",),
             "glidemq_py._job.job": ("Job", "current_job"),
-            "glidemq_py._worker.maintenance.queues": ("Maintenance",),
+            "glidemq_py._worker.maintenance.queues": ("Maintenance", "Scheduler"),
             "glidemq_py._worker.options": ("BatchOptions", "FailureLogOptions", "SandboxOptions"),
             "glidemq_py._worker.shutdown": ("GracefulShutdown", "graceful_shutdown"),
             "glidemq_py._worker.tasks": ("Task",),

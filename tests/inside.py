@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
-from glidemq_py._api import job_queue, queue_events, scheduler
+from glidemq_py._api import job_queue, queue_events
 from glidemq_py._api import lease_ending as ending
 from glidemq_py._api import lease_exchange as exchanging
 from glidemq_py._api.backup_schedule import BackupSchedule

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from glidemq_py._client.channels import Subscription, subscribe
 from glidemq_py._client.connect import glide_of
+from glidemq_py._client.loop_transport import ForwardingTransport
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
@@ -96,12 +97,17 @@ class Sleeper(Protocol):
 
 
 class WakeChannels:
-    """The subscription and the poll of all queues that one event loop serves on one server."""
+    """The subscription and the poll of all queues that one event loop serves on one server.
+
+    Queues that are only listened for are not polled.
+    """
 
     def __init__(self) -> None:
         self._prefix = f"glidemq_py:wake:{secrets.token_hex(8)}:"
         self._numbers = itertools.count(1)
         self._sleepers: dict[int, Sleeper] = {}
+        self._listeners: dict[int, tuple[Transport, Callable[[], None]]] = {}
+        """What to call for a message on the control channel of a number."""
         self._subscription: Subscription | None = None
         self._opening = asyncio.Lock()
         self._heard = asyncio.Event()
@@ -130,24 +136,35 @@ class WakeChannels:
         return next(self._numbers)
 
     async def add(self, sleeper: Sleeper) -> None:
-        """Wake and poll a queue from now on; subscribe if it is the first one."""
+        """Wake and poll a queue from now on."""
         self._sleepers[sleeper.number] = sleeper
         self._unchecked.add(sleeper.number)
-        async with self._opening:
-            if self._task is None:
-                await self._subscribe(sleeper.transport)
-                self._task = asyncio.create_task(self._run(), name="glidemq-wake-channels")
+        await self.listen(sleeper.number, sleeper.transport, sleeper.called)
 
     async def remove(self, sleeper: Sleeper) -> None:
-        """Stop waking a queue; unsubscribe if it was the last one."""
+        """Stop waking a queue."""
         self._sleepers.pop(sleeper.number, None)
         self._unchecked.discard(sleeper.number)
+        await self.ignore(sleeper.number)
+
+    async def listen(self, number: int, transport: Transport, called: Callable[[], None]) -> None:
+        """Call ``called`` for each message on a control channel from now on; subscribe if it is the first one."""
+        self._listeners[number] = transport, called
         async with self._opening:
-            if self._sleepers or self._task is None:
+            if self._task is None:
+                await self._subscribe(transport)
+                self._task = asyncio.create_task(self._run(), name="glidemq-wake-channels")
+
+    async def ignore(self, number: int) -> None:
+        """Listen to a control channel no longer; unsubscribe if it was the last one."""
+        self._listeners.pop(number, None)
+        async with self._opening:
+            if self._listeners:
                 return
             self._is_heard = False
             task, self._task = self._task, None
-            await stop_task(task)
+            if task is not None:
+                await stop_task(task)
             subscription, self._subscription = self._subscription, None
             if subscription is not None:
                 await subscription.close()
@@ -164,8 +181,8 @@ class WakeChannels:
         while not self._is_heard:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_RETRY_S)
-            for sleeper in list(self._sleepers.values())[:1]:
-                await self._subscribe(sleeper.transport, again=True)
+            for transport, _ in list(self._listeners.values())[:1]:
+                await self._subscribe(transport, again=True)
         _log.warning("messages arrive on wake-up channels %s* now", self._prefix)
 
     async def _subscribe(self, transport: Transport, *, again: bool = False) -> None:
@@ -205,11 +222,11 @@ class WakeChannels:
         if number == 0:
             self._heard.set()
             return
-        sleeper = self._sleepers.get(number)
-        if sleeper is not None and name.startswith(_COMMAND):
-            sleeper.called()
-        elif sleeper is not None:
-            sleeper.woken()
+        if name.startswith(_COMMAND):
+            if number in self._listeners:
+                self._listeners[number][1]()
+        elif number in self._sleepers:
+            self._sleepers[number].woken()
 
     # -- polling ------------------------------------------------------------------------------------------
 
@@ -343,11 +360,49 @@ _by_client: WeakKeyDictionary[Any, WakeChannels] = WeakKeyDictionary()
 
 
 def wake_channels_of(transport: Transport) -> WakeChannels:
-    """Return the wake-up channels of the client that this transport shares, or new ones if it shares none."""
+    """Return the wake-up channels of the client that this transport uses."""
     glide = glide_of(transport)
-    if not glide or glide.client_owner is glide:
+    if not glide:
         return WakeChannels()
-    return _by_client.setdefault(glide.client_owner, WakeChannels())
+    owner = glide.client_owner
+    return _by_client.setdefault(glide.client if owner is glide else owner, WakeChannels())
+
+
+class HolderChannel:
+    """The channel of a process that holds a lock of a queue: under the channel's name, so that it can be called.
+
+    It is called when schedulers of the queue change (lua/features/schedulers/schedulers.lua).
+
+    Args:
+        transport: Connection to the queue.
+        called: Called in the event loop. A call may be lost.
+    """
+
+    def __init__(self, transport: Transport, called: Callable[[], None]) -> None:
+        self._transport, self._called = transport, called
+        self._channels: WakeChannels | None = None
+        self._number = 0
+
+    @property
+    def hears(self) -> bool:
+        """Whether calls arrive."""
+        return self._channels is not None and self._channels.hears
+
+    async def open(self) -> str:
+        """Listen from now on, and return the name. Idempotent. Raises GlideMQError if it could not connect."""
+        if self._channels is None:
+            transport = self._transport
+            if isinstance(transport, ForwardingTransport):
+                transport = await transport.here()
+            self._channels = wake_channels_of(transport)
+            self._number = self._channels.next_number()
+            await self._channels.listen(self._number, transport, self._called)
+        return self._channels.control_channel(self._number)
+
+    async def close(self) -> None:
+        """Stop listening. Idempotent."""
+        if self._channels is not None:
+            await self._channels.ignore(self._number)
 
 
 class ChannelWake:

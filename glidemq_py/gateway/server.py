@@ -31,7 +31,7 @@ from glidemq_py._features.queue_list import register_again
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.maintenance.queues import Maintenance
-from glidemq_py._worker.wake_channel import WakeChannels
+from glidemq_py._worker.wake_channel import wake_channels_of
 from glidemq_py.errors import (
     ClosedError,
     ConnectionRejectedError,
@@ -161,7 +161,6 @@ class Gateway:
         """Names of the partitions with hubs, by the name of the queue."""
         self._fetching: dict[str, Hub | PartitionHubs] = {}
         """What clients fetch from, by the name of the queue."""
-        self._channels = WakeChannels()
         self._owner = secrets.token_hex(8)
         self._maintained: dict[str, _Maintained] = {}
         self._feeds: dict[str, EventFeed] = {}
@@ -458,7 +457,7 @@ class Gateway:
         if home != part.name:
             self._part_hubs.setdefault(home, set()).add(part.name)
         hub = self._hubs[part.name] = Hub(
-            part, link, self._owner, self._channels, self.transport, self.options.max_completed
+            part, link, self._owner, wake_channels_of(self.transport), self.transport, self.options.max_completed
         )  # fmt: skip
         return hub
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py._api.scheduler import Scheduler as AsyncScheduler
+from glidemq_py._worker.maintenance.queues import Scheduler as AsyncScheduler
 from glidemq_py.sync.queue_twin import Queue
 from glidemq_py.sync.services import BlockingService, checked_queue
 

@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobScheduler, JobSpec, Scheduler
+import glidemq_py
+from glidemq_py import GlideMQValidationError, Job, JobScheduler, JobSpec, Maintenance, Scheduler
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Clockwork, Raw
-from tests.server.worker_support import WorkerFor
+from tests.server.worker_support import PATIENCE, WorkerFor
 
 HOUR = 3_600_000
 
@@ -94,6 +96,28 @@ async def test_every_option_of_a_template_is_applied(clockwork: Clockwork, url: 
     assert group.limits.token_bucket.capacity == 5
     await clockwork.until(clockwork.now + 1_000)  # the second run meets the first one, which waits
     assert (await clockwork.queue.get_job_counts()).unfinished == 1
+
+
+def maintained(queue: glidemq_py.Queue[Any, Any]) -> Maintenance:
+    return Maintenance([queue])
+
+
+@pytest.mark.parametrize("host", [maintained, Scheduler])
+async def test_a_new_schedule_starts_at_once_without_a_worker(url: Any, queue: Queue, host: Callable[[Any], Any]):
+    """The other process has looked, and found nothing to do for an hour."""
+
+    async def first_run(name: str) -> Job:
+        await queue.upsert_job_scheduler(name, every=HOUR, immediately=True, template={"name": name})
+        async with asyncio.timeout(PATIENCE):
+            while not (found := [job for job in await queue.get_jobs("waiting") if job.name == name]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await found[0].reload()
+        return found[0]
+
+    async with glidemq_py.Queue(queue.name, url) as served, host(served):
+        for name in ("first", "second", "third"):
+            job = await first_run(name)
+            assert job.timestamp - (job.scheduled_for or 0) < 1_000
 
 
 def test_scheduler_requires_a_queue():

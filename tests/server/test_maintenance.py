@@ -54,19 +54,6 @@ async def test_the_outbox_is_delivered(queue: Queue, url: str):
 
 
 @pytest.mark.slow
-async def test_a_new_scheduler_does_not_wait_for_another(queue: Queue):
-    await queue.upsert_job_scheduler("other", every=4_900)
-    async with Maintenance([queue]) as maintenance:
-        await reach(lambda: counted(queue, 1))  # the next look is at the next due time
-        await queue.upsert_job_scheduler("new", every=60_000, immediately=True, template={"name": "new"})
-        maintenance.wake()
-        await reach(lambda: counted(queue, 2))
-    jobs = await queue.get_jobs("waiting")
-    assert jobs[1].name == "new"
-    assert jobs[1].timestamp - jobs[0].timestamp < 3_000
-
-
-@pytest.mark.slow
 async def test_schedulers_fire_although_the_holder_of_the_queue_died(queue: Queue, resp: RespClient):
     await queue.upsert_job_scheduler("s", every=2_000, template={"name": "tick"})
     Raw(resp, queue.name).run("SET", "lock:maintenance", "dead", "PX", 30_000)

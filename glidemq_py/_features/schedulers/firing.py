@@ -257,6 +257,7 @@ class SchedulerTask(BackgroundTask):
         on_error: called with every error, after it is logged.
         longest_s: maximum pause in seconds, in case `on_revision` is not called.
         is_worker: whether this process has a worker of the queue.
+        holder: name of this process; a channel if it is called there when schedulers change.
     """
 
     def __init__(
@@ -267,6 +268,7 @@ class SchedulerTask(BackgroundTask):
         on_error: Callable[[BaseException], None] = _ignore,
         longest_s: float = 60.0,
         is_worker: bool = False,
+        holder: str = "",
     ) -> None:
         super().__init__(f"schedulers-{link.keys.name}")
         self._link = link
@@ -274,7 +276,7 @@ class SchedulerTask(BackgroundTask):
         self._on_error = on_error
         self._longest_s = longest_s
         self._is_worker = is_worker
-        self._holder = secrets.token_hex(8)
+        self._holder = holder or secrets.token_hex(8)
         self._revision = 0
         self._leads = True
         self._changed = asyncio.Event()

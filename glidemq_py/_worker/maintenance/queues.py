@@ -1,11 +1,10 @@
-"""`Maintenance`: recovery, outbox, schedulers and flows of queues without a worker."""
+"""`Maintenance`: recovery, outbox, schedulers and flows of queues without a worker; `Scheduler`: schedulers only."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -31,6 +30,7 @@ from glidemq_py._worker.maintenance.peers import GroupRepair, repair_idle_groups
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
+from glidemq_py._worker.wake_channel import HolderChannel
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
 _log = get_logger(__name__)
@@ -44,6 +44,8 @@ _SCHEDULER_LEAD_S: Final = 0.05
 _LEAST_WATCH_S: Final = 1.0
 """Between two looks whether the holder of a queue fires its schedulers."""
 _CLOSE_S: Final = 2.0
+_POLL_S: Final = 1.0
+"""Between two looks of a `Scheduler` whether the layout of its queue is new, and of one that is not called."""
 
 
 class Maintenance(BackgroundService):
@@ -53,8 +55,8 @@ class Maintenance(BackgroundService):
     and results of children to other queues, fires schedulers, fails suspended jobs at their deadlines, and completes
     interrupted flows. Several processes may maintain the same queues: one of them holds a queue at a time, and another
     one takes over at most 90 seconds after it died, and fires schedulers that are late meanwhile. An idle queue costs
-    one command a minute, and one per partition if it has some; a new job is noticed within a minute, which delays the
-    recovery of jobs and leases by as much. So are partitions that another process adds.
+    one command a minute, and one per partition if it has some; new schedulers are noticed at once, a new job within a
+    minute, which delays the recovery of jobs and leases by as much. So are partitions that another process adds.
 
     ``async with Maintenance(queues):`` runs during the block, ``await Maintenance(queues).run()`` until cancelled.
 
@@ -114,10 +116,9 @@ class Maintenance(BackgroundService):
         return tasks
 
     def wake(self) -> None:
-        """Look at the queues now, for example after a scheduler was created, or after their partitions have changed.
+        """Look at the queues now, for example after their partitions have changed.
 
-        If another process maintains a queue, which may notice the scheduler in a minute only, this one fires the
-        queue's schedulers too until then.
+        A new or changed scheduler needs no call: the process that maintains its queue is told.
         """
         for tasks in self._queue_tasks:
             tasks.check()
@@ -128,6 +129,55 @@ class Maintenance(BackgroundService):
     async def close(self) -> None:
         """Stop, and let another process take over at once. Idempotent."""
         await super().close()
+
+
+class Scheduler(BackgroundService):
+    """Add the due jobs of a queue's schedulers.
+
+    Every `Worker` does this too. Use this class if only workers of other languages run, or if jobs must be added while
+    no worker runs.
+
+    ``async with Scheduler(queue):`` runs during the block, ``await Scheduler(queue).run()`` until cancelled.
+
+    Args:
+        queue: The queue with the schedulers, of all its partitions. Closing the scheduler does not close the queue.
+
+    Raises:
+        GlideMQValidationError: If ``queue`` is not a `Queue`.
+    """
+
+    _title = "scheduler"
+
+    def __init__(self, queue: Queue[Any, Any]) -> None:
+        super().__init__()
+        if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
+        self._queue = queue
+
+    async def _open(self) -> Sequence[BackgroundTask]:
+        quiet = not self._queue.options.events
+        tasks = PartitionTasks(self._queue, lambda link: _CalledScheduler(link, quiet=quiet), every=_POLL_S)
+        await tasks.open()
+        return [tasks]
+
+
+class _CalledScheduler(SchedulerTask):
+    """Fires the schedulers of one queue, or one partition, and is called when they change."""
+
+    def __init__(self, link: QueueLink, *, quiet: bool) -> None:
+        self._channel = HolderChannel(link.transport, self.wake)
+        super().__init__(link=link, quiet=quiet)
+
+    async def fire(self) -> int:
+        """See `SchedulerTask.fire`."""
+        self._holder = await self._channel.open()
+        wait = await super().fire()
+        return wait if self._channel.hears else min(wait, int(_POLL_S * 1000))
+
+    async def close(self) -> None:
+        """See `BackgroundTask.close`."""
+        await super().close()
+        await self._channel.close()
 
 
 def _checked(queue: Any) -> Queue[Any, Any]:
@@ -154,7 +204,8 @@ class _QueueTask(BackgroundTask):
         super().__init__(f"maintenance-{link.keys.name}")
         self._read_layout = read_layout
         self._link, self._options, self._events = link, options, events
-        self._holder = f"maintenance-{secrets.token_hex(8)}"
+        self._channel = HolderChannel(link.transport, self.wake)
+        self._holder = ""
         self._lock = link.keys.stem + "lock:maintenance"
         self._running: AsyncExitStack | None = None
         self._scheduler: SchedulerTask | None = None
@@ -171,10 +222,9 @@ class _QueueTask(BackgroundTask):
 
     async def _repeat(self) -> None:
         while True:
-            was_woken = self._woken.is_set()
             self._woken.clear()
             try:
-                pause = await self._run_once(was_woken)
+                pause = await self._run_once()
                 self._failures = 0
             except ClosedError:
                 return
@@ -187,14 +237,15 @@ class _QueueTask(BackgroundTask):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
 
-    async def _run_once(self, was_woken: bool = False) -> float:
+    async def _run_once(self) -> float:
+        self._holder = await self._channel.open()
         due = await self._link.call(maintenance_due, self._holder, _HOLD_MS)
         if self._read_layout is not None:
             self._read_layout(due.layout)
         if self._is_beside_holder or not due.held:
             await self._stop()
         if not due.held:
-            if due.wait != 0 and not was_woken:
+            if due.wait != 0:
                 idle = _IDLE_S * random.uniform(0.9, 1.1)
                 return idle if due.wait < 0 else min(idle, max(_LEAST_WATCH_S, due.wait / 1000))
             self._start_tasks([self._schedulers()])
@@ -210,7 +261,9 @@ class _QueueTask(BackgroundTask):
         return _IDLE_S if due.wait < 0 else max(_SCHEDULER_LEAD_S, min(_IDLE_S, due.wait / 1000 - _SCHEDULER_LEAD_S))
 
     def _schedulers(self) -> SchedulerTask:
-        self._scheduler = SchedulerTask(link=self._link, quiet=not self._events, longest_s=_BUSY_S)
+        self._scheduler = SchedulerTask(
+            link=self._link, quiet=not self._events, longest_s=_BUSY_S, holder=self._holder
+        )  # fmt: skip
         return self._scheduler
 
     def _begin(self) -> None:
@@ -255,6 +308,7 @@ class _QueueTask(BackgroundTask):
     async def close(self) -> None:
         """Stop the tasks and release the queue."""
         await super().close()
+        await self._channel.close()
         await self._stop()
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):

@@ -4,6 +4,7 @@
 -- P:wake-channels: sorted set of channels by the time of registration. Field `wakeChannels` of P:meta is there if the set
 -- may not be empty, and '2' if the server is a cluster.
 -- A message is only a hint: it may be lost, and the process also polls.
+-- A process can also be called for another reason than a push: on a channel that it has named elsewhere (G.call_process).
 
 local CHANNEL = G.rows.wake_channel
 local DEAD_MAX = 8
@@ -61,6 +62,15 @@ G.register_channel = function(q, now, channel)
   if added == 1 and redis.call('ZCARD', q.wake_channels) > REGISTERED_MAX then
     redis.call('ZREM', q.wake_channels, G.first(redis.call('ZRANGE', q.wake_channels, 0, 0)))
   end
+end
+
+-- Return the channel on which a process that has written this text can be called, or nil.
+G.process_channel = function(text) return type(text) == 'string' and string.match(text, 'glidemq_py:wake:%w+:c%d+') end
+
+-- Call the process that has written this text, if it has named a channel.
+G.call_process = function(text)
+  local channel = G.process_channel(text)
+  if channel then redis.pcall('PUBLISH', channel, '') end
 end
 
 -- Return true if channels are registered, but pushes do not look for them because the field is missing.

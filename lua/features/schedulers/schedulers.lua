@@ -1,5 +1,6 @@
--- Notify workers of scheduler changes. A revision in meta is returned by every exchange that fetches jobs: a worker
--- that sees a new value reads the schedulers. functions/schedulers.lua creates and changes schedulers, schedulers_fire.lua
+-- Notify processes of scheduler changes. A revision in meta is returned by every exchange that fetches jobs: a worker
+-- that sees a new value reads the schedulers. A process without a worker, which holds the maintenance of the queue or
+-- fires its schedulers, names itself after a channel (features/many_queues), and is called there. functions/schedulers.lua creates and changes schedulers, schedulers_fire.lua
 -- adds their jobs.
 
 local REVISIONS = 32768
@@ -9,6 +10,8 @@ G.schedulers_flag = function(revision) return (G.count_of(revision) % REVISIONS 
 
 G.schedulers_changed = function(q)
   rawset(q, 'schedulers_flag', G.schedulers_flag(G.bump(q.meta, 'schedulesRev')))
+  G.call_process(G.pcall('GET', q.lock_maintenance))
+  G.call_process(G.pcall('GET', q.lock_schedules))
 end
 
 -- The job of a scheduler that repeats after completion has ended: the scheduler is due now.

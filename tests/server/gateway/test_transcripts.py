@@ -143,7 +143,7 @@ class GatewayPlayer(Player):
                 await good(await self._wire(request), "PULL", queue=queue)
                 known = hubs_of(gateway)[queue]
                 is_empty = known._empty_until > loop.time() + 10 and known._empty_looks >= hub.FIRST_LOOKS
-                if gateway._channels.hears and is_empty:
+                if known._channels.hears and is_empty:
                     return
 
     async def _listen(self, request: Request):

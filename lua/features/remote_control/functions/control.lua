@@ -11,7 +11,7 @@
 G.control = {}
 local C = G.control
 local MARK = ',"commands":['
-local CHANNEL = '"channel":"(glidemq_py:wake:%w+:c%d+)"'
+local CHANNEL = '"channel":"[^"]*"'
 local WORKERS, PENDING_BYTES, KEPT_MS = 1000, 16384, 60000
 
 -- Register the worker, and return the commands that its last registration holds, as texts.
@@ -40,8 +40,7 @@ local function send(q, consumer, command)
     info = string.sub(info, 1, -2) .. MARK .. text .. ']}'
   end
   redis.call('SET', key, info, 'PX', G.int(math.max(1, redis.call('PTTL', key))))
-  local channel = string.match(info, CHANNEL)
-  if channel then redis.pcall('PUBLISH', channel, '') end
+  G.call_process(string.match(info, CHANNEL))
   return true
 end
 

@@ -4,7 +4,8 @@
 --   row: {name, home, text, last job}: an entry that is due and not being fired by another holder.
 --   last job, if it repeats after completion: {state of the job it names, 'gone' or '', when that ended or '',
 --   '<when>:<id>' of the last job reported as ended or '', 1 if the queue holds no unfinished job}
---   wait: ms until more may be due   revision: as in the flags of an exchange   leader: the last holder to fire, or ''
+--   wait: ms until more may be due   revision: as in the flags of an exchange   leader: the last holder to fire,
+--   a holder that is called, or ''
 -- schedulers_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
 --   row: {name, home, expected, text, due, jobs, instants, tracked, named, last_job_id, overlap_text, overlap_due, runs}
 --     expected: the text that is due; if the current text differs, another process was first   text: '' = delete the
@@ -105,9 +106,16 @@ local function claimed_for(q, holder)
   return 0
 end
 
-local function led_by(q)
-  local by = redis.call('GET', q.lock_schedules) or ''
-  return string.match(by, DONE) or by
+-- Return the leader. While nothing is due, a holder that is called when schedulers change takes the place of one that is
+-- not, so that it is called.
+local function led_by(q, holder)
+  local by = redis.call('GET', q.lock_schedules) or 'done:'
+  local last = string.match(by, DONE)
+  if last and G.process_channel(holder) and (last == holder or not G.process_channel(last)) then
+    redis.call('SET', q.lock_schedules, 'done:' .. holder, 'PX', LED_MS)
+    return holder
+  end
+  return last or by
 end
 
 local function wait_for_next(q, now)
@@ -124,7 +132,7 @@ G.export('schedulers_due', { 'allow-oom' }, function(q, r)
   local flag = revision and G.schedulers_flag(revision) or 0
   if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
     redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
-    return { now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = '' }
+    return { now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = led_by(q, holder) }
   end
   local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN))
   if not scan_at or scan_at <= now or scan_at > now + SCAN_MS then scan_hashes(q, now) end
@@ -137,7 +145,7 @@ G.export('schedulers_due', { 'allow-oom' }, function(q, r)
     wait = M.is_ticking(q) and BUSY_MS or claimed_for(q, holder)
     if wait == 0 then return { now = now, rows = rows, wait = 0, revision = flag, leader = holder } end
   end
-  return { now = now, rows = {}, wait = wait, revision = flag, leader = led_by(q) }
+  return { now = now, rows = {}, wait = wait, revision = flag, leader = led_by(q, holder) }
 end)
 
 local function store(q, name, home, text, due)
