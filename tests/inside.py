@@ -50,8 +50,8 @@ from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.library_source import WIRE_VERSION, Library, Variant, assemble, lua_root
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.memory import Clock, MemoryServer
+from glidemq_py._client.memory.server import Waiter, _Read
 from glidemq_py._client.memory.store import CommandError
-from glidemq_py._client.memory.transport import Waiter, _Read
 from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.server_check import findings_of
@@ -175,7 +175,7 @@ from glidemq_py._features.usage import charge_budget, check_budget, create_budge
 from glidemq_py._features.usage import send_usage as report_usage
 from glidemq_py._job import run, waiting
 from glidemq_py._job.reading import listed_states, read_jobs
-from glidemq_py._job.run import Run
+from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions import creating, layout
 from glidemq_py._partitions.layout import (
     MAX_PARTITIONS,
@@ -229,7 +229,7 @@ from glidemq_py._worker.maintenance.flows import RemoteFlows, UnfinishedFlowsTas
 from glidemq_py._worker.maintenance.peers import PeerDetection
 from glidemq_py._worker.metrics_sender import INTERVAL_S
 from glidemq_py._worker.options import WorkerOptions, parse_failure_log
-from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
+from glidemq_py._worker.results import status_after_lost_reply
 from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, QueueOfEngines, SlotPool
 from glidemq_py.sync import Queue as BlockingQueue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -89,6 +89,8 @@ class AsyncTransport:
         """Number of calls that had a reply."""
         self.server: Hashable | None = None
         """Identifies the server if the client is shared by all transports of the loop to it."""
+        self.connect_elsewhere: Callable[..., Awaitable[AsyncTransport]] | None = None
+        """Returns a transport over the shared client of the running loop."""
         self._source: AsyncTransport | None = None
         self._release: Callable[[], AsyncTransport | None] | None = None
         self._sharing: weakref.WeakSet[AsyncTransport] = weakref.WeakSet()
@@ -508,10 +510,8 @@ class AsyncTransport:
 
     async def elsewhere(self) -> AsyncTransport:
         """See `Transport.elsewhere`. With options to share it, the client is that of the running loop."""
-        if self.server is not None:
-            from glidemq_py._client.shared_clients import connect_shared  # it imports this module
-
-            return await connect_shared(cast("ConnectionOptions", self.server), check=False, source=self)
+        if self.connect_elsewhere is not None:
+            return await self.connect_elsewhere(source=self)
         return AsyncTransport(
             await create_async(self.config), self.config, owned=True, library=self.library,
             interruptions=self.interruptions,

@@ -8,13 +8,14 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from glidemq_py._client.connect import GlideClient, glide_of
+from glidemq_py._client.connect import GlideClient
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.reservations import Reservation, claim_read
+from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 
 if TYPE_CHECKING:
-    from glidemq_py._client.memory.transport import MemoryTransport
+    from glidemq_py._client.memory.server import MemoryTransport
 
 
 class Subscription(Protocol):
@@ -50,7 +51,7 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
 
     glide = glide_of(transport)
     if glide is None:
-        from glidemq_py._client.memory.transport import MemoryTransport  # loaded only where it is used
+        from glidemq_py._client.memory.server import MemoryTransport  # loaded only where it is used
 
         return _InMemory(transport, prefix, deliver) if isinstance(transport, MemoryTransport) else None
     from glidemq_py._client.async_client import create_async  # imports GLIDE, which is loaded only to connect

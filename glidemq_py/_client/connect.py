@@ -22,8 +22,6 @@ from glidemq_py.errors.base import SECRET
 if TYPE_CHECKING:
     import glide
 
-    from glidemq_py._client.async_transport import AsyncTransport
-
 URL_VARIABLE = "GLIDEMQ_URL"
 """Environment variable read if no connection is given."""
 
@@ -124,9 +122,3 @@ async def open_transport(connection: Connection, *, check: bool = True) -> Trans
     found = await in_thread(resolve, connection) if starts else resolve(connection)
     transport: Transport = await cast("Any", sys.modules[_SHARED]).connect(found, check=check)
     return transport
-
-
-def glide_of(transport: object) -> AsyncTransport | None:
-    """Return the connection of valkey-glide that a connection uses; None for one of another `ConnectionSource`."""
-    found: AsyncTransport | None = getattr(transport, "glide", None)
-    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Final
 
 from glidemq_py._client.async_transport import AsyncTransport
@@ -105,6 +106,7 @@ async def connect_shared(
                 client.transport = await AsyncTransport.connect(options, library=library, check=check)
         sharing = client.transport.shared(release, None if source is None else source.interruptions)
         sharing.server = options
+        sharing.connect_elsewhere = partial(connect_shared, options, check=False)
         return sharing
     except BaseException:
         unused = release()

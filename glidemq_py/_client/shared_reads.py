@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.reservations import Reservation, reserve_read
 from glidemq_py._client.stream_reads import Poller, StreamRead, combine, distribute, ends_all, read_each
@@ -397,3 +396,9 @@ async def open_reader(transport: Transport) -> ReadConnection:
     if glide is None or glide.server is None:
         return await transport.dedicated()
     return SharedReader(transport, glide)
+
+
+def glide_of(transport: object) -> AsyncTransport | None:
+    """Return the connection of valkey-glide that a connection uses; None for one of another `ConnectionSource`."""
+    found: AsyncTransport | None = getattr(transport, "glide", None)
+    return found

@@ -37,6 +37,7 @@ from glidemq_py._core.job_references import (
     parse_parent,
 )
 from glidemq_py._core.limits import Ordering, OrderingInput, check_tokens, validate_fair_key
+from glidemq_py._core.misuse import OPTION_NAMES as OPTION_NAMES
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.retention import Retention, RetentionInput, parse_retention, read_retention, retention_to_wire
@@ -436,7 +437,6 @@ def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) 
         raise GlideMQValidationError("on_dependency_failure", own.on_dependency_failure, "requires 'depends_on'")
 
 
-OPTION_NAMES: Final = tuple(JobOptions._checks)
 _DECODERS: Final = {each.name: each.metadata.get("decode") for each in fields(JobOptions)}
 _STORED: Final = {key: (name, _DECODERS[name]) for name, key, _ in JobOptions._stored}
 

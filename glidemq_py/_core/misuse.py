@@ -14,11 +14,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from glidemq_py._core.checks import check_mapping, nearest_option, reject_unknown, snake_case
+from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py.errors import EventLoopError, GlideMQError, GlideMQValidationError
 
 P = ParamSpec("P")
 ClassT = TypeVar("ClassT", bound="type[Any]")
 Place = Literal["job", "queue", "worker"]
+OPTION_NAMES: Final = tuple(JobOptionsDict.__annotations__)
+"""Names of the options of a job."""
 
 _TRIES: Final = "use 'attempts' (the number of tries in all"
 _SERVERS: Final = dict.fromkeys(
@@ -222,12 +225,9 @@ def check_keywords(given: Mapping[str, object], known: frozenset[str] | None) ->
     own = None if plain in known else _FOREIGN_ARGUMENTS.get(plain)
     if own in known:
         reject_unknown(name, value, known, f"unknown option; use {own!r}", own)
-    if "template" in known and nearest_option(name, known) is None:
-        from glidemq_py._core.job_options import OPTION_NAMES  # job_options imports this module
-
-        if plain in OPTION_NAMES:
-            problem = f"unknown option; {plain!r} is an option of jobs: use template=(name, data, {{{plain!r}: ...}})"
-            reject_unknown(name, value, known, problem, "template")
+    if "template" in known and nearest_option(name, known) is None and plain in OPTION_NAMES:
+        problem = f"unknown option; {plain!r} is an option of jobs: use template=(name, data, {{{plain!r}: ...}})"
+        reject_unknown(name, value, known, problem, "template")
     reject_unknown(name, value, sorted(known))
 
 
@@ -265,8 +265,6 @@ def reject_field_of_job(name: str, value: object, known: Collection[str], where:
         known: The fields, of which ``options`` is one.
         where: Place of the job, such as "jobs[3]", for the error; "" if there is none.
     """
-    from glidemq_py._core.job_options import OPTION_NAMES  # job_options imports this module
-
     option = snake_case(name)
     if option not in OPTION_NAMES:
         near = None if nearest_option(name, known) else nearest_option(name, OPTION_NAMES)
@@ -310,8 +308,6 @@ def _reject_positional(value: object, names: list[str]) -> NoReturn:
 
 def _reject_argument(place: Place, name: str, value: object, names: Collection[str]) -> NoReturn:
     """Raise `UnknownOptionError` for an argument of a constructor."""
-    from glidemq_py._core.job_options import OPTION_NAMES  # job_options imports this module
-
     _reject_foreign(place, name, value, names, "")
     plain = snake_case(name)
     if plain in names:

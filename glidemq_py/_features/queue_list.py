@@ -16,9 +16,9 @@ import zlib
 from collections.abc import AsyncIterator, Hashable, Iterable
 from typing import Any, Final, cast
 
-from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Argument, Call, call
 from glidemq_py._core.keys import QueueKeys

@@ -8,7 +8,7 @@ The server's side is in lua/features/revoke.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast, get_args
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
@@ -17,9 +17,6 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
 
 RevokeOutcome = Literal["revoked", "flagged", "not_found"]
-_OUTCOMES: Final[dict[str, RevokeOutcome]] = {
-    "revoked": "revoked", "flagged": "flagged", "not_found": "not_found",
-}  # fmt: skip
 _PIECE: Final = 100
 
 
@@ -28,10 +25,9 @@ async def revoke_job(
 ) -> RevokeOutcome:
     """Cancel a job if it is in one of the states."""
     reply = await link.call(administration.revoke, job_id, check_states(states))
-    outcome = _OUTCOMES.get(reply)
-    if outcome is None:
+    if reply not in get_args(RevokeOutcome):
         raise JobStateError(link.shown_id(job_id), reply, "revoke", queue=link.queue_name)
-    return outcome
+    return cast("RevokeOutcome", reply)
 
 
 async def revoke_jobs(link: QueueLink, ids: Sequence[str], states: str | Iterable[str] | None = None) -> list[str]:
@@ -64,5 +60,4 @@ async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:
 
 async def is_revoked(link: QueueLink[JobTransport], job_id: str) -> bool:
     """Return True if a job was revoked."""
-    reply: bytes | None = await link.command("HGET", link.keys.job(job_id), "revoked")
-    return reply == b"1"
+    return bool(await link.command("HGET", link.keys.job(job_id), "revoked") == b"1")

@@ -302,16 +302,16 @@ async def store_usage(
     link: QueueLink[JobTransport], job_id: str, token: tuple[int, int], usage: JobUsage
 ) -> AttemptStatus:
     """Report the usage of a job so far, given the fencing token of its attempt."""
-    registry = usage_registry_key(link.keys.prefix)
+    registered = registry_add(usage_registry_key(link.keys.prefix), (link.keys.name,))
     if not link.has_usage:
         # Register before the report: a queue without usage in the registry is harmless, a missing one is not.
-        await link.transport.call(registry_add(registry, (link.keys.name,)))
+        await link.transport.call(registered)
         link.has_usage = True
     fence, processed_on = token
     status, first = await link.call(send_usage, job_id, fence, processed_on, *_row(usage))
     if first:
         # Register again once per minute: another client may have obliterated the queue.
-        await link.transport.call(registry_add(registry, (link.keys.name,)))
+        await link.transport.call(registered)
     return status
 
 

@@ -233,8 +233,7 @@ async def store_vector(
     link: QueueLink[JobTransport], job_id: str, token: tuple[int, int], field: str, embedding: Iterable[float]
 ) -> AttemptStatus:
     """Store an embedding with a job, given the fencing token of its attempt."""
-    vector = encode_vector("embedding", embedding)
-    return await link.call(_store, job_id, check_field("field", field), vector, *token)
+    return await link.call(_store, job_id, check_field("field", field), encode_vector("embedding", embedding), *token)
 
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)

@@ -325,8 +325,7 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
             StaleAttemptError: the job is locked by another worker now.
             ServerOutOfMemoryError: the server is at maxmemory.
         """
-        call = streams.chunk_call(self._link, self._stored_id, self._token, chunk, keep)
-        status, entry = await self._append(call)
+        status, entry = await self._append(streams.chunk_call(self._link, self._stored_id, self._token, chunk, keep))
         self._check_status(status)
         return entry
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, FETCHED_JOB, EarlierRun, FetchedJob
+from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, FETCHED_JOB, EarlierRun, FetchedJob, Finished
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
@@ -91,6 +92,27 @@ class Run:
         self.suspect_limit = suspect_limit
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class FinishedAttempt:
+    """A row to report, and the arguments of its worker events.
+
+    Attributes:
+        row: The row of the exchange call.
+        run: The run that ended.
+        result: Return value of the handler, or None.
+        error: Exception or signal that ended the attempt, or None.
+        refusals: Number of calls that failed because of this row.
+        sent: True if the row was sent before and the reply was lost.
+    """
+
+    row: Finished
+    run: Run
+    result: Any
+    error: BaseException | None
+    refusals: int = 0
+    sent: bool = False
 
 
 def _text(value: str | bool) -> str | None:

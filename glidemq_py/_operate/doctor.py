@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from glidemq_py._client.connect import glide_of
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.server_check import findings_of
+from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.broadcast import Subscription
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.roles import ROLES, missing_permissions, user_name

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from glidemq_py._client.connect import glide_of
+from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._features.queue_list import QueueListTask
 from glidemq_py._features.schedulers.firing import SchedulerTask

@@ -10,10 +10,9 @@ from glidemq_py._core.calls.working import BudgetCharge, BudgetVerdicts
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.usage import check_budget
-from glidemq_py._job.run import Run
+from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py.errors import BudgetExceededError, DelayedError, GlideMQError
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from glidemq_py._client.connect import Connection, glide_of
+from glidemq_py._client.connect import Connection
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.reservations import Reservation
+from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys

@@ -20,10 +20,9 @@ from typing import Any, Final
 from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._job.attempt import message_of, received_traceback
-from glidemq_py._job.run import Run
+from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.layout import Partition
 from glidemq_py._worker.options import FailureLogOptions
-from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
 from glidemq_py.errors.jobs import STALLED_OUT, readable_reason
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Held, Tokens
-    from glidemq_py._job.run import Run
-    from glidemq_py._worker.results import FinishedAttempt
+    from glidemq_py._job.run import FinishedAttempt, Run
 
 MAX_ROWS: Final = 100
 """Maximum number of jobs reported, and fetched, by one call: about a millisecond of server time."""

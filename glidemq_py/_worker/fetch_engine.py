@@ -16,7 +16,7 @@ a pause, reported the results again, invalidated the pipelined call and found th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +27,7 @@ from glidemq_py._worker.throttle import Throttle
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Held
     from glidemq_py._core.limits import TokenLimiter
-    from glidemq_py._job.run import Run
-    from glidemq_py._worker.results import FinishedAttempt
+    from glidemq_py._job.run import FinishedAttempt, Run
 
 TWO_CALLS_FROM: Final = 6
 """Minimum number of slots for two calls in flight."""
@@ -198,6 +197,11 @@ class FetchEngine:
         """Make a call even if there is nothing to report or fetch."""
         self._promote = True
 
+    @property
+    def together(self) -> Sequence[FetchEngine]:
+        """The engines that its throttle pauses."""
+        return (self,)
+
     def tick(self, now: float) -> None:
         """Process the times that have been reached."""
         if self._due_at is not None and self._due_at <= now:
@@ -205,7 +209,7 @@ class FetchEngine:
             self.due()
         if self.throttle.holding and self.throttle.until <= now:
             self.throttle.holding = False
-            for engine in self.throttle.engines or (self,):
+            for engine in self.together:
                 engine.wake()
 
     def job_ended(self, finished: FinishedAttempt) -> None:

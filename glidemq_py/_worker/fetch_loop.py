@@ -17,7 +17,7 @@ from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger, show_id
-from glidemq_py._job.run import Run
+from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.budgets import BudgetGate
 from glidemq_py._worker.failure_log import FailureLog
@@ -26,7 +26,7 @@ from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.metrics_sender import MetricsSender
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.results import FinishedAttempt, OutcomeReporting
+from glidemq_py._worker.results import OutcomeReporting
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import (

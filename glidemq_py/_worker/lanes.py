@@ -159,7 +159,6 @@ class Lane:
         engine, throttles = self.fetching.engine, self._shared.throttles
         self._shared.queues.setdefault(queue_name, engine.queue).add(engine)
         engine.throttle = throttles.setdefault(queue_name, engine.throttle)
-        engine.throttle.engines.append(engine)
 
     def _join_probe(self, name: str) -> None:
         probes = self._shared.probes

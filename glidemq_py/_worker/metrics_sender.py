@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from glidemq_py._features.metrics_by_name import Recorder
-from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
+from glidemq_py._job.run import FinishedAttempt
+from glidemq_py._worker.results import status_after_lost_reply
 from glidemq_py.errors import JobRevokedError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ Its fencing token makes a second report harmless, but the reply to it has less i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
@@ -20,16 +19,14 @@ from glidemq_py._core.retention import KeepJobs, Retention, kept
 from glidemq_py._core.retries import BACKOFF_TYPES, Backoff, is_retried, retry_delay
 from glidemq_py._core.times import to_ms
 from glidemq_py._job.attempt import reason_of, stacktraces_with
-from glidemq_py._job.run import Run
+from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._job.signals import signal_row
 from glidemq_py._partitions.link import QueueLink
+from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py.errors import JobRevokedError, JobSignal, RateLimitError, StaleAttemptError
 from glidemq_py.telemetry.state import TELEMETRY
-
-if TYPE_CHECKING:
-    from glidemq_py._worker.failure_log import FailureLog
 
 _log = get_logger(__name__)
 
@@ -162,27 +159,6 @@ class Outcomes:
             self._link.queue_name, show_id(run.job.id), kind, backoff.delay,
             ", ".join(map(repr, (*BACKOFF_TYPES, *strategies))),
         )  # fmt: skip
-
-
-@dataclass(slots=True)
-class FinishedAttempt:
-    """A row to report, and the arguments of its worker events.
-
-    Attributes:
-        row: The row of the exchange call.
-        run: The run that ended.
-        result: Return value of the handler, or None.
-        error: Exception or signal that ended the attempt, or None.
-        refusals: Number of calls that failed because of this row.
-        sent: True if the row was sent before and the reply was lost.
-    """
-
-    row: Finished
-    run: Run
-    result: Any
-    error: BaseException | None
-    refusals: int = 0
-    sent: bool = False
 
 
 def status_after_lost_reply(finished: FinishedAttempt, status: int) -> int:

@@ -32,9 +32,8 @@ from glidemq_py._worker.fetch_loop import FetchLoop
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import ExchangeReply, WakeChannel
-    from glidemq_py._job.run import Run
+    from glidemq_py._job.run import FinishedAttempt, Run
     from glidemq_py._worker.options import WorkerOptions
-    from glidemq_py._worker.results import FinishedAttempt
 
 TURN_S: Final = 0.0125
 """Mean turn of up to `TURNS` queues, unless calls are slow. Turns of more queues are shorter."""
@@ -397,6 +396,11 @@ class PooledEngine(FetchEngine):
         if self.calls_in_flight == 0:
             return slots > 0 or finished > 0 or self._promote
         return self.calls_in_flight < self.max_calls and max(slots, finished) >= self._second_at
+
+    @property
+    def together(self) -> Sequence[FetchEngine]:
+        """See `FetchEngine.together`: those of the queue's partitions."""
+        return self.queue.engines
 
     @property
     def second_at(self) -> int:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Tokens
     from glidemq_py._core.limits import TokenLimiter
-    from glidemq_py._worker.fetch_engine import FetchEngine
-    from glidemq_py._worker.results import FinishedAttempt
+    from glidemq_py._job.run import FinishedAttempt
 
 
 class Throttle:
@@ -29,8 +28,6 @@ class Throttle:
         """True during a pause: no job may be fetched."""
         self.until = 0.0
         """End of the pause."""
-        self.engines: list[FetchEngine] = []
-        """The engines that it pauses together; empty if there is one."""
         self._window = -1
         self._used = 0
         self._ahead = 0.0

@@ -6,9 +6,7 @@ See https://opentelemetry.io/docs/specs/semconv/messaging/.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
-
-__all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "TRACER_NAME", "attributes", "server_of", "span_name"]
+from typing import Any, Final, NamedTuple
 
 TRACER_NAME: Final = "glide-mq"
 """Name of the tracer and the meter, as in glide-mq for Node."""
@@ -36,6 +34,16 @@ JOB_PRIORITY: Final = "glide-mq.job.priority"
 FLOW_NAME: Final = "glide-mq.flow.name"
 FLOW_CHILDREN: Final = "glide-mq.flow.childCount"
 FLOW_NODES: Final = "glide-mq.flow.nodeCount"
+
+
+class Start(NamedTuple):
+    """The start of an attempt of a job."""
+
+    name: str
+    wait: float | None
+    """Seconds from ready to the start; None for later attempts."""
+    late: float | None
+    """Seconds from the time until which the job was delayed to the start; None if it was not delayed."""
 
 
 def span_name(operation: str, queue: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from opentelemetry import metrics
 
 from glidemq_py.telemetry import names
-from glidemq_py.telemetry.state import Start
+from glidemq_py.telemetry.names import Start
 
 __all__ = ["OtelMeter", "otel_meter"]
 

@@ -26,7 +26,8 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.version import __version__
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.telemetry.state import TELEMETRY, Start
+from glidemq_py.telemetry.names import Start
+from glidemq_py.telemetry.state import TELEMETRY
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram

@@ -13,7 +13,8 @@ from glidemq_py._core.logs import text_of
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.context import carrier_of, context_of, with_context
-from glidemq_py.telemetry.state import TELEMETRY, Start
+from glidemq_py.telemetry.names import Start
+from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -5,28 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from opentelemetry.trace import Tracer
 
 from glidemq_py._client.failures import observe_interruptions
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.telemetry.names import SCHEMA_URL, TRACER_NAME
+from glidemq_py.telemetry.names import SCHEMA_URL, TRACER_NAME, Start
 
-__all__ = ["TELEMETRY", "Meter", "Start", "Telemetry", "is_tracing_enabled", "set_tracer"]
+__all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
 _PROXIES: Final = frozenset({"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"})
 """Types of OpenTelemetry's global providers if none is set."""
-
-
-class Start(NamedTuple):
-    """The start of an attempt of a job."""
-
-    name: str
-    wait: float | None
-    """Seconds from ready to the start; None for later attempts."""
-    late: float | None
-    """Seconds from the time until which the job was delayed to the start; None if it was not delayed."""
 
 
 class Meter(Protocol):

@@ -23,8 +23,9 @@ import glidemq_py
 from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, JobRevokedError, Queue, Worker
 from glidemq_py._client.counting import FIGURES
 from glidemq_py._features.suspend import SuspendTimeoutsTask
+from glidemq_py.telemetry.names import Start
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
-from glidemq_py.telemetry.state import TELEMETRY, Start
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.inside import administration, connected, failures, gauges, parts_of, working

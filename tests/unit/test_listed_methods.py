@@ -14,15 +14,15 @@ CLASSES: list[type[Any]] = [glidemq_py.Queue, glidemq_py.Job]
 
 def listed(cls: type[Any]) -> dict[str, Any]:
     """Public methods of the class that are functions of another module."""
-    functions = {name: inspect.unwrap(value) for name, value in inspect.getmembers(cls, inspect.isfunction)}
-    return {name: each for name, each in functions.items() if "." not in each.__qualname__}
+    members = ((name, inspect.unwrap(value)) for name, value in inspect.getmembers(cls, inspect.isfunction))
+    return {name: each for name, each in members if "." not in each.__qualname__}
 
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_listed_method_has_the_name_of_its_function(cls: type[Any]):
     # Errors for a missing `await`, tracebacks and the generated blocking classes use the name of the function.
     found = listed(cls)
-    assert len(found) > 3
+    assert found
     assert {name: each.__name__ for name, each in found.items()} == {name: name for name in found}
 
 

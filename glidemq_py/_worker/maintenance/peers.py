@@ -18,9 +18,9 @@ import time
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from glidemq_py._client.connect import glide_of
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import PeriodicTask
+from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.working import Keep, delete_side_keys
 from glidemq_py._core.logs import get_logger
