@@ -524,22 +524,26 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         durability = self._durable if durable is None else parse_durable(durable)
+        if (
+            durability is not None or job_options.parent is not None or job_options.depends_on is not None
+            or TELEMETRY.on or self._middleware
+        ):  # fmt: skip
+            return await self._add_within_middleware(name, data, job_options, durability)
+        part: Queue[Any, Any] = self
         if link is None:
             assert self._partitions is not None
             part = self._partitions.part_of(routing_key(job_options))
-            link, adder = part._link, part._adder
-        else:
-            adder = self._adder
-        if (
-            link is None or adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
-            or job_options.depends_on is not None or adder.loop is not self._current_loop() or self._middleware
-        ):  # fmt: skip
-            return await self._add_within_middleware(name, data, job_options, durability)
+            link = await part._connected()
+        adder = part._adder
+        if adder is None or adder.loop is not self._current_loop():
+            adder = await part._adder_here()
         row = encode_row(link, name, data, job_options)
         try:
             now, result = await adder.add(row)
         except LayoutChangedError as error:
             return await self._add_one(name, data, job_options, durability, error)
+        if not link.is_listed:
+            await queue_list.register(link)
         return added_job(link, name, data, job_options, now, result)
 
     async def _add_within_middleware(

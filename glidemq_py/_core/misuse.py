@@ -246,12 +246,18 @@ def _with_known_keywords(method: Callable[..., Any]) -> Callable[..., Any]:
     known = keywords_of(method)
 
     @functools.wraps(method)
+    async def awaited(*args: Any, **given: Any) -> Any:
+        if given:
+            check_keywords(given, known)
+        return await method(*args, **given)
+
+    @functools.wraps(method)
     def checked(*args: Any, **given: Any) -> Any:
         if given:
             check_keywords(given, known)
         return method(*args, **given)
 
-    return checked
+    return awaited if inspect.iscoroutinefunction(method) else checked
 
 
 def reject_field_of_job(name: str, value: object, known: Collection[str], where: str = "") -> None:

@@ -352,10 +352,6 @@ class Published(NamedTuple):
     others: int
     """Number of rows that added no job: the id exists, or the cost exceeds the group's token bucket."""
 
-    def plus(self, other: Published) -> Published:
-        """Return the sum of both."""
-        return Published(self.jobs + other.jobs, self.others + other.others)
-
 
 class Pause(NamedTuple):
     """A step that waits instead of calling."""
