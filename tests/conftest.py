@@ -130,13 +130,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)
+        items.sort(key=turn)
     output: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if output is not None:
         output["tests_not_run"] = dict(not_run)
 
 
-def _turn(item: pytest.Item) -> int:
+def turn(item: pytest.Item) -> int:
     """Return when a test runs beside others: first those that take longest, so that no process has work at the end."""
     if item.get_closest_marker("slow") is None:
         return 2

@@ -8,27 +8,25 @@ others consider dead, and the partition of a job.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
-from glidemq_py._api import job_queue, queue_events
-from glidemq_py._api import lease_ending as ending
-from glidemq_py._api import lease_exchange as exchanging
-from glidemq_py._api.backup_schedule import BackupSchedule
-from glidemq_py._api.dead_letters import replay_entry
-from glidemq_py._api.lease_exchange import completed_row
-from glidemq_py._api.parts import PartQueues
+from glidemq_py._api import dead_letters, job_queue, lease_ending, lease_exchange, parts, queue_events
 from glidemq_py._client import (
-    async_transport,
     busy_poll,
+    call_retry,
+    connect,
+    connection_url,
     direct,
     embedded,
+    event_reader,
     failures,
     glide_faults,
     library_source,
+    loop_transport,
     reachability,
     reservations,
     runtime,
@@ -36,69 +34,21 @@ from glidemq_py._client import (
     shared_clients,
     shared_reads,
     stream_reads,
+    threads,
 )
 from glidemq_py._client.async_client import create_async, glide
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.call_retry import CallRetry, classify, translate
-from glidemq_py._client.connect import check_connection, open_transport
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.connection_url import is_clearly_path
-from glidemq_py._client.embedded import free_port, start_embedded
-from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader
-from glidemq_py._client.failures import CallOutcome, Interruptions, classify_reply, meaning_of
 from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.library_source import WIRE_VERSION, Library, Variant, assemble, lua_root
-from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._client.memory.server import Waiter, _Read
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.portal import BlockingTransport, drive, portal
-from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._client.server_check import findings_of
-from glidemq_py._client.shared_reads import READERS_PER_LINE, SharedReader
-from glidemq_py._client.threads import Work
 from glidemq_py._client.transport import Transport as transport_Transport
-from glidemq_py._core import json_text, record
+from glidemq_py._core import checked_options, checks, command_line, json_text, logs, misuse, names, record
 from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, reading, unpack, working
 from glidemq_py._core.calls.adding import AddReply, Row, add, encode_row, request, row, stored_row
-from glidemq_py._core.calls.administration import (
-    Obliterated,
-    clean,
-    drain,
-    remove,
-    requeue_job,
-    set_settings,
-    update_job_progress,
-)
-from glidemq_py._core.calls.reading import count_delayed, count_parked, gauges, page
-from glidemq_py._core.calls.working import (
-    COMPLETED,
-    COMPLETED_PLAIN,
-    AttemptStatus,
-    BudgetCharge,
-    ExchangeFlags,
-    ExchangeReply,
-    Finished,
-    NameMetrics,
-    NameMetricsReport,
-    RecoverStalledReply,
-    WakeChannel,
-    exchange,
-    heartbeat,
-    leave,
-    reattach,
-    waiting_children,
-)
-from glidemq_py._core.checked_options import OptionValue, parse_nested
-from glidemq_py._core.checks import Mismatch, check_callable, check_iterable
-from glidemq_py._core.command_line import parse_duration
-from glidemq_py._core.job_options import (
-    NO_OPTIONS,
-    UNSUPPORTED,
-    JobOptions,
-    read_stored_options,
-    unsupported_in,
-)
+from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, read_stored_options, unsupported_in
 from glidemq_py._core.keys import (
     QueueKeys,
     flow_key,
@@ -108,13 +58,7 @@ from glidemq_py._core.keys import (
     validate_prefix,
     validate_queue_name,
 )
-from glidemq_py._core.limits import Ordering, OrderingDict
-from glidemq_py._core.logs import escape_control, get_logger, show_id
-from glidemq_py._core.misuse import CONNECTION_OPTIONS, FOREIGN_NAMES
-from glidemq_py._core.names import partition_home
-from glidemq_py._core.option_dicts_twin import JobOptionsDict, PublishOptionsDict
 from glidemq_py._core.payload import (
-    JSON_SERIALIZER,
     PAYLOAD_LIMIT,
     check_size,
     decode_data,
@@ -126,57 +70,37 @@ from glidemq_py._core.payload import (
 )
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_instant, to_ms
-from glidemq_py._features import broadcast as broadcast_calls
-from glidemq_py._features import durable_adds as durability_adding
-from glidemq_py._features import limits, queue_list, results, staged_writes, suspend, typed_values, vectors
-from glidemq_py._features import outbox as features_outbox
-from glidemq_py._features.backup import creating as backup_creating
-from glidemq_py._features.backup import manifest as backup_parts
-from glidemq_py._features.backup import records, restoring
-from glidemq_py._features.backup.creating import create_backup
-from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest
-from glidemq_py._features.backup.names import text_of
-from glidemq_py._features.backup.records import RecordReader
-from glidemq_py._features.backup.restoring import restore_backup
-from glidemq_py._features.backup.store import BackupStore
-from glidemq_py._features.broadcast import lua_patterns
-from glidemq_py._features.cleaning import delete_jobs
-from glidemq_py._features.client_workers import STALE_MS
-from glidemq_py._features.consistency import calls as consistency_calls
-from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
-from glidemq_py._features.durable_adds import Marks
-from glidemq_py._features.failed_attempts import (
-    FailedAttempt,
-    FailureReason,
-    last_run_time,
-    last_start,
-    read_failed_attempts,
-    requeues,
+from glidemq_py._features import (
+    broadcast,
+    cleaning,
+    client_workers,
+    durable_adds,
+    failed_attempts,
+    failure_policy,
+    fair_keys,
+    limits,
+    outbox,
+    queue_list,
+    results,
+    staged_writes,
+    suspend,
+    timeline,
+    typed_values,
+    usage,
+    vectors,
 )
-from glidemq_py._features.failure_policy import PolicyReply, run_failure_policy
-from glidemq_py._features.failures import FailureRow, failure_stats, failures_page
-from glidemq_py._features.fair_keys import set_fair_limits
-from glidemq_py._features.flows import calls
-from glidemq_py._features.flows.calls import ChildOutcome, children_ended, flow_step, flow_withdraw
-from glidemq_py._features.flows.plan import plan_dag, plan_tree
-from glidemq_py._features.leases import tokens as leases_calls
-from glidemq_py._features.leases.tokens import decode_token, encode_token
-from glidemq_py._features.metrics_by_name import _page_call as metrics_page
-from glidemq_py._features.outbox import Outbox, OutboxEntry, OutboxReply, dead_letter_id, dead_letter_queue, outbox
-from glidemq_py._features.queue_list import shard_key, shard_keys
-from glidemq_py._features.schedulers import queue_api as schedulers_queue_api
+from glidemq_py._features.backup import records
+from glidemq_py._features.backup.manifest import parse_manifest
+from glidemq_py._features.consistency import checking
+from glidemq_py._features.failures import FailureRow
+from glidemq_py._features.flows import calls, plan
+from glidemq_py._features.leases import tokens
+from glidemq_py._features.schedulers import entry, firing, queue_api
 from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron, pattern_in_words
-from glidemq_py._features.schedulers.entry import PAUSED, FireRow, schedulers_due, schedulers_fire, schedulers_read
-from glidemq_py._features.schedulers.firing import MISSED_AFTER_MS, SchedulerTask, plan
-from glidemq_py._features.staged_writes import StageReply, WriteId, WriteStatus, finish_writes, run_async
-from glidemq_py._features.suspend import suspended
-from glidemq_py._features.timeline import read_timeline
-from glidemq_py._features.usage import charge_budget, check_budget, create_budget, usage_minutes
-from glidemq_py._features.usage import send_usage as report_usage
 from glidemq_py._job import run, waiting
 from glidemq_py._job.reading import listed_states, read_jobs
-from glidemq_py._job.run import FinishedAttempt, Run
-from glidemq_py._partitions import creating, layout
+from glidemq_py._job.run import FinishedAttempt
+from glidemq_py._partitions import creating, layout, routing, stored
 from glidemq_py._partitions.layout import (
     MAX_PARTITIONS,
     Layout,
@@ -190,52 +114,54 @@ from glidemq_py._partitions.layout import (
     split_partition_id,
 )
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.routing import candidates, routing_key
-from glidemq_py._partitions.stored import (
-    create_partitions,
-    layout_text,
-    parse_layout,
-    restore_layout,
-    store_layout,
-    stored,
-)
 from glidemq_py._web.serving import server_config
 from glidemq_py._worker import (
     background,
+    base_worker,
+    broadcasts,
     components,
     failure_log,
+    heartbeat,
     idle_queues,
     lanes,
+    listeners,
     metrics_sender,
     opening,
+    options,
     shutdown,
+    slot_pool,
     source,
     timeouts,
     wake,
     wake_channel,
 )
-from glidemq_py._worker import broadcasts as broadcast_worker
-from glidemq_py._worker import heartbeat as worker_heartbeat
-from glidemq_py._worker.base_worker import BaseWorker as base_worker_BaseWorker
+from glidemq_py._worker.command import target
 from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
-from glidemq_py._worker.command.health import check_health
-from glidemq_py._worker.command.target import load_workers
 from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
-from glidemq_py._worker.heartbeat import Heartbeat, heartbeats
-from glidemq_py._worker.listeners import WORKER_EVENTS
-from glidemq_py._worker.maintenance import libraries, peers, queues
+from glidemq_py._worker.maintenance import flows, libraries, peers, queues
 from glidemq_py._worker.maintenance import outbox as maintenance_outbox
-from glidemq_py._worker.maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
-from glidemq_py._worker.maintenance.peers import PeerDetection
-from glidemq_py._worker.metrics_sender import INTERVAL_S
-from glidemq_py._worker.options import WorkerOptions, parse_failure_log
 from glidemq_py._worker.results import status_after_lost_reply
-from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, QueueOfEngines, SlotPool
+from glidemq_py.options import JobOptionsDict, PublishOptionsDict
 from glidemq_py.sync import Queue as BlockingQueue
 
 if TYPE_CHECKING:
     from glidemq_py._client.transport import Transport
     from glidemq_py._worker.base_worker import BaseWorker
+
+
+def around(patch: pytest.MonkeyPatch, owner: Any, name: str, called: Callable[..., Any]):
+    """Let a function of a module, class or object run as ``called(function, *arguments)``."""
+    original = getattr(owner, name)
+
+    def run_around(*args: Any, **named: Any) -> Any:
+        return called(original, *args, **named)
+
+    patch.setattr(owner, name, run_around)
+
+
+def changed(given: Any, **values: Any) -> Any:
+    """Return a row or token of a call with these values instead of its own."""
+    return given._replace(**values)
 
 
 def job_with(data: Any) -> Job:
@@ -247,20 +173,20 @@ def job_with(data: Any) -> Job:
     return job
 
 
-def link_over(transport: Any, **options: Any) -> QueueLink[Any]:
+def link_over(transport: Any, **given: Any) -> QueueLink[Any]:
     """Return the link of queue 'q' over a transport that a test has made."""
-    return QueueLink(transport=transport, keys=QueueKeys("glide", "q"), waiter=None, **options)  # type: ignore[arg-type]
+    return QueueLink(transport=transport, keys=QueueKeys("glide", "q"), waiter=None, **given)  # type: ignore[arg-type]
 
 
 async def check_parents(queue: Queue) -> bool:
     """Check a page of the parents that wait, as a worker does after a while; return whether there are more."""
-    task = WaitingParentsTask(link=await queue._connected(), outbox_pending=lambda: None, age=0)
+    task = flows.WaitingParentsTask(link=await connected(queue), outbox_pending=lambda: None, age=0)
     return await task.run_once()
 
 
 async def finish_flows(queue: Queue) -> int:
     """Finish or withdraw the flows that a producer has left unfinished; return their number."""
-    return await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once()
+    return await flows.UnfinishedFlowsTask(link=await connected(queue), age=0).run_once()
 
 
 @overload
@@ -272,10 +198,15 @@ def connected(owner: Queue | FlowProducer) -> Awaitable[Any]:
     return owner._connected()
 
 
+def set_link(queue: Any, link: Any):
+    """Let a queue use a link that a test has made."""
+    queue._link = link
+
+
 def link_of(owner: Any) -> QueueLink[Any]:
     """Return the link of a connected queue, of a job, or of a maintenance task."""
-    assert owner._link is not None
     found: QueueLink[Any] = owner._link
+    assert found is not None
     return found
 
 
@@ -290,9 +221,9 @@ async def read_events(events: QueueEvents) -> list[QueueEvent]:
     return [*await events._read()]
 
 
-async def run_failure_policies(queue: Queue[Any, Any]) -> list[PolicyReply]:
+async def run_failure_policies(queue: Queue[Any, Any]) -> list[failure_policy.PolicyReply]:
     """Execute the failure policy of each partition once, as a worker does."""
-    return [await call(part, run_failure_policy(keys_of(part).meta, True)) for part in queue._parts]
+    return [await call(part, failure_policy.run_failure_policy(keys_of(part).meta, True)) for part in parts_of(queue)]
 
 
 def connections_of(events: QueueEvents) -> list[Any]:
@@ -315,6 +246,11 @@ def direct_connections(transport: Any) -> list[direct.DirectConnection]:
     return list(transport._nodes._open.values())
 
 
+def reserved_reads() -> Mapping[Any, int]:
+    """Return the number of blocking reads that are reserved in this process, by server."""
+    return reservations._reserved
+
+
 def without_direct_connections(monkeypatch: pytest.MonkeyPatch):
     """Let new connections make all calls through GLIDE."""
     monkeypatch.setattr(direct, "_pack", None)
@@ -327,7 +263,7 @@ def forget_registered_libraries():
 
 async def call(queue: Queue, what: Call[Any]) -> Any:
     """Make one call of the function library; return its reply."""
-    return await (await queue._connected()).transport.call(what)
+    return await (await connected(queue)).transport.call(what)
 
 
 def set_transport(owner: Any, transport: Any) -> Any:
@@ -338,33 +274,33 @@ def set_transport(owner: Any, transport: Any) -> Any:
 
 def opened(worker: BaseWorker) -> Any:
     """Return what a started worker has opened: its fetching, heartbeat and background tasks, or its lanes."""
-    assert worker._life.parts is not None
-    return worker._life.parts
+    found = worker._life.parts
+    assert found is not None
+    return found
 
 
 def fetching_of(worker: BaseWorker) -> Any:
     """Return the fetching of a started worker of one queue."""
-    assert worker._fetching is not None
-    return worker._fetching
+    fetching = worker._fetching
+    assert fetching is not None
+    return fetching
 
 
 async def die(worker: BaseWorker):
     """End the heartbeats of a worker: others consider it dead."""
-    parts = opened(worker)
-    for each in [lane.background for lane in parts.lanes] if hasattr(parts, "lanes") else [parts]:
+    found = opened(worker)
+    for each in [lane.background for lane in found.lanes] if hasattr(found, "lanes") else [found]:
         if each is not None:
             await each.heartbeat.close()
 
 
-def parts_of(queue: Queue) -> tuple[Queue, ...]:
-    """Return a queue for each partition."""
-    assert queue._partitions is not None
-    return queue._partitions.queues
+def parts_of(queue: Queue[Any, Any]) -> tuple[Queue, ...]:
+    """Return a queue for each partition, or the queue itself."""
+    return tuple(queue._parts)
 
 
-def layout_of(queue: Queue[Any, Any]) -> Any:
+def layout_of(queue: Any) -> Any:
     """Return what a queue knows of its partitions."""
-    assert queue._partitions is not None
     return queue._partitions.layout
 
 
@@ -373,10 +309,10 @@ def sandbox_of(worker: BaseWorker) -> Any:
     return worker._sandbox
 
 
-async def scheduler_tasks(queue: Queue) -> list[SchedulerTask]:
+async def scheduler_tasks(queue: Queue) -> list[firing.SchedulerTask]:
     """Return the tasks that fire the schedulers of a queue, one for each partition."""
     await queue.connect()
-    return [SchedulerTask(link=await part._connected()) for part in queue._parts]
+    return [firing.SchedulerTask(link=await connected(part)) for part in parts_of(queue)]
 
 
 def adds_are_under_way(queue: BlockingQueue[Any, Any]) -> bool:
@@ -387,10 +323,10 @@ def adds_are_under_way(queue: BlockingQueue[Any, Any]) -> bool:
 def tasks_of_portal() -> list[str]:
     """Return the names of the tasks that run for blocking code."""
 
-    async def names() -> list[str]:
+    async def listed() -> list[str]:
         return [task.get_name() for task in asyncio.all_tasks()]
 
-    return portal().run(names())
+    return portal().run(listed())
 
 
 def settable_clock(monkeypatch: pytest.MonkeyPatch):
@@ -429,6 +365,14 @@ def feeds_of(gateway: Any) -> Any:
 def sessions_of(gateway: Any) -> Any:
     """Return the sessions of the clients of a gateway."""
     return gateway._sessions
+
+
+async def forget_unused(gateway: Any) -> set[str]:
+    """Let only this forget queues that a gateway has not used for a while; return the names of those that it knows."""
+    for duty in gateway._duties:
+        duty.cancel()
+    await gateway._forget_unused()
+    return {*gateway._queues, *gateway._used_at}
 
 
 async def back_up(gateway: Any, queue: Any):

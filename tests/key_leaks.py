@@ -65,7 +65,7 @@ class KeyLeaks:
 
     def __init__(self, resp: RespClient):
         self._resp = resp
-        self._before = frozenset(resp.keys("*"))
+        self.before = frozenset(resp.keys("*"))
         self._allowed: list[str] = []
 
     def allow(self, *patterns: str):
@@ -78,7 +78,7 @@ class KeyLeaks:
         return [
             key
             for key in self._resp.keys("*")
-            if key not in self._before
+            if key not in self.before
             and not any(fnmatch.fnmatchcase(key, pattern) for pattern in self._allowed)
             and not self._stands(key, indexed)
         ]

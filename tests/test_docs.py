@@ -24,7 +24,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import Queue, Worker, errors, sync
-from glidemq_py._client.embedded import start_embedded
+from tests.inside import embedded
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -86,7 +86,7 @@ def test_blocks_compile(page: Path):
 def test_runnable_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     names: dict[str, Any] = {"__name__": "page"}
     monkeypatch.chdir(tmp_path)
-    with start_embedded() as server, asyncio.Runner() as runner:
+    with embedded.start_embedded() as server, asyncio.Runner() as runner:
         monkeypatch.setenv("GLIDEMQ_URL", server.url)
         printed = ""
         for block in blocks_of(page):

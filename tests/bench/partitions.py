@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
+from tests.inside import parts_of
 
 PARTITIONS = 8
 CPU_BAR, DRAIN_BAR, BALANCE_BAR = 1.15, 0.85, 1.15
@@ -69,8 +70,7 @@ async def measure(
             began, cpu = time.perf_counter(), cpu_us(resp)
             await asyncio.gather(*(add() for _ in range(tasks)))
             add_time, add_cpu = time.perf_counter() - began, cpu_us(resp) - cpu
-            parts = (queue,) if queue._partitions is None else queue._partitions.queues
-            counts = [await part.count() for part in parts]
+            counts = [await part.count() for part in parts_of(queue)]
             workers = [Worker("q", handle, server.url, concurrency=50) for _ in range(3)]
             began, cpu = time.perf_counter(), cpu_us(resp)
             await asyncio.gather(*(worker.start() for worker in workers))

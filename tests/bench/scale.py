@@ -30,7 +30,7 @@ from glidemq_py import Queue
 from tests.bench.flow_scale import flows
 from tests.bench.server import BenchServer, running_server
 from tests.bench.server_time import DATA, JOBS, Gauge
-from tests.inside import Row, add, row, working
+from tests.inside import Row, add, keys_of, link_of, row, working
 
 TURNS = 8
 OPERATIONS = 3
@@ -74,7 +74,7 @@ class Site:
         self.queue = queue
         self.server = server
         self._transport = transport
-        self._meta = queue._keys.meta
+        self._meta = keys_of(queue).meta
         self.leasing: working.Leasing | None = None
 
     async def add(self, rows: list[Row]):
@@ -137,9 +137,7 @@ async def _site(server: BenchServer, cpu: bool = False) -> AsyncGenerator[Site]:
     async with Queue("scale", server.url.replace("redis://", "valkey://", 1)) as queue:
         await queue.add("first")
         await queue.obliterate(force=True)
-        link = queue._link
-        assert link is not None
-        yield Site(server, queue, link.transport, cpu)
+        yield Site(server, queue, link_of(queue).transport, cpu)
 
 
 async def _measured(site: Site, size: int, row: Callable[[int], Row]) -> Point:

@@ -31,14 +31,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glidemq_py._core.calls.adding import add
-from glidemq_py._partitions.layout import Layout
 from glidemq_py.spark.options import BATCH_ROWS
 from glidemq_py.sync import Queue
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
 from tests.bench import spark_times
 from tests.bench.contention import Alone
-from tests.inside import BlockingTransport, partition_names
+from tests.inside import BlockingTransport, Layout, add, partition_names
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200

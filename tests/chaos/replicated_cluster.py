@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from glidemq_py._client.embedded import free_port
 from glidemq_py.testing import ClusterProcess, RespClient, RespError, ServerProcess
+from tests.inside import embedded
 
 __all__ = ["NODE_TIMEOUT_MS", "ReplicatedCluster"]
 
@@ -41,7 +41,7 @@ class ReplicatedCluster:
     def start(self) -> ReplicatedCluster:
         self._cluster.start()
         for primary in self._cluster.nodes:
-            bus = free_port()
+            bus = embedded.free_port()
             replica = ServerProcess(self._binary, config={**primary._config, "cluster-port": bus}).start()
             self.replicas.append(replica)
             with primary.client() as client, replica.client() as other:

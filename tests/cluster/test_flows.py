@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.testing import RespClient
-from tests.inside import features_outbox as outbox_module
+from tests.inside import outbox
 from tests.server.worker_support import Raw, with_timeout
 
 
@@ -55,19 +55,20 @@ async def test_crash_between_child_completion_and_parent_notification(
     async with FlowProducer(core_url) as flows, Queue(child_queue, core_url) as children:
         leaves = [FlowJob("leaf", child_queue, 1), FlowJob("leaf", child_queue, 1)]
         node = await flows.add(FlowJob("root", queue_name, 0, None, leaves))
-        deliver = outbox_module._DELIVERIES["child"]
+        deliveries = outbox._DELIVERIES
+        deliver = deliveries["child"]
 
         async def carry_and_lose(link: Any, to: str, entries: Any):
             await deliver(link, to, entries)
             await lose()
 
-        monkeypatch.setitem(outbox_module._DELIVERIES, "child", carry_and_lose)
+        monkeypatch.setitem(deliveries, "child", carry_and_lose)
         async with Worker(child_queue, add_up, core_url):
             await with_timeout(delivered.wait())
             while (await children.get_job_counts()).completed < 2:  # noqa: ASYNC110  no event reports both
                 await asyncio.sleep(0.01)
         assert Raw(core_resp, child_queue).run("XLEN", "outbox") == 2
-        monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)
+        monkeypatch.setitem(deliveries, "child", deliver)
         async with Worker(child_queue, add_up, core_url), Worker(queue_name, add_up, core_url):
             assert await with_timeout(node.job.wait_until_finished()) == 2
         assert calls >= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glidemq_py import Queue, list_queues
 from glidemq_py import sync as blocking
 from glidemq_py.testing import RespClient
-from tests.inside import shard_keys
+from tests.inside import queue_list
 
 
 async def test_queues_of_all_primaries_are_listed(cluster_url: str, cluster_resp: RespClient, queue_name: str):
@@ -16,7 +16,9 @@ async def test_queues_of_all_primaries_are_listed(cluster_url: str, cluster_resp
             await queue.add("a")
     assert await list_queues(cluster_url, prefix=prefix) == names
     assert blocking.list_queues(cluster_url, prefix=prefix) == names
-    slots = {int(cluster_resp.execute("CLUSTER", "KEYSLOT", key)) * 3 // 16_384 for key in shard_keys(prefix)}
+    slots = {
+        int(cluster_resp.execute("CLUSTER", "KEYSLOT", key)) * 3 // 16_384 for key in queue_list.shard_keys(prefix)
+    }
     assert slots == {0, 1, 2}
     for number in range(6):
         cluster_resp.execute("XADD", f"{prefix}:{{peer{number}}}:events", "*", "event", "added", "jobId", "1")

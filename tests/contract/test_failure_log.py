@@ -207,14 +207,15 @@ async def test_errors_outside_user_code_have_no_traceback(
 ):
     typed = Worker(queue_name, connection=url)
 
-    @typed.task
     def welcome(count: int, at: datetime): ...
+
+    typed.task(welcome)
 
     record = await _final_failure(url, queue_name, typed, failures, {"count": "many", "at": "2026-01-01T00:00:00"})
     assert (record.levelname, record.error_type, record.exc_info) == ("ERROR", "JobDataError", None)
     assert "count" in record.getMessage()
     again = Worker(queue_name, connection=url)
-    again.task(welcome._function)
+    again.task(welcome)
     record = await _final_failure(url, queue_name, again, failures, {"count": 1, "at": "soon"})
     assert (record.error_type, record.exc_info) == ("JobDataError", None)  # its cause is raised by the standard library
     crashing = worker_for("tests.server.sandboxed_handlers:abort")

@@ -16,6 +16,7 @@ from glidemq_py import (
 )
 from tests.contract.api import FlowProducer, Queue
 from tests.contract.observe import assert_order
+from tests.contract.test_order_and_limits import work_off
 from tests.server.worker_support import WorkerFor, until, with_timeout
 
 RANKS = (1_000_000, 5_000, 2_048, 2_047, 3, 1, 0, -1, -70, -1_000_000)
@@ -33,11 +34,6 @@ class Recorder:
 
     async def __call__(self, job: Job):
         self.jobs.append(job)
-
-
-async def work_off(queue: Queue, url: Any, handler: Any, **options: Any):
-    async with Worker(queue.name, handler, url, **options) as worker:
-        await asyncio.wait_for(worker.drain(), 30)
 
 
 async def test_higher_ranks_run_first(url: Any, queue: Queue):

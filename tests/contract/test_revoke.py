@@ -10,7 +10,8 @@ import pytest
 
 from glidemq_py import GlideMQError, Job, JobFailedError
 from tests.contract.api import Queue
-from tests.inside import Heartbeat
+from tests.inside import around
+from tests.inside import heartbeat as worker_heartbeat
 from tests.server.worker_support import WorkerFor, until, with_timeout
 
 LOCK_MS = 4_500
@@ -70,9 +71,8 @@ class Beats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.begun: list[str] = []
-        beat, tell = Heartbeat._beat, Heartbeat._call_in_loop
 
-        async def noted_beat(heartbeat: Heartbeat):
+        async def noted_beat(beat: Any, heartbeat: Any):
             self.begun.append("beat")
             try:
                 await beat(heartbeat)
@@ -80,13 +80,13 @@ class Beats:
                 self.begun.remove("beat")  # its reply, and the news in it, did not arrive in time
                 raise
 
-        def recording_call(heartbeat: Heartbeat, function: Callable[..., Any], *args: Any):
+        def recording_call(tell: Any, heartbeat: Any, function: Callable[..., Any], *args: Any):
             if function == heartbeat._lost:
                 self.begun.append("lost")
             tell(heartbeat, function, *args)
 
-        monkeypatch.setattr(Heartbeat, "_beat", noted_beat)
-        monkeypatch.setattr(Heartbeat, "_call_in_loop", recording_call)
+        around(monkeypatch, worker_heartbeat.Heartbeat, "_beat", noted_beat)
+        around(monkeypatch, worker_heartbeat.Heartbeat, "_call_in_loop", recording_call)
 
     async def revoked_in_time(self, job: Job):
         """Revoke the job; the first heartbeat that begins afterwards must bring the news, if nothing else did."""

@@ -3,8 +3,9 @@
 from collections.abc import Generator
 from typing import Any
 
+from glidemq_py import CheckReport
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
-from tests.inside import Call, CheckReport, ConsistencyScan, QueueKeys
+from tests.inside import Call, QueueKeys, checking
 from tests.lua.own_support import OwnQueue
 
 
@@ -35,8 +36,8 @@ def check(q: OwnQueue, *, repair: bool = False, looks: int = MAX_SCANS) -> Check
     return report(look, suspects, left, done)
 
 
-def _scan(q: OwnQueue, name: str) -> ConsistencyScan:
-    look = ConsistencyScan(QueueKeys("glide", name))
+def _scan(q: OwnQueue, name: str) -> checking.ConsistencyScan:
+    look = checking.ConsistencyScan(QueueKeys("glide", name))
     _drive(q, look.steps())
     return look
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from glidemq_py.testing import RespClient, RespError
-from tests.inside import Call, Library, Row, add, administration, assemble, declared_keys, row, working
+from tests.inside import Call, Library, Row, add, administration, assemble, changed, declared_keys, row, working
 
 START = 1_800_000_000_000
 """Start time of the clock of every test queue, epoch ms."""
@@ -243,7 +243,7 @@ class Fetched:
 
     def completed(self, result: str = "null", keep: working.Keep = 0) -> working.Completed:
         kind = working.COMPLETED_PLAIN if len(self.given) == PLAIN_LENGTH else working.COMPLETED
-        return working.completed(*self.token, result, keep)._replace(kind=kind)
+        return changed(working.completed(*self.token, result, keep), kind=kind)
 
     def failed(self, reason: str = "boom", limit: int = 0, backoff: int = 0, keep: working.Keep = 0) -> working.Failed:
         return working.failed(*self.token, reason, "ValueError", "Traceback", limit, backoff, keep)

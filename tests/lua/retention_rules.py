@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from glidemq_py._core.calls import working
+    from tests.inside import working
     from tests.lua.own_support import OwnQueue
     from tests.lua.queue_model import Model
 

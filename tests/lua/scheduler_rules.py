@@ -14,20 +14,10 @@ from typing import Any, Final, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._core.calls import Call
+from glidemq_py import JSON_SERIALIZER
 from glidemq_py.errors import GlideMQValidationError
-from tests.inside import (
-    JSON_SERIALIZER,
-    MISSED_AFTER_MS,
-    PAYLOAD_LIMIT,
-    FireRow,
-    QueueOptions,
-    plan,
-    schedulers_due,
-    schedulers_fire,
-    schedulers_read,
-)
-from tests.inside import schedulers_queue_api as schedulers
+from tests.inside import PAYLOAD_LIMIT, Call, QueueOptions, firing, queue_api
+from tests.inside import entry as schedule_entry
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model
 from tests.wire_library.support import WireQueue
@@ -60,13 +50,13 @@ class Planned:
             return []
         regular = due if self.pattern is None else due + -due % self.every
         self.next_run = self.after(regular, now)
-        if self.misfire == "fire_once" or (self.misfire == "skip" and now - due <= MISSED_AFTER_MS):
+        if self.misfire == "fire_once" or (self.misfire == "skip" and now - due <= firing.MISSED_AFTER_MS):
             found = [due]
         elif self.misfire == "fire_all":
             found = [due, *(at for at in range(self.after(regular, due), now + 1, self.every))]
             found = found[: None if self.limit is None else self.limit - self.runs]
         else:
-            late = self.after(regular, now - MISSED_AFTER_MS)
+            late = self.after(regular, now - firing.MISSED_AFTER_MS)
             found = [late] if late <= now else []
         self.runs += len(found)
         return found
@@ -119,7 +109,7 @@ class SchedulerRules:
         options: Any = {**times, "limit": limit, "misfire": misfire, "immediately": immediately}
         rejected: str | None = None
         try:
-            found = run(schedulers.upsert_job_scheduler(self._link(), name, **options))
+            found = run(queue_api.upsert_job_scheduler(self._link(), name, **options))
         except GlideMQValidationError as error:
             rejected = error.option
         reached = keeps and before is not None and limit is not None and before.runs >= limit
@@ -138,7 +128,7 @@ class SchedulerRules:
     @precondition(lambda self: self.planned)
     @rule(name=st.sampled_from(NAMES))
     def remove_scheduler(self, name: str):
-        removed = run(schedulers.remove_job_scheduler(self._link(), name))
+        removed = run(queue_api.remove_job_scheduler(self._link(), name))
         assert removed == (self.planned.pop(name, None) is not None)
 
     @precondition(lambda self: self.planned)
@@ -147,23 +137,23 @@ class SchedulerRules:
         """Fire what is due, perhaps after no process ran for a while; a second process that was late adds nothing."""
         self.wire.now = self.q.advance(passed)
         while True:
-            due = self.run(schedulers_due(self.q.meta, "first"))
+            due = self.run(schedule_entry.schedulers_due(self.q.meta, "first"))
             assert {each.name for each in due.rows} == {
                 name for name, each in self.planned.items() if each.next_run <= self.q.now
             }
             if not due.rows:
                 break
             link = self._link().link
-            rows = [plan(link, each, due.now) for each in due.rows]
-            outcomes = self.run(schedulers_fire(self.q.meta, "first", rows, False)).outcomes
+            rows = [firing.plan(link, each, due.now) for each in due.rows]
+            outcomes = self.run(schedule_entry.schedulers_fire(self.q.meta, "first", rows, False)).outcomes
             for each, ids in zip(rows, outcomes, strict=True):
                 self._fired(each, ids)
             if late:
-                again = self.run(schedulers_fire(self.q.meta, "second", rows, False)).outcomes
+                again = self.run(schedule_entry.schedulers_fire(self.q.meta, "second", rows, False)).outcomes
                 assert again == ["changed"] * len(rows)
         self._compare()
 
-    def _fired(self, row: FireRow, ids: list[str]):
+    def _fired(self, row: schedule_entry.FireRow, ids: list[str]):
         each = self.planned[row.name]
         instants = each.fire(self.q.now)
         assert row.instants == instants, (row, each)
@@ -177,7 +167,7 @@ class SchedulerRules:
 
     def _compare(self):
         """Assert that the stored schedulers are those of the model."""
-        pages = [self.run(schedulers_read(self.q.meta, None, home)) for home in ("p0", "o0")]
+        pages = [self.run(schedule_entry.schedulers_read(self.q.meta, None, home)) for home in ("p0", "o0")]
         stored = {row.name: json.loads(row.text) for page in pages for row in page.rows}
         assert {name: (entry["nextRun"], entry["iterationCount"]) for name, entry in stored.items()} == {
             name: (each.next_run, each.runs) for name, each in self.planned.items()

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from glidemq_py.testing import RespClient
-from tests.inside import broadcast_calls as calls
-from tests.inside import row, working
+from tests.inside import broadcast, row, working
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.test_state_machine import CHAOS, PHASES
 
@@ -79,7 +78,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     @rule(subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=4), most=st.sampled_from((0, 0, 3, 6)))
     def publish(self, subjects: list[str], most: int):
         rows = [row(subject, "{}", "{}") for subject in subjects]
-        for message, subject in zip(self.run(calls.publish(self.q.meta, rows, False, most, 0)).results, subjects,
+        for message, subject in zip(self.run(broadcast.publish(self.q.meta, rows, False, most, 0)).results, subjects,
                                     strict=True):  # fmt: skip
             self.alive[message] = subject
             self._append(message)
@@ -103,7 +102,7 @@ class BroadcastMachine(RuleBasedStateMachine):
 
     @rule(group=GROUPS, old=st.booleans())
     def subscribe(self, group: str, old: bool):
-        self.run(calls.subscribe(self.q.meta, group, CREATED if old else "$"))
+        self.run(broadcast.subscribe(self.q.meta, group, CREATED if old else "$"))
         if group not in self.subs:
             self.subs[group] = Subscription(0 if old else self._last())
 
@@ -116,7 +115,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.subs)
     @rule(group=GROUPS)
     def unsubscribe(self, group: str):
-        assert self.run(calls.unsubscribe(self.q.meta, group, True)) == ("ok" if group in self.subs else "gone")
+        assert self.run(broadcast.unsubscribe(self.q.meta, group, True)) == ("ok" if group in self.subs else "gone")
         self.subs.pop(group, None)
         # A subscription of the same name counts deliveries from one again, so the tokens of attempts may recur.
         self.ended = [each for each in self.ended if each[0] != group]
@@ -156,7 +155,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         return job.fence != 2
 
     def _call(self, group: str, consumer: str, want: int, rows: Any) -> working.ExchangeReply:
-        reply = self.run(calls.exchange(
+        reply = self.run(broadcast.exchange(
             self.q.meta, consumer, want, rows, False, False, group, PATTERNS[group], CREATED, lambda _: None
         ))  # fmt: skip
         assert isinstance(reply, working.ExchangeReply)
@@ -242,7 +241,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         consumer, job, key = sub.pending[entry], sub.attempts.pop(entry), (entry.message, group)
         assert consumer is not None
         self.q.redis("XCLAIM", "stream", group, consumer, 0, job.entry, "IDLE", LOCK + 1, "JUSTID")
-        reply = self.run(calls.recover_stalled(self.q.meta, "py-2", 1, LOCK, MAX_STALLED, False, "", group, 0))
+        reply = self.run(broadcast.recover_stalled(self.q.meta, "py-2", 1, LOCK, MAX_STALLED, False, "", group, 0))
         if entry.message not in self.alive:
             assert not reply.recovered
             assert not reply.failed
@@ -269,7 +268,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     def the_broadcast_is_what_the_model_says(self):
         assert self.q.redis("XLEN", "stream") == len(self.stream)
         assert self.q.redis("ZCARD", "scheduled") == len(self.delayed)
-        page = self.run(calls.subscriptions(self.q.meta))
+        page = self.run(broadcast.subscriptions(self.q.meta))
         released = {name: sum(by is None for by in sub.pending.values()) for name, sub in self.subs.items()}
         pending = {name: len(sub.pending) for name, sub in self.subs.items()}
         assert {each.name: each.pending for each in page.rows} == pending

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.inside import administration, outbox, reading, usage_minutes, working
-from tests.inside import broadcast_calls as broadcasting
+from tests.inside import administration, broadcast, outbox, reading, usage, working
 from tests.inside import calls as flows
 from tests.lua.own_support import START, OwnQueue
 from tests.wire_library.support import GROUP, WireQueue
@@ -56,7 +55,7 @@ def test_parents_of_a_completed_child_are_notified_by_later_calls(q: OwnQueue, k
     child = q.add_job()
     parents = add_parents(q, child)
     assert q.finish(q.take_one().completed("7", keep)) == [working.AttemptStatus.OK]
-    entries = q.run(outbox(q.meta, "holder", 1000, "", [])).entries
+    entries = q.run(outbox.outbox(q.meta, "holder", 1000, "", [])).entries
     assert [(entry.kind, entry.fields["to"]) for entry in entries] == [("parents", q.base + ":")]
     assert 2 < notify_all(q) < 6
     assert states(q, parents) == {"waiting"}
@@ -220,9 +219,9 @@ def test_usage_of_minutes_with_many_names(q: OwnQueue):
     for number in range(8):
         fields = [text for name in range(990) for text in (f"tokens:{name}", "1")]
         q.redis("HSET", f"usage:{minute + 60_000 * number}", "jobCount", 1, "totalTokens", 990, *fields)
-    first = q.run(usage_minutes(q.meta, minute, 8))
+    first = q.run(usage.usage_minutes(q.meta, minute, 8))
     assert 0 < first.minutes < 8
-    rest = q.run(usage_minutes(q.meta, minute + 60_000 * first.minutes, 8 - first.minutes))
+    rest = q.run(usage.usage_minutes(q.meta, minute + 60_000 * first.minutes, 8 - first.minutes))
     assert (first.jobs + rest.jobs, first.minutes + rest.minutes) == (8, 8)
     assert first.tokens["7"] + rest.tokens["7"] == 8
 
@@ -231,7 +230,7 @@ def test_totals_of_a_minute_with_too_many_names(q: OwnQueue):
     minute = START - START % 60_000
     fields = [text for name in range(5_000) for text in (f"tokens:{name}", "1")]
     q.redis("HSET", f"usage:{minute}", "jobCount", 3, "totalTokens", 5_000, "costUnit", "EUR", *fields)
-    sums = q.run(usage_minutes(q.meta, minute, 1))
+    sums = q.run(usage.usage_minutes(q.meta, minute, 1))
     assert (sums.jobs, sums.total_tokens, sums.unit) == (3, 5_000, "EUR")
     assert 900 < len(sums.tokens) < 2_500
 
@@ -239,11 +238,11 @@ def test_totals_of_a_minute_with_too_many_names(q: OwnQueue):
 def test_subscriptions_are_read_in_pages(q: OwnQueue):
     names = {f"s{number}" for number in range(250)}
     for name in names:
-        q.run(broadcasting.subscribe(q.meta, name, "$"))
+        q.run(broadcast.subscribe(q.meta, name, "$"))
     pages: list[list[str]] = []
     cursor = ""
     for _ in range(5):
-        page = q.run(broadcasting.subscriptions(q.meta, cursor))
+        page = q.run(broadcast.subscriptions(q.meta, cursor))
         pages.append([row.name for row in page.rows])
         cursor = page.cursor
         if not cursor:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from glidemq_py import Ordering
 from glidemq_py._features.streams import append as chunk
 from glidemq_py.testing import RespError
-from tests.inside import AttemptStatus as S
-from tests.inside import Ordering, RecoverStalledReply, administration, count_parked, page, reattach, remove, row
+from tests.inside import administration, changed, reading, row, working
 from tests.lua.own_support import BAND, START, Fetched, OwnQueue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,12 +131,12 @@ def test_event_retention_can_be_raised(q: OwnQueue):
 def test_numbered_append_is_made_once_in_any_order(q: OwnQueue, kind: str):
     q.add_job()
 
-    def append(job: Fetched, number: int) -> S:
+    def append(job: Fetched, number: int) -> working.AttemptStatus:
         token = (job.fence, job.processed_on)
         if kind == "log":
             return q.run(administration.append_job_log(q.meta, "1", str(number), 0, token, str(number)))
         status, entry = q.run(chunk(q.meta, "1", *token, 0, ["n", str(number)], str(number)))
-        if status in (S.OK, S.ALREADY) and str(number) not in old:
+        if status in (working.AttemptStatus.OK, working.AttemptStatus.ALREADY) and str(number) not in old:
             assert q.redis("XRANGE", "jstream:1", entry, entry) == [[entry, ["n", str(number)]]]
         return status
 
@@ -148,14 +148,14 @@ def test_numbered_append_is_made_once_in_any_order(q: OwnQueue, kind: str):
     first = q.take_one()
     sent = [1, *range(65, 1, -1), 70, 68, 100]  # 65 - 2 < 64: all may be in flight together
     old = {"1", *(str(number) for number in range(62, 66))}  # no longer among the newest 64 chunks
-    assert {append(first, number) for number in sent} == {S.OK}
-    assert {append(first, number) for number in sent} == {S.ALREADY}
-    assert append(first, 67) == S.OK  # lost at first
-    assert append(first, 67) == S.ALREADY
+    assert {append(first, number) for number in sent} == {working.AttemptStatus.OK}
+    assert {append(first, number) for number in sent} == {working.AttemptStatus.ALREADY}
+    assert append(first, 67) == working.AttemptStatus.OK  # lost at first
+    assert append(first, 67) == working.AttemptStatus.ALREADY
     assert len(q.job("1")["appended"]) < 300
     q.finish(first.released())
-    assert append(first, 101) == S.STALE
-    assert append(q.take_one(), 1) == S.OK  # another attempt counts anew
+    assert append(first, 101) == working.AttemptStatus.STALE
+    assert append(q.take_one(), 1) == working.AttemptStatus.OK  # another attempt counts anew
     assert appended() == [*sent, 67, 1]
 
 
@@ -259,7 +259,7 @@ def test_unknown_row_kinds(q: OwnQueue):
     add_many(q, 1)
     job = q.take_one()
     with pytest.raises(RespError):
-        q.finish(job.completed(), job.released()._replace(kind=99, id="1"))
+        q.finish(job.completed(), changed(job.released(), kind=99, id="1"))
     assert q.state("1") == "completed"
     assert q.redis("ZCARD", "completed") == 1
 
@@ -284,7 +284,7 @@ def visit(q: OwnQueue, state: str, count: int = 7, between: Any = None) -> list[
     found: list[str] = []
     cursor = ""
     for _ in range(1_000):
-        rows, cursor = q.run(page(q.meta, state, cursor, count, ["name"]))
+        rows, cursor = q.run(reading.page(q.meta, state, cursor, count, ["name"]))
         assert len(rows) <= count
         found += [job_id for job_id, _, _ in rows]
         if not cursor:
@@ -307,7 +307,7 @@ def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue):
     assert q.counts()["group_waiting"] == -1
     cursor, found, pages = "", dict[str, int](), 0
     while pages == 0 or cursor:
-        cursor, groups = q.run(count_parked(q.meta, cursor))
+        cursor, groups = q.run(reading.count_parked(q.meta, cursor))
         found.update(groups)
         pages += 1
     assert found == {f"g{n}": 2 for n in range(40)}
@@ -321,7 +321,7 @@ def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue):
 
     def leave(found: list[str]):
         for job_id in found[-1:] + found[-4:-3]:
-            q.run(remove(q.meta, job_id))
+            q.run(administration.remove(q.meta, job_id))
             gone.add(job_id)
 
     found = visit(q, "completed", between=leave)
@@ -344,7 +344,7 @@ def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue):
 LOCK = 30_000
 
 
-def looks(q: OwnQueue) -> Iterator[RecoverStalledReply]:
+def looks(q: OwnQueue) -> Iterator[working.RecoverStalledReply]:
     """One look at everything, page by page."""
     cursor = ""
     while True:
@@ -376,7 +376,7 @@ def test_reattach_with_a_full_page_returns_a_cursor(q: OwnQueue, lifo: bool):
     cursor, sizes = "", list[int]()
     while cursor or not sizes:
         entries, ids = [job.entry for job in found], [job.id for job in found]
-        reply = q.run(reattach(q.meta, "py-1", entries, 100, True, cursor, ids))
+        reply = q.run(working.reattach(q.meta, "py-1", entries, 100, True, cursor, ids))
         found += [Fetched(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         sizes.append(len(reply.jobs))
@@ -391,7 +391,7 @@ def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "
     while True:
         known = [*known_ids, *[job.id for job in found]]
         entries = [job.entry for job in found]
-        reply = q.run(reattach(q.meta, consumer, entries, want - len(found), False, cursor, known))
+        reply = q.run(working.reattach(q.meta, consumer, entries, want - len(found), False, cursor, known))
         found += [Fetched(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         if not cursor:
@@ -428,7 +428,7 @@ def test_group_continues_after_many_lost_turns(q: OwnQueue, lost: int):
     q.add(grouped())
     assert exchange(q, 10) == []  # parked: the others have their turn before it
     for number in range(2, gone + 2):
-        q.run(remove(q.meta, str(number)))
+        q.run(administration.remove(q.meta, str(number)))
     ran: list[str] = []
     finished = [first.completed()]
     for _ in range(4):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from glidemq_py.testing import RespError
-from tests.inside import administration, heartbeat, leave, reattach, row
+from tests.inside import administration, row, working
 from tests.lua.own_support import OwnQueue
 from tests.server.worker_support import StartServer
 
@@ -46,16 +46,16 @@ def test_the_backlog_drains(full: OwnQueue):
 
 def test_everything_but_adding_works(full: OwnQueue):
     job = full.take_one()
-    full.run(heartbeat(full.meta, "py-1", "{}", 60_000, [job.token]))
+    full.run(working.heartbeat(full.meta, "py-1", "{}", 60_000, [job.token]))
     full.let_idle(job.entry, 60_000)
     assert full.recover_stalled().recovered == [job.id]
     full.take_one()
-    assert len(full.run(reattach(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
+    assert len(full.run(working.reattach(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
     full.run(administration.pause(full.meta))
     full.run(administration.resume(full.meta))
     assert full.run(administration.lock(full.key("lock:x"), "a", 1_000)) is True
     assert full.run(administration.unlock(full.key("lock:x"), "a")) is True
-    assert full.run(leave(full.meta, "py-1")) is False
+    assert full.run(working.leave(full.meta, "py-1")) is False
     assert full.run(administration.remove(full.meta, job.id)) is True
     assert full.obliterate(force=True)[-1] == ("done", 0)
     assert full.key_names() == set()

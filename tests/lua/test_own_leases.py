@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from glidemq_py._features.leases.tokens import CONSUMER
-from tests.inside import AttemptStatus as S
 from tests.inside import working
 from tests.lua.check_support import check
 from tests.lua.own_support import Fetched, OwnQueue
@@ -55,7 +54,7 @@ def test_no_peer_takes_a_leased_job_early(q: OwnQueue, peer: WireQueue, place: A
     recover()
     assert q.state(job_id) == "active"
     assert q.recover_stalled().recovered == []
-    assert leasing(q, 0, [job.completed("1")])[0] == [S.OK]
+    assert leasing(q, 0, [job.completed("1")])[0] == [working.AttemptStatus.OK]
     assert check(q).findings == ()
 
 
@@ -69,7 +68,7 @@ def test_a_peer_recovers_an_abandoned_lease(q: OwnQueue, peer: WireQueue):
     assert q.state(job_id) == "waiting"
     taken, entry = peer.take_id()
     assert taken == job_id
-    assert leasing(q, 0, [job.completed("1")])[0] == [S.STALE]
+    assert leasing(q, 0, [job.completed("1")])[0] == [working.AttemptStatus.STALE]
     assert leasing(q)[1] == []  # the peer's attempt is not a lease
     assert q.state(job_id) == "active"
     peer.complete(job_id, entry, "2")

@@ -16,7 +16,7 @@ from glidemq_py._features.staged_writes import (
     publish_write,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import QueueKeys, request, row, set_fair_limits
+from tests.inside import QueueKeys, fair_keys, request, row
 from tests.inside import staged_writes as staging
 from tests.lua.own_support import OwnQueue
 
@@ -147,7 +147,7 @@ def test_unique_returns_existing_job(place: Place):
 
 
 def test_a_write_is_published_beyond_the_maximum_backlog_of_a_fair_key(place: Place):
-    place.home.run(set_fair_limits(place.home.meta, "k", max_backlog=1))
+    place.home.run(fair_keys.set_fair_limits(place.home.meta, "k", max_backlog=1))
     place.open()
     place.stage("a", 0, "1", "2", "3", fair_key="k")
     assert place.commit(place.write, {place.keys.name: [("a", 1)]}) == (3, 0)

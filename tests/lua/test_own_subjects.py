@@ -9,22 +9,12 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._features.timeline import TimelineEntry, read_timeline
+from glidemq_py import TimelineEntry
 from glidemq_py._features.usage import _row, checked_usage
 from glidemq_py.testing import RespClient
-from tests.inside import AttemptStatus as S
-from tests.inside import (
-    Call,
-    WakeChannel,
-    pack,
-    report_usage,
-    results,
-    row,
-    set_settings,
-    unpack,
-    working,
-)
+from tests.inside import Call, administration, pack, results, row, unpack, usage, working
 from tests.inside import calls as flows
+from tests.inside import timeline as timelines
 from tests.lua.check_support import check
 from tests.lua.own_support import PLAIN_LENGTH, START, Fetched, OwnQueue
 from tests.wire_library.support import WireQueue
@@ -330,11 +320,11 @@ def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_sta
 
 
 def timeline(q: OwnQueue, job_id: str = "1") -> list[TimelineEntry]:
-    return read_timeline(q.job(job_id).get("timeline", ""), int(q.job(job_id).get("timestamp", 0)))
+    return timelines.read_timeline(q.job(job_id).get("timeline", ""), int(q.job(job_id).get("timestamp", 0)))
 
 
 def turn_on(q: OwnQueue, sample: int = 1_000_000, entries: int = 50):
-    q.run(set_settings(q.meta, timeline=f"{sample}|{entries}"))
+    q.run(administration.set_settings(q.meta, timeline=f"{sample}|{entries}"))
 
 
 def test_sampled(q: OwnQueue):
@@ -374,10 +364,12 @@ def test_every_change_of_state_is_recorded():
 THIS_MINUTE = START - START % 60_000
 
 
-def report(q: OwnQueue, job_id: str, token: tuple[int, int] = (0, 0), **given: Any) -> tuple[S, bool]:
+def report(
+    q: OwnQueue, job_id: str, token: tuple[int, int] = (0, 0), **given: Any
+) -> tuple[working.AttemptStatus, bool]:
     names = ("model", "provider", "tokens", "costs", "total_tokens", "total_cost", "cost_unit", "latency", "cached")
-    status: tuple[S, bool] = q.run(
-        report_usage(q.meta, job_id, token[0], token[1], *_row(checked_usage(*(given.get(name) for name in names))))
+    status: tuple[working.AttemptStatus, bool] = q.run(
+        usage.send_usage(q.meta, job_id, token[0], token[1], *_row(checked_usage(*(given.get(name) for name in names))))
     )
     return status
 
@@ -389,9 +381,9 @@ def bucket(q: OwnQueue, minute: int = THIS_MINUTE) -> dict[str, str]:
 def test_repeated_report_replaces_earlier_one(q: OwnQueue):
     first, second = q.add_job(), q.add_job()
     report(q, first, model="a", tokens={"input": 10, "output": 1}, cost_unit="USD", cached=True)
-    assert report(q, second, model="a", tokens={"input": 5}) == (S.OK, False)
+    assert report(q, second, model="a", tokens={"input": 5}) == (working.AttemptStatus.OK, False)
     q.advance(60_000)
-    assert report(q, first, model="b", tokens={"input": 20}) == (S.OK, True)
+    assert report(q, first, model="b", tokens={"input": 20}) == (working.AttemptStatus.OK, True)
     assert {name: float(text) for name, text in bucket(q).items() if name != "costUnit"} == {
         "jobCount": 1, "totalTokens": 5, "models:a": 1, "tokens:input": 5, "tokens:output": 0,
     }  # fmt: skip
@@ -407,9 +399,9 @@ def test_repeated_report_replaces_earlier_one(q: OwnQueue):
 def test_stale_reports_are_rejected(q: OwnQueue):
     q.add_job()
     job = q.take_one()
-    assert report(q, job.id, (job.fence, job.processed_on), tokens={"a": 1})[0] is S.OK
-    assert report(q, job.id, (job.fence + 1, job.processed_on), tokens={"a": 2})[0] is S.STALE
-    assert report(q, "none", tokens={"a": 2})[0] is S.GONE
+    assert report(q, job.id, (job.fence, job.processed_on), tokens={"a": 1})[0] is working.AttemptStatus.OK
+    assert report(q, job.id, (job.fence + 1, job.processed_on), tokens={"a": 2})[0] is working.AttemptStatus.STALE
+    assert report(q, "none", tokens={"a": 2})[0] is working.AttemptStatus.GONE
     assert q.redis("EXISTS", "job:none") == 0  # a write must not recreate a removed job
     assert bucket(q)["totalTokens"] == "1"
 
@@ -431,7 +423,7 @@ def own_fixture(core_resp: RespClient, wire: WireQueue) -> OwnQueue:
 
 def wait(q: OwnQueue, name: str = "glidemq_py:wake:test:1", want: int = 1) -> working.ExchangeReply:
     # In a cluster the server does not know the subscribers of other nodes: no channel is skipped.
-    channel = WakeChannel(name, True)
+    channel = working.WakeChannel(name, True)
     reply: working.ExchangeReply = q.run(working.exchange(q.meta, "py-1", want, (), False, False, channel=channel))
     return reply
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from glidemq_py.testing import RespClient
-from tests.inside import administration, dead_letter_queue, row, working
+from tests.inside import administration, outbox, row, working
 from tests.inside import limits as limiting
 from tests.inside import suspend as suspending
 from tests.lua.check_support import check
@@ -414,7 +414,7 @@ class QueueMachine(
     def set_dead_letter_queue(self, on: bool):
         """Configure a dead-letter queue: from now on every failure creates an entry."""
         kinds = "failed,stalled,expired,revoked,cost,malformed"
-        self.run(dead_letter_queue(self.q.meta, "dead" if on else "", kinds if on else ""))
+        self.run(outbox.dead_letter_queue(self.q.meta, "dead" if on else "", kinds if on else ""))
         self.q.redis("UNLINK", "outbox")
         self.model.dead_letters = [] if on else None
 

@@ -15,18 +15,9 @@ import pytest
 
 from glidemq_py import Budget
 from glidemq_py.testing import RespError
-from tests.inside import (
-    FailureRow,
-    NameMetrics,
-    NameMetricsReport,
-    Row,
-    WakeChannel,
-    read_failed_attempts,
-    read_timeline,
-    row,
-    suspended,
-    working,
-)
+from tests.inside import FailureRow, Row, failed_attempts, row, working
+from tests.inside import suspend as suspending
+from tests.inside import timeline as timelines
 from tests.lua import job_places
 from tests.lua.check_support import check, findings, repaired
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, Fetched, OwnQueue, as_dict
@@ -123,7 +114,7 @@ class Verbs:
         return self.finish(working.group_limited(*job.token, ms, False, "front", 0))[0]
 
     def suspend(self, job: Fetched, reason: str = "", timeout: int = 0) -> str:
-        return self.finish(suspended(*job.token, reason, timeout))[0]
+        return self.finish(suspending.suspended(*job.token, reason, timeout))[0]
 
     def signal(self, job_id: str, name: str = "go", data: str = "") -> str:
         return str(self.run("signal", job_id, name, data))
@@ -135,11 +126,11 @@ class Verbs:
     def states(self, job_id: str = "1") -> list[tuple[Any, ...]]:
         """Return state, time and worker of each change."""
         record = self._q.job(job_id)
-        return [*read_timeline(record.get("timeline", ""), int(record.get("timestamp", 0)))]
+        return [*timelines.read_timeline(record.get("timeline", ""), int(record.get("timestamp", 0)))]
 
     def attempts(self, job_id: str = "1") -> list[Any]:
         """Return the failed attempts of a job."""
-        return [*read_failed_attempts(self._q.job(job_id).get("failedAttempts", ""))]
+        return [*failed_attempts.read_failed_attempts(self._q.job(job_id).get("failedAttempts", ""))]
 
     def fail_one(self, limit: int = 0, kind: str = "ValueError", trace: Any = ("t",)) -> str:
         """Fetch a job and fail it."""
@@ -161,8 +152,10 @@ class Verbs:
 
     def figures(self, number: int, *rows: tuple[int, Any]) -> bool:
         """Report completed jobs by minute, counted from this one, and name; return whether figures are wanted."""
-        made = [NameMetrics(MINUTE + at * 60_000, name, 1, 0, 0, [1, 3, 3, 1], [1, 5, 5, 1]) for at, name in rows]
-        reply = self.exchange(0, by_name=NameMetricsReport(number, made))
+        made = [
+            working.NameMetrics(MINUTE + at * 60_000, name, 1, 0, 0, [1, 3, 3, 1], [1, 5, 5, 1]) for at, name in rows
+        ]
+        reply = self.exchange(0, by_name=working.NameMetricsReport(number, made))
         return bool(reply["flags"] & working.ExchangeFlags.BY_NAME)
 
     def read_figures(self, minutes: int = 60, last: int = 0) -> list[list[Any]]:
@@ -227,7 +220,7 @@ class Verbs:
 
     def wait(self, name: str = "glidemq_py:wake:test:1", want: int = 1):
         """Fetch as a worker that waits at a channel."""
-        return self.exchange(want, channel=WakeChannel(name, True))
+        return self.exchange(want, channel=working.WakeChannel(name, True))
 
     def budget(self, flow: str, **limits: Any) -> str:
         """Create the budget of a flow; return its key."""

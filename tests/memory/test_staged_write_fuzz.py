@@ -140,7 +140,7 @@ class World:
                 assert not active, f"seed {self.seed}: blocked: {active}"
                 break
             if self.late and self.rng.random() < 0.1:
-                self._execute(self.late.pop(self.rng.randrange(len(self.late))))
+                self.execute(self.late.pop(self.rng.randrange(len(self.late))))
             if self.rng.random() < 0.05:
                 self.clock.advance(self.rng.choice((1, 500, 6_000)))
             if expiry and self.rng.random() < 0.004:
@@ -150,10 +150,10 @@ class World:
             actor.go.release()
             assert self.parked.acquire(timeout=PATIENCE), f"seed {self.seed}: {actor.name} does not return"
         for call in self.late:
-            self._execute(call)
+            self.execute(call)
         self.late.clear()
 
-    def _execute(self, call: Any) -> Any:
+    def execute(self, call: Any) -> Any:
         if isinstance(call, Command):
             return self.transport.command(*call.words)
         return self.transport.call(call)
@@ -167,7 +167,7 @@ class World:
         if actor.process in self.faultless or rng.random() >= self.faults:
             self.log.append(name)
             try:
-                return self._execute(call)
+                return self.execute(call)
             except BaseException as error:
                 self.log.append(f"{name}: {error}")
                 raise
@@ -175,13 +175,13 @@ class World:
         self.log.append(f"{name}: {fault}")
         if fault == "full":
             if call.function in ALLOWED_WHEN_FULL:
-                return self._execute(call)
+                return self.execute(call)
             raise ServerOutOfMemoryError("maxmemory")
         if fault in ("after", "twice", "die after"):
-            self._execute(call)
+            self.execute(call)
         if fault == "twice":
             actor.park()
-            return self._execute(call)
+            return self.execute(call)
         if fault == "before":
             raise GlideMQConnectionError("lost before the call")
         if fault == "after":
@@ -228,7 +228,7 @@ class FuzzTransport:
             actor.park()
             world.log.append(f"{actor.name}: the replies of {len(calls)} calls are lost")
             for call in calls:
-                world._execute(call)
+                world.execute(call)
         found: list[Any] = []
         failure: GlideMQError | None = None
         for call in calls:

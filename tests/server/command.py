@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.inside import WorkerArguments, check_health
+from glidemq_py import worker
 
-__all__ = ["Command", "arguments_of_check", "check_health"]
+__all__ = ["Command", "alive", "checked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,6 +96,19 @@ class Command:
             self._process.stdout.close()
 
 
-def arguments_of_check(*, queue: str, url: str) -> WorkerArguments:
-    """Return the arguments of `glidemq worker --check`."""
-    return WorkerArguments(check=True, queue=queue, url=url)
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and is not yet waited for counts as ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return not Path("/proc").exists()
+
+
+async def checked(queue: str, url: str) -> int:
+    """Return the exit code of `glidemq worker --check`."""
+    return await asyncio.to_thread(worker.main, ["--check", "--queue", queue, "--url", url])

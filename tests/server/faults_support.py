@@ -21,7 +21,7 @@ class WorkerProcess:
     """The parent's handle of a child worker. Created by `worker_process`."""
 
     def __init__(self, process: asyncio.subprocess.Process):
-        self._process = process
+        self._process, self.pid = process, process.pid
         self._seen: list[str] = []
 
     async def line(self, start: str) -> str:
@@ -75,9 +75,12 @@ async def worker_process(mode: str, url: str, queue: str, **options: Any) -> Asy
         if process.returncode is None:
             process.kill()  # also ends a frozen process
         await process.wait()
-        # Close the pipes before the loop is closed.
-        transport: Any = process._transport  # type: ignore[attr-defined]
-        transport.close()
+        close_pipes(process)
+
+
+def close_pipes(process: Any):
+    """Close the pipes of a child that has ended, before the loop is closed."""
+    process._transport.close()
 
 
 def say(*words: object):

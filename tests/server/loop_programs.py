@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from os import _exit
 from typing import Any
 
 import glide
@@ -269,7 +270,7 @@ def forked(url: str, name: str):
         child = os.fork()
         if child == 0:
             os.write(writing, str(asyncio.run(add())).encode())
-            os._exit(0)
+            _exit(0)
         os.waitpid(child, 0)
         ids += [int(os.read(reading, 100)), asyncio.run(add())]
     context = multiprocessing.get_context("fork")
@@ -312,7 +313,7 @@ def forked_with_locks_held(url: str, name: str):
         except TimeoutError:
             found.append("waited")
         os.write(writing, json.dumps(found).encode())
-        os._exit(0)
+        _exit(0)
     os.close(writing)
     answer = os.read(reading, 1000).decode()
     os.waitpid(child, 0)
@@ -335,7 +336,7 @@ def forked_inside_a_loop(url: str, name: str):
                 await queue.add("a")
             except EventLoopError as error:
                 os.write(writing, str(error).encode())
-            os._exit(0)
+            _exit(0)
         os.waitpid(child, 0)  # noqa: ASYNC222
         return [os.read(reading, 1000).decode(), int((await queue.add("a")).id)]
 

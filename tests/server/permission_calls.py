@@ -46,7 +46,7 @@ from glidemq_py import (
 )
 from glidemq_py.telemetry.prometheus import QueueCollector
 from tests.inside import connected, opened
-from tests.server.command import arguments_of_check, check_health
+from tests.server.command import checked
 from tests.server.gateway.script import Reader, look_up, resolved
 from tests.server.worker_support import with_timeout
 
@@ -669,11 +669,10 @@ async def read_with_spark(place: Place):
 
 async def probe(place: Place):
     async with Worker(place.name, succeed, place.admin_url):
-        arguments = arguments_of_check(queue=place.name, url=place.url)
 
         async def healthy() -> bool:
             # A loaded machine can exceed the limits of a check.
-            return await asyncio.to_thread(check_health, arguments) == 0
+            return await checked(place.name, place.url) == 0
 
         await place.wait(healthy)
 

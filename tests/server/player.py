@@ -70,6 +70,10 @@ class Request(NamedTuple):
     sign: str
     outcome: str
 
+    def changed(self, **values: str) -> Request:
+        """Return the request with these values instead of its own."""
+        return self._replace(**values)
+
     def after_status(self, kind: str, status: int, default: int) -> Request:
         """Compare a status or exit code with the expected one, ``*`` for any; return the request without it."""
         found = _STATUS.fullmatch(self.outcome)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from os import _exit
 from typing import Any
 
 from glidemq_py import (
@@ -93,7 +94,7 @@ def raises_suspend(job: Job):
 
 def crash(given: Message):
     if given.subject == "exit":
-        os._exit(given.data)
+        _exit(given.data)
 
 
 def write(path: str, text: str):
@@ -131,7 +132,7 @@ def use(job: Job):
 
 def die(job: Job):
     if job.data == "exit":
-        os._exit(7)
+        _exit(7)
     if job.data == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     ctypes.string_at(0)
@@ -143,10 +144,10 @@ def die_behind_a_daemon(job: Job):
     if daemon == 0:
         os.setsid()
         time.sleep(600)
-        os._exit(0)
+        _exit(0)
     with open(job.data, "a") as file:
         file.write(f"{daemon}\n")
-    os._exit(9)
+    _exit(9)
 
 
 def hang(job: Job):

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from glidemq_py import Queue
 from glidemq_py.testing import RespClient
-from tests.inside import Call, QueueKeys, QueueLink, SchedulerTask
+from tests.inside import Call, QueueKeys, QueueLink, firing, set_link
 from tests.inside import transport_Transport as Transport
 from tests.lua.own_support import OwnQueue
 
@@ -29,7 +29,7 @@ class Clockwork:
 
     def another_queue(self, **options: Any) -> Queue:
         queue: Queue = Queue(self.own.base.partition("{")[2].rstrip("}"), **options)
-        queue._link = self.link(**{key: queue.options.compression for key in options if key == "compression"})
+        set_link(queue, self.link(**{key: queue.options.compression for key in options if key == "compression"}))
         return queue
 
     def link(self, **options: Any) -> QueueLink:
@@ -38,10 +38,10 @@ class Clockwork:
         keys = QueueKeys("glide", name)
         return QueueLink(transport=transport, keys=keys, waiter=cast("Any", None), is_listed=True, **options)
 
-    def another_duty(self, **options: Any) -> SchedulerTask:
-        return SchedulerTask(link=self.link(**options))
+    def another_duty(self, **options: Any) -> firing.SchedulerTask:
+        return firing.SchedulerTask(link=self.link(**options))
 
-    async def fire(self, duty: SchedulerTask | None = None) -> int:
+    async def fire(self, duty: firing.SchedulerTask | None = None) -> int:
         """Everything that is due now; ms until the next."""
         while not (wait := await (duty or self.duty).fire()):
             pass

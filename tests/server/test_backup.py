@@ -30,7 +30,7 @@ from glidemq_py._features.backup import calls, creating, records
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
-from tests.inside import ASYNC_RUNTIME, connected
+from tests.inside import around, connected, runtime
 from tests.server.worker_support import Raw, WorkerFor, until, with_timeout
 
 Reading, Throttle = creating._Reading, creating._Throttle
@@ -370,16 +370,15 @@ async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
     await batch.add("job")
     await batch.close()
     leases = await queue.fetch(1)
-    read_keys = Reading._read_keys
 
-    async def read_one_by_one(self: Any, suffixes: list[str], **options: Any):
+    async def read_one_by_one(read_keys: Any, reading: Any, suffixes: list[str], **options: Any):
         for suffix in sorted(suffixes, key=lambda suffix: not suffix.startswith(ends_after)):
-            await read_keys(self, [suffix], **options)
+            await read_keys(reading, [suffix], **options)
             if suffix.startswith(ends_after):
                 while leases:
                     await leases.pop().complete()
 
-    monkeypatch.setattr(Reading, "_read_keys", read_one_by_one)
+    around(monkeypatch, Reading, "_read_keys", read_one_by_one)
     await queue.backup(tmp_path)
     assert not leases
     target = copy if is_copy else queue
@@ -600,19 +599,18 @@ async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
     await jobs[2].log("line")
     link = await connected(queue)
     raw, key, times = Raw(resp, queue.name), f"{kind}:{jobs[2].id}", 0
-    read = Reading._read_full
 
-    async def racing(self: Any, *, all_: bool = False):
+    async def racing(read: Any, reading: Any, *, all_: bool = False):
         nonlocal times
         times += 1
         if times == 1:
             raw.run("RENAME", key, raw.key("elsewhere"))
-        await read(self, all_=all_)
+        await read(reading, all_=all_)
         if times == 2:
             raw.run("RENAME", "elsewhere", raw.key(key))
             link.transport.interruptions.record()
 
-    monkeypatch.setattr(Reading, "_read_full", racing)
+    around(monkeypatch, Reading, "_read_full", racing)
     info = await queue.backup(tmp_path)
     assert info.jobs == 5
     report = await copy.restore(tmp_path, source=queue.name)
@@ -628,19 +626,18 @@ async def test_an_interruption_is_noticed_after_an_earlier_one(
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
     link = await connected(queue)
     raw, key, times, clock, last = Raw(resp, queue.name), f"job:{jobs[2].id}", 0, 100.0, 99.9
-    read = Reading._read_full
 
-    async def racing(self: Any, *, all_: bool = False):
+    async def racing(read: Any, reading: Any, *, all_: bool = False):
         nonlocal times, clock, last
         times += 1
         if times == 1:
             raw.run("RENAME", key, raw.key("elsewhere"))
-        await read(self, all_=all_)
+        await read(reading, all_=all_)
         if times == 2:
             raw.run("RENAME", "elsewhere", raw.key(key))
             clock, last = 102.0, 101.0
 
-    monkeypatch.setattr(Reading, "_read_full", racing)
+    around(monkeypatch, Reading, "_read_full", racing)
     monkeypatch.setattr(creating, "time", SimpleNamespace(monotonic=lambda: clock), raising=False)
     monkeypatch.setattr(type(link.transport.interruptions), "age_s", lambda self, tag: clock - last)
     assert (await queue.backup(tmp_path)).jobs == 5
@@ -739,7 +736,7 @@ async def test_any_queue_name_has_a_folder_of_its_own(tmp_path: Path):
         "é" * 256, "😀" * 256, "a" * 119 + "é" * 40, "a" * 119 + "é" * 41,
     ]  # fmt: skip
     for destination in (tmp_path, MemoryStore()):
-        store = BackupStore(destination, None, ASYNC_RUNTIME, writes=True)
+        store = BackupStore(destination, None, runtime.ASYNC_RUNTIME, writes=True)
         for name in names:
             assert await store.backups(name) == []
             await store.put(store.manifest_path(name, backup), name.encode())
@@ -757,9 +754,9 @@ async def test_names_whose_folders_fit_have_kept_them(name: str):
     """Object stores had those of up to 1,024 bytes, with the prefix and the rest of the path."""
     from obstore.store import MemoryStore, S3Store
 
-    store = BackupStore(MemoryStore(), None, ASYNC_RUNTIME)
+    store = BackupStore(MemoryStore(), None, runtime.ASYNC_RUNTIME)
     assert store.manifest_path(name, "x") == f"{quote(name)}/x/manifest.json"
-    prefixed = BackupStore(S3Store("b", prefix="p" * 200, region="r"), None, ASYNC_RUNTIME)
+    prefixed = BackupStore(S3Store("b", prefix="p" * 200, region="r"), None, runtime.ASYNC_RUNTIME)
     assert (prefixed.manifest_path(name, "x") == f"{quote(name)}/x/manifest.json") == (len(quote(name)) <= 1_024 - 253)
 
 

@@ -18,6 +18,7 @@ from glidemq_py import (
 from glidemq_py.testing import RespClient
 from tests.contract.test_broadcast import QUICK, Seen, working
 from tests.inside import opened
+from tests.server.faults_support import close_pipes
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 
@@ -69,8 +70,7 @@ async def test_stalled_messages_are_redelivered_once_per_subscription(
             assert [message.stalled_count for message in seen.messages if message.id in began] == [1] * 4
             assert (recorded.count["stalled"], other.ids) == (4, ids)
         assert core_resp.execute("XPENDING", Raw(core_resp, queue_name).key("stream"), "s")[0] == 0
-        transport: Any = child._transport  # type: ignore[attr-defined]
-        transport.close()
+        close_pipes(child)
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import JobState, Queue, Worker
-from glidemq_py._job.reading import listed_states
 from glidemq_py._operate import action, job_actions
+from tests.inside import listed_states
 from tests.operating import (
     MANY_ACTIONS,
     Access,

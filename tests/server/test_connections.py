@@ -24,7 +24,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import AsyncTransport, config_of, open_transport, read_events, shared_clients, shared_reads
+from tests.inside import AsyncTransport, config_of, connect, read_events, shared_clients, shared_reads
 from tests.server.worker_support import Raw, StartServer, with_timeout
 
 
@@ -171,13 +171,14 @@ async def test_missing_permission_to_load_functions(private_server: StartServer)
 
 @pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])
 async def test_busy_poll_is_a_connection_option(server, query: str, wanted: bool):
-    transport = await open_transport(f"{server.url}/{query}" if query else server.url)
+    transport = await connect.open_transport(f"{server.url}/{query}" if query else server.url)
     shared = await shared_clients.SharedClient.open(f"{server.url}/{query}")
     assert isinstance(shared, shared_clients.SharedClient)
     try:
         for each in (transport, shared.open_transport()):
             glide: AsyncTransport = each.glide  # type: ignore[attr-defined]
-            assert glide._poll._choice._possible == (wanted and len(os.sched_getaffinity(0)) > 1)
+            choice: Any = glide._poll._choice
+            assert choice._possible == (wanted and len(os.sched_getaffinity(0)) > 1)
     finally:
         for opened in (transport, shared):
             await opened.close()

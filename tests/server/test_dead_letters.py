@@ -13,38 +13,20 @@ from glidemq_py import (
     GlideMQValidationError,
     Job,
     JobFailedError,
-    JobNotFoundError,
     Queue,
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import Outbox, QueueLink, connected, dead_letter_id
+from tests.contract.test_dead_letters import dlq_of, fail, failed_job
+from tests.inside import QueueLink, connected, outbox, set_link, working
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import Gate, Raw, WorkerFor, until, with_timeout
 
 QUICK: Any = {"lock_duration": 1_000, "stalled_interval": 1_000}
 
 
-async def fail(job: Job):
-    raise ValueError(f"no {job.name}")
-
-
-def dlq_of(name: str) -> str:
-    return f"{name}-dead"
-
-
 def open_queue(name: str, url: str, **options: Any) -> Queue:
     return Queue(name, url, dead_letter_queue=options.pop("dead_letter_queue", dlq_of(name)), **options)
-
-
-async def failed_job(queue: Queue, url: str, data: Any = None, handler: Any = fail, **options: Any) -> Job:
-    """Return a job that has finally failed."""
-    worker_options: Any = {"serializer": queue.options.serializer, "compression": queue.options.compression}
-    async with Worker(queue.name, handler, url, **worker_options):
-        job = await queue.add("mail", data, **options)
-        with pytest.raises((JobFailedError, JobNotFoundError)):
-            await job.wait_until_finished()
-    return job
 
 
 # -- every end ---------------------------------------------------------------------------------------------
@@ -107,14 +89,14 @@ async def test_crash_during_delivery(core_url: str, core_resp: RespClient, queue
         # A worker that ends the job and dies before it delivers anything.
         await dead_worker_fails(link, job)
         with pytest.raises(asyncio.CancelledError):
-            await Outbox(cut(link, "add", before=before)).deliver()
+            await outbox.Outbox(cut(link, "add", before=before)).deliver()
         assert raw.run("XLEN", "outbox") == 1
-        assert await Outbox(link).deliver() == 0  # it is held until the dead one's time is over
+        assert await outbox.Outbox(link).deliver() == 0  # it is held until the dead one's time is over
         raw.run("DEL", "lock:outbox")
-        assert await Outbox(link).deliver() == 1
-        assert await Outbox(link).deliver() == 0
+        assert await outbox.Outbox(link).deliver() == 1
+        assert await outbox.Outbox(link).deliver() == 0
         (letter,) = await queue.get_dead_letter_jobs()
-        assert letter.id == dead_letter_id(queue_name, job.id, "1")
+        assert letter.id == outbox.dead_letter_id(queue_name, job.id, "1")
         assert (await queue.check()).findings == ()
     async with Queue(dlq_of(queue_name), core_url) as letters:
         assert (await letters.check()).findings == ()
@@ -122,7 +104,6 @@ async def test_crash_during_delivery(core_url: str, core_resp: RespClient, queue
 
 
 async def dead_worker_fails(link: QueueLink, job: Job):
-    from glidemq_py._core.calls import working
 
     meta = link.keys.meta
     reply = await link.transport.call(working.exchange(meta, "py-dead", 1, (), False, False))
@@ -148,7 +129,7 @@ async def test_undeliverable_entry_stays_in_the_outbox(url: str, resp: RespClien
     async with open_queue(queue_name, url) as queue:
         await failed_job(queue, url)
         with pytest.raises(GlideMQError):
-            await Outbox(await connected(queue)).deliver()
+            await outbox.Outbox(await connected(queue)).deliver()
         assert raw.run("XLEN", "outbox") == 1
         letters.run("DEL", "stream")
         assert len(await queue.get_dead_letter_jobs()) == 1
@@ -181,7 +162,7 @@ async def test_interrupted_replay_adds_the_job_once(core_url: str, core_resp: Re
         link = await connected(queue)
         for function, before in (("add", False), ("remove", True)):
             other = open_queue(queue_name, core_url)
-            other._link = cut(link, function, before=before)
+            set_link(other, cut(link, function, before=before))
             with pytest.raises(asyncio.CancelledError):
                 await other.replay_dead_letter_job(letter.id)
         job = await queue.replay_dead_letter_job(letter.id)

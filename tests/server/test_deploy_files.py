@@ -11,10 +11,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from glidemq_py import Job, JobState, Queue
-from glidemq_py._worker.command.arguments import read_arguments
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
-from tests.inside import QueueKeys
+from tests.inside import QueueKeys, read_arguments
 from tests.server.worker_support import WorkerFor
 
 OPERATE = Path(__file__).resolve().parents[2] / "docs" / "operate"

@@ -22,7 +22,7 @@ from glidemq_py.testing.servers import ServerProcess
 from tests.chaos.fault_proxy import FaultProxy
 from tests.contract.api import Queue, Selected
 from tests.inside import direct as direct_module
-from tests.inside import direct_connections
+from tests.inside import direct_connections, link_of
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import StartServer, until, with_timeout
 
@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 async def transport_of(queue: Queue) -> direct_module.DirectTransport:
-    transport = await queue._transport.here()
+    transport = await link_of(queue).transport.here()
     assert isinstance(transport, direct_module.DirectTransport)
     return transport
 

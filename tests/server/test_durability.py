@@ -22,13 +22,23 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py._features import durability as confirming
-from glidemq_py._features import durable_adds as adding
+from glidemq_py._features.durability import _SHORT_WAITS as SHORT_WAITS
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
-from tests.inside import AsyncTransport, SharedReader, connections_of, keys_of, read_events, reservations
+from tests.inside import (
+    AsyncTransport,
+    connections_of,
+    durable_adds,
+    keys_of,
+    read_events,
+    reservations,
+    reserved_reads,
+    shared_reads,
+)
 from tests.server.worker_support import StartServer, until, with_timeout
 
-SHORT_WAITS = confirming._SHORT_WAITS
-"""After so many short waits an add is confirmed in its own pipeline."""
+
+async def confirmer_of(queue: Queue, durable: Durability) -> confirming.Confirmer:
+    return (await queue._durable_adds(durable)).confirmer
 
 
 def waits_of(resp: RespClient) -> int:
@@ -111,13 +121,13 @@ async def test_add_that_its_own_pipeline_does_not_confirm(
     async with Queue(queue_name, primary.url, durable=durable) as queue:
         for n in range(SHORT_WAITS):
             await queue.add("resize", n)
-        confirmer = (await queue._durable_adds(durable)).confirmer
-        confirmer._durability = durable.with_changes(timeout=100)
+        confirmer = await confirmer_of(queue, durable)
+        monkeypatch.setattr(confirmer, "_durability", durable.with_changes(timeout=100))
         replica.pause()
         with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 100 ms"):
             await queue.add("resize", job_id="late")
         replica.resume()
-        confirmer._durability = durable
+        monkeypatch.setattr(confirmer, "_durability", durable)
         assert (await with_timeout(queue.add("resize", job_id="late"))).outcome == "duplicate"
 
 
@@ -194,12 +204,12 @@ async def test_marks_of_a_long_bulk_are_renewed(
     server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The first chunks of the bulk are nine minutes old when its fifth is added."""
-    monkeypatch.setattr(adding, "RENEW_S", 0.0)
-    mark_next, confirm_all = adding.Marks.next, confirming.Confirmer.confirm_all
+    monkeypatch.setattr(durable_adds, "RENEW_S", 0.0)
+    mark_next, confirm_all = durable_adds.Marks.next, confirming.Confirmer.confirm_all
     lives: list[int] = []
     with server.client() as resp:
 
-        def add_later(self: adding.Marks, piece: Any, meta: str) -> str:
+        def add_later(self: durable_adds.Marks, piece: Any, meta: str) -> str:
             if piece[0] == 1_000:
                 for key in mark_keys(resp, queue_name):
                     resp.execute("EXPIRE", key, 60)
@@ -209,7 +219,7 @@ async def test_marks_of_a_long_bulk_are_renewed(
             lives.extend(resp.execute("TTL", key) for key in mark_keys(resp, queue_name))
             return await confirm_all(self, marks)
 
-        monkeypatch.setattr(adding.Marks, "next", add_later)
+        monkeypatch.setattr(durable_adds.Marks, "next", add_later)
         monkeypatch.setattr(confirming.Confirmer, "confirm_all", look)
         async with Queue(queue_name, server.url, durable=True) as queue:
             assert len(await queue.add_bulk([("resize", n) for n in range(2_000)])) == 2_000
@@ -249,7 +259,7 @@ async def test_disk_and_replicas_share_one_timeout(
 ):
     durable = Durability(replicas=1, timeout=700)
     async with Queue(queue_name, f"{server.url}?request_timeout=300", durable=durable) as queue:
-        await queue._durable_adds(durable)
+        await confirmer_of(queue, durable)
         with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 700 ms"):
             await queue.add("resize")
         with server.client() as resp:
@@ -291,8 +301,8 @@ async def test_an_add_in_its_own_pipeline_has_one_timeout(
     async with Queue(queue_name, f"{primary.url}?request_timeout=300", durable=durable) as queue:
         for n in range(SHORT_WAITS):
             await queue.add("resize", n)
-        confirmer = (await queue._durable_adds(durable)).confirmer
-        confirmer._durability = durable.with_changes(timeout=1_000)
+        confirmer = await confirmer_of(queue, durable)
+        monkeypatch.setattr(confirmer, "_durability", durable.with_changes(timeout=1_000))
         replica.pause()
         blocks.clear()
         with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 1000 ms"):
@@ -527,7 +537,7 @@ async def test_adds_of_many_queues_share_one_connection_and_one_wait(server: Ser
         await queues[1].add("n", 1)
         server.restart(kill=True)
         assert [(await queue.get_job_counts()).waiting for queue in queues[1:]] == [7] + [6] * 18
-    assert not reservations._reserved
+    assert not reserved_reads()
 
 
 async def test_lost_add_of_one_queue_fails_alone(
@@ -556,7 +566,7 @@ async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProces
     async with AsyncExitStack() as stack:
         events = await stack.enter_async_context(QueueEvents("watched", server.url))
         reader = connections_of(events)[-1]
-        assert isinstance(reader, SharedReader)
+        assert isinstance(reader, shared_reads.SharedReader)
         await read_events(events)
         assert not reader.is_polled
         others = [reservations.reserve_read(reader.server) for _ in range(2)]  # as those of two workers

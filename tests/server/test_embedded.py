@@ -16,17 +16,10 @@ from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, RespError, server_binary
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.inside import embedded
+from tests.server.command import alive
 from tests.server.worker_support import StartServer
 
 pytestmark = pytest.mark.slow
-
-
-def alive(pid: int) -> bool:
-    """Return whether the process runs; a zombie counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 100.0):

@@ -240,10 +240,10 @@ async def test_closed_workers_are_not_listed_and_dead_ones_expire(
 ):
     async with worker_process("wait", url, queue_name, **QUICK) as child:
         (info,) = await queue.get_workers()
-        assert (info.active_jobs, info.pid) == (0, child._process.pid)
+        assert (info.active_jobs, info.pid) == (0, child.pid)
         async with worker_for(Gate()):
             assert len(await queue.get_workers()) == 2
-        assert [worker.pid for worker in await queue.get_workers()] == [child._process.pid]
+        assert [worker.pid for worker in await queue.get_workers()] == [child.pid]
 
 
 async def test_workers_with_locks_of_different_lengths_leave_each_other_s_jobs_alone(

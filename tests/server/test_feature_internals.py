@@ -24,16 +24,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import (
-    connected,
-    fetching_of,
-    keys_of,
-    link_of,
-    metrics_sender,
-    set_fair_limits,
-    wake_channel,
-    working,
-)
+from tests.inside import connected, fair_keys, fetching_of, keys_of, link_of, metrics_sender, wake_channel, working
 from tests.operating import Operator
 from tests.server.dashboard.support import browsing
 from tests.server.worker_support import Gate, Raw, WorkerFor, until, with_timeout
@@ -44,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("clean_check")
 async def test_a_hold_of_a_key_ends_with_limits_of_each_key(queue: Queue, raw: Raw):
     await queue.set_fair_key_defaults(concurrency=5)
     link = await connected(queue)
-    await link.transport.call(set_fair_limits(link.keys.meta, "x", hold=1))
+    await link.transport.call(fair_keys.set_fair_limits(link.keys.meta, "x", hold=1))
     await queue.add("a", "x", fair_key="x")
     assert [lease.job.data for lease in await queue.fetch(1, wait=10_000)] == ["x"]
     assert raw.run("HGETALL", "fair-limits") == ["\0every", "1|5|0|0|0|0"]

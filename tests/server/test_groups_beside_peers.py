@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Maintenance, Queue, Worker
+from glidemq_py.options import OrderingDict
 from glidemq_py.testing import RespClient
-from tests.inside import OrderingDict, idle_queues, link_of, peers
+from tests.inside import idle_queues, link_of, peers
 from tests.inside import queues as maintaining
 from tests.server.worker_support import until, with_timeout
 from tests.wire_library.support import CONSUMER, WireQueue, load

@@ -11,7 +11,7 @@ from glidemq_py import (
 from glidemq_py._features.job_batches import PARENT
 from glidemq_py.errors import GlideMQConnectionError
 from tests.contract.test_job_batches import counts, reaches, run_all
-from tests.inside import Call, ChildOutcome, check_parents, children_ended, connected
+from tests.inside import Call, calls, check_parents, connected
 from tests.server.worker_support import Raw
 
 pytestmark = pytest.mark.usefixtures("clean_check")
@@ -34,11 +34,11 @@ async def test_repeated_and_late_reports_count_once(queue: Queue, raw: Raw):
     await batch.close()
     link = await connected(queue)
     for how in ("completed", "completed", "failed", "removed", "again"):
-        end = ChildOutcome(PARENT + batch.id, link.keys.member(job.id), how, "", "")
-        await link.transport.call(children_ended(link.keys.meta, [end]))
-    unknown = ChildOutcome(PARENT + batch.id, link.keys.member("other"), "completed", "", "")
-    gone = ChildOutcome(f"{PARENT}gone", link.keys.member(job.id), "completed", "", "")
-    await link.transport.call(children_ended(link.keys.meta, [unknown, gone]))
+        end = calls.ChildOutcome(PARENT + batch.id, link.keys.member(job.id), how, "", "")
+        await link.transport.call(calls.children_ended(link.keys.meta, [end]))
+    unknown = calls.ChildOutcome(PARENT + batch.id, link.keys.member("other"), "completed", "", "")
+    gone = calls.ChildOutcome(f"{PARENT}gone", link.keys.member(job.id), "completed", "", "")
+    await link.transport.call(calls.children_ended(link.keys.meta, [unknown, gone]))
     assert counts(await batch.get_status()) == (1, 1, 0, 0)
     assert raw.run("EXISTS", "batch:gone") == 0
     assert sorted(await run_all(queue)) == ["a", "b", "complete"]
@@ -89,10 +89,15 @@ async def test_client_that_stops_before_the_add_is_repaired(
     await run_all(queue)
 
 
+async def reserved(batch: Any, queue: Queue, ids: list[str]) -> Any:
+    """Let jobs of a queue be in a batch that are never added."""
+    return await batch._join((await connected(queue)).keys.stem, ids)
+
+
 async def test_lost_reports_are_found(queue: Queue, target: Queue, raw: Raw):
     """Another library ends a job without a report; an obliterated queue loses its jobs."""
     batch = await queue.create_batch()
-    ids, *_ = await batch._join((await connected(target)).keys.stem, ["x", ""])
+    ids, *_ = await reserved(batch, target, ["x", ""])
     await target.add("unreported", job_id="x")
     await batch.close()
     assert await run_all(target) == ["unreported"]
@@ -104,7 +109,7 @@ async def test_lost_reports_are_found(queue: Queue, target: Queue, raw: Raw):
 
 async def test_many_pending_jobs_are_checked_page_by_page(queue: Queue):
     batch = await queue.create_batch()
-    await batch._join((await connected(queue)).keys.stem, [""] * 1_200)
+    await reserved(batch, queue, [""] * 1_200)
     assert len({job.id async for job in batch.iter_jobs("pending")}) == 1_200
     await batch.close()
     await check_parents(queue)

@@ -12,7 +12,22 @@ from tests.inside import connected
 from tests.inside import queues as maintaining
 from tests.server.worker_support import Raw, until, with_timeout
 
-QueueTask, BUSY_S = maintaining._QueueTask, maintaining._BUSY_S
+BUSY_S, IDLE_S = 20, 60
+
+
+async def task_of(queue: Queue) -> Any:
+    """Return the task that maintains a queue."""
+    return maintaining._QueueTask(await connected(queue), Maintenance([queue])._options, events=True)
+
+
+async def look(task: Any) -> float:
+    """Let a task look at its queue, and return the seconds until it does so again."""
+    pause: float = await task._run_once()
+    return pause
+
+
+def runs(task: Any) -> bool:
+    return task._running is not None
 
 
 @pytest.fixture
@@ -91,26 +106,25 @@ async def test_an_idle_queue_costs_one_command_a_minute(queue: Queue, monkeypatc
         return await call(request)
 
     monkeypatch.setattr(link.transport, "call", counting)
-    task = QueueTask(link, Maintenance([queue])._options, events=True)
-    assert await task._run_once() == maintaining._IDLE_S == 60
+    task = await task_of(queue)
+    assert await look(task) == IDLE_S
     # Another test may have loaded the library of Node clients, which may block groups.
     assert [each for each in sent if each != "blocked_groups"] == ["maintenance_due"]
     await task.close()
 
 
 async def test_one_holder_at_a_time(queue: Queue, resp: RespClient):
-    link, options = await connected(queue), Maintenance([queue])._options
     await queue.add("n")
     await queue.fetch(1)
-    first, second = (QueueTask(link, options, events=True) for _ in range(2))
-    assert await first._run_once() == BUSY_S
-    assert await second._run_once() > 50
-    assert (first._running is not None, second._running is None) == (True, True)
+    first, second = [await task_of(queue) for _ in range(2)]
+    assert await look(first) == BUSY_S
+    assert await look(second) > 50
+    assert (runs(first), runs(second)) == (True, False)
     await first.close()
-    assert await second._run_once() == BUSY_S
+    assert await look(second) == BUSY_S
     Raw(resp, queue.name).run("SET", "lock:maintenance", "another")
-    assert await second._run_once() > 50
-    assert second._running is None
+    assert await look(second) > 50
+    assert not runs(second)
     await second.close()
     assert Raw(resp, queue.name).run("GET", "lock:maintenance") == "another"
 

@@ -12,10 +12,19 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Queue, Worker
-from glidemq_py._worker.background import Background
 from glidemq_py.testing import RespClient
 from tests.conftest import SERVER_AND_CLUSTER
-from tests.inside import QueueKeys, connected, idle_queues, keys_of, lanes, opened, partition_names, wake_channel
+from tests.inside import (
+    QueueKeys,
+    background,
+    connected,
+    idle_queues,
+    keys_of,
+    lanes,
+    opened,
+    partition_names,
+    wake_channel,
+)
 from tests.server.test_partitions import keyed
 from tests.server.worker_support import StartServer, WorkerFor, until, with_timeout
 from tests.wire_library.support import WireQueue, load
@@ -403,33 +412,32 @@ async def test_start_of_the_tasks_that_follows_a_stop_is_awaited(
     async with Worker(names, echo, url) as worker:
         parts: Any = opened(worker)
         lane = parts.lanes[0]
-        lane._start_background()
+        begin = lane._start_background
+        begin()
         await with_timeout(until(lambda: lane._changing is None))
-        stopping, starting, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        stop, start = Background.stop, Background.start
+        stopping, starting, started, go = (asyncio.Event() for _ in range(4))
+        stop, start = background.Background.stop, background.Background.start
 
-        async def slow_stop(self: Background, limit: float = 5.0):
+        async def slow_stop(self: background.Background, limit: float = 5.0):
             stopping.set()
             await stop(self, limit)
 
-        async def slow_start(self: Background):
+        async def slow_start(self: background.Background):
             starting.set()
             await go.wait()
             await start(self)
+            started.set()
 
-        monkeypatch.setattr(Background, "stop", slow_stop)
-        monkeypatch.setattr(Background, "start", slow_start)
+        monkeypatch.setattr(background.Background, "stop", slow_stop)
+        monkeypatch.setattr(background.Background, "start", slow_start)
         lane._begin_stop()
         await with_timeout(stopping.wait())
-        lane._start_background()
-        begun = lane._changing
+        begin()
         await with_timeout(starting.wait())
-        assert lane._changing is begun
         closing = asyncio.create_task(worker.close())
         go.set()
         await with_timeout(closing)
-        assert begun.done()
-        assert lane._changing is None
+        assert started.is_set()
 
 
 async def test_jobs_of_a_producer_that_knows_no_channels_are_found(url: str, resp: RespClient, names: list[str]):

@@ -6,8 +6,8 @@ The periodic look of the outbox task is set to an hour here, so nothing but the 
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
-from glidemq_py._core.queue_options import DeadLetterOptionsDict
 from glidemq_py.errors import JobFailedError
+from glidemq_py.options import DeadLetterOptionsDict
 from glidemq_py.testing import RespClient
 from tests.inside import check_parents
 from tests.inside import maintenance_outbox as outbox_task

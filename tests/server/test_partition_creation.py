@@ -16,23 +16,20 @@ from glidemq_py.testing import RespClient
 from tests.inside import (
     Call,
     Layout,
-    LoopTransport,
     call,
-    create_partitions,
     creating,
     idle_queues,
     keys_of,
     lanes,
     layout_of,
+    loop_transport,
     partition_names,
     partition_of_key,
     parts_of,
     queue_events,
-    restore_layout,
     split_partition_id,
-    store_layout,
-    stored,
 )
+from tests.inside import stored as stored_layouts
 from tests.server.worker_support import WorkerFor, until, with_timeout
 
 PARTITIONS = 3
@@ -411,9 +408,19 @@ async def test_late_calls_with_a_deleted_layout(queue: Queue, url: str, queue_na
             given: list[list[str] | None] = [None, []]
             for settings in given:
                 with pytest.raises(LayoutChangedError):
-                    await call(part, store_layout(keys_of(part).meta, *stored(layout), settings))
-        assert await call(known[0], create_partitions(keys_of(other).meta, *stored(layout), [])) == b"again"
-        assert await call(known[0], restore_layout(keys_of(other).meta, *stored(layout))) == 0
+                    await call(
+                        part, stored_layouts.store_layout(keys_of(part).meta, *stored_layouts.stored(layout), settings)
+                    )
+        assert (
+            await call(
+                known[0], stored_layouts.create_partitions(keys_of(other).meta, *stored_layouts.stored(layout), [])
+            )
+            == b"again"
+        )
+        assert (
+            await call(known[0], stored_layouts.restore_layout(keys_of(other).meta, *stored_layouts.stored(layout)))
+            == 0
+        )
         assert resp.keys(f"glide:{{{queue_name}*") == left
         assert {key.rpartition(":")[2] for key in left} == {"deleted-layout"}
         assert len(left) == PARTITIONS
@@ -423,11 +430,13 @@ async def test_late_calls_with_a_deleted_layout(queue: Queue, url: str, queue_na
 async def test_late_calls_of_a_creation_do_not_replace_a_later_one(queue: Queue, queue_name: str):
     await queue.connect()
     before, first = Layout(1, partition_names(queue_name, 4)), parts_of(queue)[0]
-    assert (await call(first, create_partitions(keys_of(queue).meta, *stored(before), []))).startswith(b"{")
-    assert await call(first, restore_layout(keys_of(queue).meta, *stored(before))) == 0
+    assert (
+        await call(first, stored_layouts.create_partitions(keys_of(queue).meta, *stored_layouts.stored(before), []))
+    ).startswith(b"{")
+    assert await call(first, stored_layouts.restore_layout(keys_of(queue).meta, *stored_layouts.stored(before))) == 0
     for part in parts_of(queue)[1:]:
         with pytest.raises(LayoutChangedError):
-            await call(part, store_layout(keys_of(part).meta, *stored(before), []))
+            await call(part, stored_layouts.store_layout(keys_of(part).meta, *stored_layouts.stored(before), []))
     for at in range(PARTITIONS):
         await queue.add("n", ordering={"key": key_of(at)})
 
@@ -441,14 +450,14 @@ async def test_an_obliterate_that_was_interrupted(
             await other.add("n", ordering={"key": key_of(at)})
         await queue.connect()
         last = parts_of(queue)[2].name
-        send, following = LoopTransport.call, meta(parts_of(queue)[1].name)
+        send, following = loop_transport.LoopTransport.call, meta(parts_of(queue)[1].name)
 
-        async def calling(self: LoopTransport, call: Call[Any], *args: Any, **options: Any):
+        async def calling(self: loop_transport.LoopTransport, call: Call[Any], *args: Any, **options: Any):
             if (call.function, call.key) == ("obliterate", following):
                 await die()
             return await send(self, call, *args, **options)
 
-        monkeypatch.setattr(LoopTransport, "call", calling)
+        monkeypatch.setattr(loop_transport.LoopTransport, "call", calling)
         with pytest.raises(ConnectionError):
             await queue.obliterate()
         monkeypatch.undo()

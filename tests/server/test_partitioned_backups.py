@@ -24,7 +24,7 @@ from glidemq_py import (
 )
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.contract.test_backup import KEYS, check_that_all_run, contents, fill, work
-from tests.inside import Call
+from tests.inside import Call, link_of
 from tests.server.test_partitions import id_in, keyed
 from tests.server.worker_support import PATIENCE
 
@@ -99,7 +99,7 @@ async def test_an_interrupted_restore_continues(
         await queue.backup(tmp_path)
     async with Queue(f"{queue_name}-c", core_url) as copy:
         await copy.connect()
-        transport, left = type(copy._transport), [number]
+        transport, left = type(link_of(copy).transport), [number]
         call: Callable[..., Any] = transport.call
 
         async def failing(self: Any, given: Call[Any]):
@@ -170,7 +170,7 @@ async def fill_without_links(queue: Queue, url: str):
 
 def fail_after(function: str, queue: Queue, patched: pytest.MonkeyPatch):
     """Let calls of this function fail although they were executed."""
-    transport = type(queue._transport)
+    transport = type(link_of(queue).transport)
     call: Callable[..., Any] = transport.call
 
     async def failing(self: Any, given: Call[Any]):

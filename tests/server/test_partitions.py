@@ -18,18 +18,13 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import partition_names, partition_of, partition_of_key, parts_of
+from tests.inside import keyed, partition_names, partition_of, parts_of
 from tests.server.worker_support import StartServer, WorkerFor, until, with_timeout
 
 
 @pytest.fixture
 def partitions() -> int:
     return 3
-
-
-def keyed(partition: int, partitions: int, prefix: str = "k") -> str:
-    """Return a routing key of a partition."""
-    return next(f"{prefix}{n}" for n in range(10_000) if partition_of_key(f"{prefix}{n}", partitions) == partition)
 
 
 def assert_deleted(resp: RespClient, name: str):

@@ -24,7 +24,7 @@ from glidemq_py import (
 )
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.inside import assemble, wake_channel
-from tests.server.command import arguments_of_check, check_health
+from tests.server.command import checked
 from tests.server.worker_support import StartServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,9 +141,8 @@ async def test_probe_and_administrator_rules_are_sufficient(place: ServerProcess
         admin = as_user(place.url, "admin")
         assert await asyncio.to_thread(library.main, ["load", "--url", admin]) == 0
         assert await asyncio.to_thread(library.main, ["check", "--url", admin]) == 0
-        probe = arguments_of_check(queue="q", url=as_user(place.url, "probe"))
         async with Worker("q", nothing, place.url):
-            assert await asyncio.to_thread(check_health, probe) == 0
+            assert await checked("q", as_user(place.url, "probe")) == 0
         assert refused(client) == set()
 
 
@@ -151,14 +150,13 @@ async def test_check_of_an_idle_worker_succeeds_without_permission_to_ping(place
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)
         allow(client, "probe", RULES["probe"])
-        probe = arguments_of_check(queue="idle", url=as_user(place.url, "probe"))
         async with Worker(["idle", "other"], nothing, place.url):
             async with asyncio.timeout(30):
                 while not (names := client.execute("ZRANGE", "glide:{idle}:workers", 0, -1)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             for seconds, code in ((80, 0), (100, 1)):
                 client.execute("ZADD", "glide:{idle}:workers", int((time.time() - seconds) * 1000), names[0])
-                assert await asyncio.to_thread(check_health, probe) == code
+                assert await checked("idle", as_user(place.url, "probe")) == code
 
 
 async def test_no_client_subscribes_without_permission_for_messages(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import EventLoopError, Middleware, Worker, sync
-from tests.inside import Work, adds_are_under_way, heartbeats, portal, tasks_of_portal
+from tests.inside import adds_are_under_way, heartbeat, portal, tasks_of_portal, threads
 from tests.server.worker_support import StartServer
 
 PORTAL = "glidemq-portal"
@@ -126,7 +126,7 @@ def test_a_result_that_an_interrupted_thread_has_not_taken_is_passed_on():
         return 7
 
     found, passed = list[int](), threading.Event()
-    entry = portal().enter(Work(portal(), seven(), found.append))
+    entry = portal().enter(threads.Work(portal(), seven(), found.append))
     while not entry.done():
         time.sleep(0.001)
     portal().call(entry.cancel)
@@ -278,7 +278,7 @@ async def test_a_worker_without_a_thread_for_heartbeats_does_not_start(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(heartbeats, "_thread", None)
+    monkeypatch.setattr(heartbeat.heartbeats, "_thread", None)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         async with Worker(queue_name, handle, url):

@@ -17,6 +17,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.testing import RespClient
+from tests.inside import connection_of
 from tests.server.command import ROOT, Command
 from tests.server.worker_support import WorkerFor
 
@@ -126,7 +127,7 @@ async def nothing(_: Job):
 
 async def fetch_priority_job(queue: Queue):
     await queue.add("n", priority=1)
-    async with Worker(queue.name, nothing, queue._connection) as worker:
+    async with Worker(queue.name, nothing, connection_of(queue)) as worker:
         await worker.drain()
 
 
@@ -147,7 +148,7 @@ async def batch(queue: Queue):
 
 async def create_partitions(queue: Queue):
     await queue.obliterate()
-    async with Queue(queue.name, queue._connection, partitions=2) as opened:
+    async with Queue(queue.name, connection_of(queue), partitions=2) as opened:
         await opened.connect()
 
 

@@ -24,8 +24,8 @@ from glidemq_py import (
 )
 from glidemq_py._worker.sandbox import process as sandbox_process
 from glidemq_py.testing import RespClient
-from tests.inside import sandbox_of
-from tests.server.command import Command
+from tests.inside import around, sandbox_of
+from tests.server.command import Command, alive
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import EventRecorder, Raw, WorkerFor, until, with_timeout
 
@@ -39,16 +39,6 @@ async def failure(job: Job) -> tuple[str | None, str]:
     with pytest.raises(JobFailedError) as caught:
         await job.wait_until_finished(300_000)
     return caught.value.failed_type, caught.value.failed_reason
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # One that is dead and not yet waited for by its parent (here: by init) is as good as gone.
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def pids_in(path: Path) -> list[int]:
@@ -168,7 +158,7 @@ async def test_a_timeout_kills_the_process(queue: Queue, worker_for: WorkerFor, 
         kind, reason = await failure(job)
         assert (kind, "1500 ms" in reason) == ("JobTimeoutError", True)
         await with_timeout(until(lambda: worker.active_count == 0))
-        await with_timeout(until(lambda: not is_alive(pids_in(pids)[0])))
+        await with_timeout(until(lambda: not alive(pids_in(pids)[0])))
         assert (await queue.add_and_wait("echo", 1))["data"] == 1
 
 
@@ -201,7 +191,7 @@ async def test_revoking_kills_too(queue: Queue, worker_for: WorkerFor, tmp_path:
         await with_timeout(until(lambda: pids_in(pids)))
         await job.revoke()
         assert (await failure(job))[0] == "JobRevokedError"
-        await with_timeout(until(lambda: not is_alive(pids_in(pids)[0])))
+        await with_timeout(until(lambda: not alive(pids_in(pids)[0])))
 
 
 # -- exceptions and signals -----------------------------------------------------------------------------------
@@ -324,7 +314,7 @@ async def test_close_ends_every_process(queue: Queue, worker_for: WorkerFor, met
     async with worker_for(PLAIN, sandbox=options, concurrency=3):
         jobs = await queue.add_bulk([("echo", n) for n in range(6)])
         pids = {(await job.wait_until_finished())["pid"] for job in jobs}
-    assert [pid for pid in pids if is_alive(pid)] == []
+    assert [pid for pid in pids if alive(pid)] == []
 
 
 async def test_forced_close_releases_the_job_and_kills_the_process(
@@ -338,7 +328,7 @@ async def test_forced_close_releases_the_job_and_kills_the_process(
     await with_timeout(worker.close(force=True))
     fields = Raw(resp, queue_name).job(job.id)
     assert (fields["state"], fields.get("attemptsMade", "0")) == ("waiting", "0")
-    assert not is_alive(pids_in(pids)[0])
+    assert not alive(pids_in(pids)[0])
 
 
 async def test_processes_end_with_their_worker(url: str, queue: Queue, queue_name: str, tmp_path: Path):
@@ -352,10 +342,10 @@ async def test_processes_end_with_their_worker(url: str, queue: Queue, queue_nam
     )
     await queue.add("hang", str(pids))
     await with_timeout(until(lambda: pids_in(pids)))
-    assert is_alive(pids_in(pids)[0])
+    assert alive(pids_in(pids)[0])
     process.kill()
     await process.wait()
-    await with_timeout(until(lambda: not is_alive(pids_in(pids)[0])))
+    await with_timeout(until(lambda: not alive(pids_in(pids)[0])))
 
 
 async def test_the_command_runs_such_a_worker(url: str, queue_name: str, tmp_path: Path):
@@ -451,15 +441,14 @@ async def test_import_that_hangs_ends_at_the_start_timeout(
     async with asyncio.timeout(300):
         with pytest.raises(HandlerError, match=r"hanging.py' within start_timeout \(2000 ms\)"):
             await worker_for(handler, sandbox=short).start()
-        await until(lambda: not any(is_alive(pid) for pid in pids_in(tmp_path / "pids")))
+        await until(lambda: not any(alive(pid) for pid in pids_in(tmp_path / "pids")))
         (tmp_path / "hang").unlink()
         async with Queue(queue_name, url) as queue, worker_for(handler, sandbox=long) as worker:
             assert await queue.add_and_wait("a", 1) == 1
             if method == "spawn":
                 # Later processes too: the job's attempt fails.
                 (tmp_path / "hang").touch()
-                sandbox = sandbox_of(worker)
-                sandbox._options = short
+                sandbox_of(worker)._options = short
                 assert (await failure(await queue.add("a", "die")))[0] == "SandboxCrashError"
                 assert (await failure(await queue.add("a", 2)))[0] == "HandlerError"
 
@@ -492,7 +481,7 @@ async def test_process_that_does_not_read_is_killed(queue: Queue, worker_for: Wo
         os.kill(pids_in(tmp_path / "pids")[0], signal.SIGSTOP)
         assert (await failure(job))[0] == "JobTimeoutError"
         assert (await queue.add_and_wait("echo"))["data"] is None
-        await until(lambda: not is_alive(pids_in(tmp_path / "pids")[0]))
+        await until(lambda: not alive(pids_in(tmp_path / "pids")[0]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
@@ -511,7 +500,9 @@ async def test_crash_is_noticed_while_another_process_holds_the_socket(
                 os.kill(pid, signal.SIGKILL)
 
 
-async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(queue: Queue, worker_for: WorkerFor):
+async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(
+    queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch
+):
     """A fork server's replies must go to the requests that they answer."""
     options = SandboxOptions(start_method="forkserver", max_workers=4)
     async with (
@@ -519,19 +510,18 @@ async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(queue: Queu
         worker_for(PLAIN, sandbox=options) as worker,
     ):
         starter = sandbox_of(worker)._starter
-        forked = starter._fork
         entered, release = threading.Event(), threading.Event()
 
-        def slow():
+        def slow(fork: Any) -> Any:
             entered.set()
             release.wait(30)
-            return forked()
+            return fork()
 
-        starter._fork = slow
-        cancelled = asyncio.create_task(starter.start())
-        await asyncio.to_thread(entered.wait, 30)
-        cancelled.cancel()
-        starter._fork = forked
+        with monkeypatch.context() as patch:
+            around(patch, starter, "_fork", slow)
+            cancelled = asyncio.create_task(starter.start())
+            await asyncio.to_thread(entered.wait, 30)
+            cancelled.cancel()
         other = asyncio.create_task(starter.start())
         await asyncio.wait({cancelled})
         assert not other.done()  # it waits for its turn

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glidemq_py import ServerNotReadyError
 from glidemq_py.testing import RespClient
-from tests.inside import PAUSED, plan, schedulers_due, schedulers_fire
-from tests.inside import schedulers_queue_api as schedulers
+from tests.inside import entry as schedule_entry
+from tests.inside import firing, queue_api
 from tests.server.schedules_support import Clockwork
 
 pytestmark = pytest.mark.usefixtures("key_leaks")
@@ -39,8 +39,8 @@ async def test_index_of_a_paused_scheduler_is_restored(clock: Clockwork):
     clock.own.redis("DEL", "schedulers-due")
     clock.own.advance(600_000)
     await clock.fire()
-    assert int(clock.own.redis("ZSCORE", "schedulers-due", "s")) == PAUSED
-    assert entry(clock, "s", "schedulers-own")["nextRun"] == PAUSED
+    assert int(clock.own.redis("ZSCORE", "schedulers-due", "s")) == schedule_entry.PAUSED
+    assert entry(clock, "s", "schedulers-own")["nextRun"] == schedule_entry.PAUSED
     assert (await clock.queue.get_job_counts()).waiting == 0
 
 
@@ -63,12 +63,12 @@ async def test_concurrent_processes_fire_once(clock: Clockwork):
 
 def _due(clock: Clockwork, holder: str):
     clock.own.redis("DEL", "lock:schedules")  # which only spares work
-    return clock.own.run(schedulers_due(clock.own.meta, holder))
+    return clock.own.run(schedule_entry.schedulers_due(clock.own.meta, holder))
 
 
 def _fire(clock: Clockwork, holder: str, reply: Any):
-    rows = [plan(clock.link(), row, reply.now) for row in reply.rows]
-    return clock.own.run(schedulers_fire(clock.own.meta, holder, rows, False))
+    rows = [firing.plan(clock.link(), row, reply.now) for row in reply.rows]
+    return clock.own.run(schedule_entry.schedulers_fire(clock.own.meta, holder, rows, False))
 
 
 async def test_two_processes_that_fire_at_once_decide_in_the_call(clock: Clockwork):
@@ -77,10 +77,10 @@ async def test_two_processes_that_fire_at_once_decide_in_the_call(clock: Clockwo
     await clock.until(clock.now + 1_500)
     clock.own.advance(1_000)
     due = _due(clock, "first")
-    rows = [plan(clock.link(), row, due.now) for row in due.rows]
+    rows = [firing.plan(clock.link(), row, due.now) for row in due.rows]
     clock.own.finish(clock.own.take_one().completed())
-    fired = clock.own.run(schedulers_fire(clock.own.meta, "first", rows, False))
-    again = clock.own.run(schedulers_fire(clock.own.meta, "second", rows, False))
+    fired = clock.own.run(schedule_entry.schedulers_fire(clock.own.meta, "first", rows, False))
+    again = clock.own.run(schedule_entry.schedulers_fire(clock.own.meta, "second", rows, False))
     assert len(fired.outcomes[0]) == 1
     assert again.outcomes == ["changed"]
     assert len(clock.jobs()) == 2
@@ -92,7 +92,7 @@ async def test_leader_fires_and_others_stand_by(clock: Clockwork):
     clock.own.advance(1_000)
     await clock.fire(first)
     await clock.fire(second)
-    assert (first._leads, second._leads) == (True, False)
+    assert [each._leads for each in (first, second)] == [True, False]
 
 
 # -- beside a Node peer -------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ async def _both(clock: Clockwork, steps: list[str]):
 
 
 async def test_held_lock_raises_scheduler_busy_error(clock: Clockwork, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(schedulers, "_TRIES", 3)
+    monkeypatch.setattr(queue_api, "_TRIES", 3)
     clock.own.redis("SET", "schedulers:lock:__tick__", "theirs", "PX", 60_000)
     busy = "scheduler 'tick' was not changed: another client holds the scheduler lock; try again"
     with pytest.raises(ServerNotReadyError, match=busy):

@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import ConnectionOptions, FlowProducer, GlideMQValidationError, Job, Queue, QueueEvents, Worker
 from glidemq_py.errors import ClosedError
 from glidemq_py.testing import ServerProcess
-from tests.inside import connections_of, heartbeats, read_events, reservations, shared_clients
+from tests.inside import connections_of, heartbeat, link_of, read_events, reserved_reads, shared_clients
 from tests.server.worker_support import StartServer
 
 
@@ -36,9 +36,9 @@ async def test_queues_share_one_client(private_server: StartServer):
         assert clients_of(server) == 2  # of GLIDE, and for direct calls
 
 
-def clients_here() -> dict[Any, Any]:
-    """Return the clients that this event loop shares."""
-    return {**shared_clients._by_loop[asyncio.get_running_loop()]}
+def clients_here(loop: asyncio.AbstractEventLoop | None = None) -> dict[Any, Any]:
+    """Return the clients that this event loop, or another one, shares."""
+    return {**shared_clients._by_loop[loop or asyncio.get_running_loop()]}
 
 
 async def test_workers_share_clients_for_calls_and_heartbeats(private_server: StartServer):
@@ -50,9 +50,9 @@ async def test_workers_share_clients_for_calls_and_heartbeats(private_server: St
         assert await queue.add_and_wait("n", 7) == 7
         kinds = [type(each) for each in clients_here().values()]
         assert len(kinds) == 1
-        assert len(shared_clients._by_loop[heartbeats().loop]) == 1
+        assert len(clients_here(heartbeat.heartbeats().loop)) == 1
     assert not clients_here()
-    assert not shared_clients._by_loop[heartbeats().loop]
+    assert not clients_here(heartbeat.heartbeats().loop)
 
 
 async def test_last_user_closes_the_client(private_server: StartServer):
@@ -74,7 +74,7 @@ async def test_closed_transport_rejects_calls_while_others_use_the_client(url: s
     async with Queue(queue_name, url) as kept:
         other = Queue(queue_name, url)
         await asyncio.gather(kept.connect(), other.connect())
-        connection = await other._transport.connected()
+        connection = await link_of(other).transport.connected()
         transport = connection.transport
         assert transport is not None
         await other.close()
@@ -190,7 +190,7 @@ async def test_readers_share_one_blocking_read(private_server: StartServer):
         readers: Any = [connections_of(each)[-1] for each in several]
         assert len({each._line for each in readers}) == 1
         assert not any(each.is_polled for each in readers)
-    assert not reservations._reserved
+    assert not reserved_reads()
 
 
 async def test_stream_of_a_wrong_type_does_not_delay_other_readers(private_server: StartServer):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from os import _exit
 from typing import Any
 
 import pytest
@@ -158,7 +159,7 @@ def test_after_a_fork(url: str, queue_name: str, tmp_path: Any):
             except WaitTimeoutError:
                 code = 0
             finally:
-                os._exit(code)
+                _exit(code)
         for n in range(20):
             queue.add("parent", n)
         assert os.waitpid(child, 0)[1] == 0

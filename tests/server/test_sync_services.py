@@ -4,8 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQError, GlideM
 from glidemq_py.sync import BackupSchedule, Lease, Maintenance, Queue, Scheduler
 from glidemq_py.testing import RespClient
 from tests.inside import tasks_of_portal
+from tests.server.test_services_over_partitions import reach
 from tests.server.worker_support import Raw, StartServer
 
 
@@ -22,13 +22,6 @@ from tests.server.worker_support import Raw, StartServer
 def queue(url: str, queue_name: str) -> Iterator[Queue]:
     with Queue(queue_name, url) as queue:
         yield queue
-
-
-def reach(reached: Callable[[], object], seconds: float = 60):
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def quick(queue: Queue) -> Maintenance:

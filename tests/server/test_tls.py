@@ -21,7 +21,7 @@ from glidemq_py import (
 )
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.telemetry.prometheus import QueueCollector
-from tests.server.command import Command, arguments_of_check, check_health
+from tests.server.command import Command, checked
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import EventRecorder, with_timeout
 
@@ -84,8 +84,7 @@ async def test_commands(tls_url: str, tmp_path: Path):
     async with Queue("q", tls_url) as queue:
         with Command(tmp_path, "glidemq_py.worker", "jobs:handle", "--queue", "q", env=env) as worker:
             assert await queue.add_and_wait("n", 3, wait_timeout=60_000) == 6
-            probe = arguments_of_check(queue="q", url=tls_url)
-            assert await asyncio.to_thread(check_health, probe) == 0
+            assert await checked("q", tls_url) == 0
             worker.signal(signal.SIGTERM)
             assert await worker.ends() == 0
         with Command(tmp_path, "glidemq_py.proxy", *arguments, env=env) as proxy:

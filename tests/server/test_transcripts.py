@@ -113,7 +113,7 @@ class OperatorPlayer(Player):
         request = request.after_status("exit code", done.code, 1 if request.sign == "!" else 0)
         out, err = done.out.removesuffix("\n"), done.err.removesuffix("\n")
         if request.sign == "!":
-            self._compare(request._replace(outcome='""'), out)
+            self._compare(request.changed(outcome='""'), out)
             self._compare_answer(request, {"ok": False, "error": err})
         elif "--json" in argv:
             self._compare(request, done.json())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inside import start_embedded
+from tests.inside import embedded
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_tutorial_can_be_followed(tmp_path: Path):
         program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module}"$@"\n')
         program.chmod(0o755)
     done = 0
-    with start_embedded() as server, ExitStack() as worker:
+    with embedded.start_embedded() as server, ExitStack() as worker:
         environment = {
             **os.environ, "GLIDEMQ_URL": server.url, "PYTHONPATH": str(ROOT), "COLUMNS": "200",
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",

@@ -12,7 +12,7 @@ import pytest
 
 from glidemq_py import ClosedError, ConnectionOptions, GlideMQError, Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.inside import components, config_of, fetching_of, opened, shutdown
+from tests.inside import around, components, config_of, fetching_of, opened, shutdown
 from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, WorkerFor, until, with_timeout
 
 
@@ -174,7 +174,9 @@ async def test_cancelled_close_continues(queue: Queue, worker_for: WorkerFor):
     assert recorded.count["completed"] == 1
 
 
-async def test_waiting_for_handlers_costs_no_processor_time(queue: Queue, worker_for: WorkerFor):
+async def test_waiting_for_handlers_costs_no_processor_time(
+    queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch
+):
     """The worker waits for an event and does not poll."""
     gate = Gate()
     worker = worker_for(gate)
@@ -183,14 +185,13 @@ async def test_waiting_for_handlers_costs_no_processor_time(queue: Queue, worker
     await gate.next()
     fetching: Any = fetching_of(worker)
     looks = 0
-    pump = fetching._pump
 
-    def counted(*args: Any):
+    def counted(pump: Any, *args: Any):
         nonlocal looks
         looks += 1
         pump(*args)
 
-    fetching._pump = counted
+    around(monkeypatch, fetching, "_pump", counted)
     closing = asyncio.create_task(worker.close())
     await EventRecorder(worker).wait("closing")
     for _ in range(200):
@@ -503,8 +504,9 @@ async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(private
         await with_timeout(worker.close(), 60)
     finally:
         server.resume()
-    assert fetching._recovery_call is not None
-    assert fetching._recovery_call.cancelled()
+    recovery = fetching._recovery_call
+    assert recovery is not None
+    assert recovery.cancelled()
     assert fetching.engine.is_recovered
 
 

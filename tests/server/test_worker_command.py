@@ -17,7 +17,7 @@ import pytest
 from glidemq_py import Queue, __version__
 from glidemq_py.testing import RespClient
 from tests.server.cli_support import Shell
-from tests.server.command import Command
+from tests.server.command import Command, alive
 from tests.server.gateway.script import Case, Reader, compare, resolved
 from tests.server.player import Request, cases_of
 from tests.server.test_transcripts import FOLDER, OperatorPlayer, play_for_operators
@@ -42,13 +42,6 @@ def start(folder: Path, url: str, queue_name: str) -> Start:
         return Command(folder, module, *arguments, env={"GLIDEMQ_URL": url, "QUEUE": queue_name, **env})
 
     return run
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 class ProcessPlayer(OperatorPlayer):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py.testing import ServerProcess
-from tests.inside import free_port
+from tests.inside import embedded
 from tests.server.worker_support import StartServer
 
 __all__ = ["Certificates", "StartTls", "certificates", "start_tls"]
@@ -70,7 +70,7 @@ def start_tls(private_server: StartServer, certificates: Certificates) -> StartT
     """Return `start_tls(tls_auth_clients="no")`, which starts a server and returns it and its TLS port."""
 
     def start(*, durable: bool = False, **config: Any) -> tuple[ServerProcess, int]:
-        port = free_port()
+        port = embedded.free_port()
         settings = {
             "tls_port": port, "tls_cert_file": str(certificates.server), "tls_key_file": str(certificates.server_key),
             "tls_ca_cert_file": str(certificates.ca), "tls_auth_clients": "no", **config,

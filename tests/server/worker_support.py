@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from glidemq_py import Job, Worker
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.inside import WORKER_EVENTS
-from tests.inside import base_worker_BaseWorker as BaseWorker
+from tests.inside import base_worker, listeners
 
 T = TypeVar("T")
 
@@ -37,15 +36,15 @@ async def until(reached: Callable[[], object]):
 class EventRecorder:
     """Records the events that workers emit, and waits for them."""
 
-    def __init__(self, *workers: BaseWorker):
+    def __init__(self, *workers: base_worker.BaseWorker):
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.count: Counter[str] = Counter()
         self._changed = asyncio.Event()
         for worker in workers:
             self.listen(worker)
 
-    def listen(self, worker: BaseWorker):
-        for event in WORKER_EVENTS:
+    def listen(self, worker: base_worker.BaseWorker):
+        for event in listeners.WORKER_EVENTS:
             worker.on(event, partial(self._note, event))
 
     def _note(self, event: str, *args: Any):

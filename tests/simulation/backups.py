@@ -12,22 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from glidemq_py import Queue
+from glidemq_py import BackupInfo, Queue
+from glidemq_py._features.backup import creating, manifest, records, restoring
 from glidemq_py.errors import BackupError, GlideMQConnectionError
-from tests.inside import (
-    ASYNC_RUNTIME,
-    BackupInfo,
-    BackupStore,
-    connected,
-    create_backup,
-    parse_manifest,
-    records,
-    restore_backup,
-    restoring,
-    text_of,
-)
-from tests.inside import backup_creating as creating
-from tests.inside import backup_parts as parts
+from tests.inside import connected
+from tests.inside import runtime as runtimes
 from tests.simulation.network import Network, Source
 from tests.simulation.parties import open_queue
 from tests.simulation.producer import QUEUE
@@ -46,7 +35,7 @@ _RESTORED: Final = "restored"
 class _Store:
     """What backups use of a `BackupStore`: objects in memory."""
 
-    runtime: Final = ASYNC_RUNTIME
+    runtime: Final = runtimes.ASYNC_RUNTIME
     name: Final = "memory"
 
     def __init__(self):
@@ -98,7 +87,7 @@ class Backups:
                 try:
                     link = await connected(queue)
                     before, begun = self._existing(), len(self._ledger.log)
-                    info = await create_backup(link, cast("BackupStore", self._store), max_server_cpu=1)
+                    info = await creating.create_backup(link, cast("Any", self._store), max_server_cpu=1)
                 except (GlideMQConnectionError, BackupError):  # the next one is a new backup
                     self.interrupted += 1
                     continue
@@ -114,7 +103,7 @@ class Backups:
         """Return the problems of all backups, and restore the last one into another queue."""
         problems: list[str] = []
         for made in self.made:
-            info = parse_manifest(self._store.objects[self._store.manifest_path(QUEUE, made.info.id)])
+            info = manifest.parse_manifest(self._store.objects[self._store.manifest_path(QUEUE, made.info.id)])
             found = Counter(self._jobs_in(info))
             problems += [f"backup {info.id} has job {each} {count} times" for each, count in found.items() if count > 1]
             problems += [f"backup {info.id} lacks job {each}" for each in sorted(made.lasting - found.keys())]
@@ -127,14 +116,14 @@ class Backups:
             for part in info.parts:
                 path = Path(folder, part.name)
                 path.write_bytes(self._store.objects[self._store.part_path(QUEUE, info.id, part.name)])
-                for kind, rows in parts.chunks(path, info.id):
+                for kind, rows in manifest.chunks(path, info.id):
                     if kind == b"jobs":
-                        yield from (text_of(row.id) for row in rows)
+                        yield from (row.id.decode() for row in rows)
 
     async def _restore(self, info: BackupInfo) -> list[str]:
         async with Queue(_RESTORED, Source(self._network)) as queue:
             link = await connected(queue)
-            report = await restore_backup([link], cast("BackupStore", self._store), info)
+            report = await restoring.restore_backup([link], cast("Any", self._store), info)
             problems = [f"restored backup: {finding}" for finding in (await queue.check(recheck_after=0)).findings]
             if report.jobs != info.jobs:
                 problems.append(f"{report.jobs} of {info.jobs} jobs of backup {info.id} were restored")

@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Worker
 from glidemq_py.errors import ClosedError, GlideMQError, JobBatchNotFoundError, RateLimitError
-from tests.inside import Heartbeat, background, libraries, opening, wake_channel
-from tests.inside import durability_adding as adding
-from tests.inside import worker_heartbeat as heartbeat
+from tests.inside import background, durable_adds, heartbeat, libraries, opening, wake_channel
 from tests.key_leaks import KeyLeaks
 from tests.simulation.backups import Backups, small_steps
 from tests.simulation.control import Control
@@ -51,7 +49,7 @@ DRAIN_S: Final = 600.0
 """Longest virtual time from the last fault until every job has ended."""
 
 
-class SimulatedHeartbeat(Heartbeat):
+class SimulatedHeartbeat(heartbeat.Heartbeat):
     """The heartbeat, in the event loop instead of a thread."""
 
     _task: asyncio.Task[None] | None = None
@@ -310,8 +308,8 @@ class Fleet:
             job.suspend(timeout=3_000)
         if name == "pausing" and chance < 0.3:
             raise RateLimitError(50)
-        assert job._attempt is not None
-        return str(job._attempt.token[0])
+        attempt: Any = job._attempt
+        return str(attempt.token[0])
 
     # -- the run --------------------------------------------------------------------------------------------
 
@@ -421,7 +419,7 @@ class Fleet:
         if self.scenario.subscribers:
             verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
-        leaks._before = frozenset()
+        leaks.before = frozenset()
         leaks.allow(
             "*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state",
             "*:batch:*", "*:batch-jobs:*", "*:batches",  # a late copy of a create leaves a batch open
@@ -604,7 +602,7 @@ def _own_process() -> Any:
     replaced: list[tuple[Any, str, Any]] = [
         (background, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
         (heartbeat, "resident_memory", lambda: 2**26), (libraries, "_registered", {}),
-        (wake_channel, "subscribe", subscribe), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
+        (wake_channel, "subscribe", subscribe), (durable_adds, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]
     for module, name, value in replaced:

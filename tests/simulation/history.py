@@ -8,8 +8,9 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py import Queue
-from tests.inside import INTERVAL_S, FailedAttempt, read_failed_attempts, read_timeline
+from glidemq_py import FailedAttempt, Queue
+from tests.inside import failed_attempts, metrics_sender
+from tests.inside import timeline as timelines
 from tests.simulation.producer import QUEUE
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class History:
     async def wait_for_figures(self):
         """Let workers send what they have counted last."""
         if "figures" in self._settings:
-            await asyncio.sleep(1.2 * INTERVAL_S)
+            await asyncio.sleep(1.2 * metrics_sender.INTERVAL_S)
 
     async def is_settled(self, queue: Queue) -> bool:
         """Return True if the failure policy has nothing left to do."""
@@ -106,12 +107,12 @@ class History:
             )
             if "timeline" in self._settings:
                 self._judge_timeline(job_id, states[job_id], (timeline or b"").decode(), int(added), problems)
-            history = read_failed_attempts(attempts.decode()) if attempts else []
+            history = failed_attempts.read_failed_attempts(attempts.decode()) if attempts else []
             self._judge_attempts(job_id, history, int(made or 0), state.decode(), problems)
 
     def _judge_timeline(self, job_id: str, states: list[tuple[str, int]], text: str, added: int, problems: list[str]):
         """The timeline must have every state that the server has written, in order, but only the last ones."""
-        found = [(entry.state.value, entry.at) for entry in read_timeline(text, added)]
+        found = [(entry.state.value, entry.at) for entry in timelines.read_timeline(text, added)]
         self.judged["timeline"] += 1
         if found != states[-_ENTRIES:]:
             problems.append(f"timeline of job {job_id} is {found}, but its last states are {states[-_ENTRIES:]}")

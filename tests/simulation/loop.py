@@ -88,10 +88,10 @@ class _Task(asyncio.Task[Any]):
     """A task whose hash is its number: sets of tasks have the same order in every run."""
 
     _log_destroy_pending: bool
-    _numbers = itertools.count()
+    numbers = itertools.count()
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self.number = next(_Task._numbers)
+        self.number = next(self.numbers)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:

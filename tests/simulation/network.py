@@ -24,7 +24,7 @@ from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 from glide_shared.protobuf import command_request_pb2
 
-from tests.inside import AsyncTransport, Call, CommandError, Interruptions, Waiter, _Read, assemble, glide
+from tests.inside import AsyncTransport, Call, CommandError, Waiter, _Read, assemble, failures, glide
 from tests.simulation.loop import PARTY, Party, SimulatedLoop
 from tests.simulation.server import SimulatedServer
 
@@ -74,7 +74,7 @@ class Network:
     ):
         self.loop = loop
         self.server = server
-        self._random = chance.random
+        self.random = chance.random
         self.faults = {fault.number: fault for fault in faults}
         self.messages = 0
         self.injected: list[MessageFault] = []
@@ -91,7 +91,7 @@ class Network:
         """True once no more faults are injected."""
 
     def latency(self) -> float:
-        chance = self._random()
+        chance = self.random()
         return 0.0002 + 0.001 * chance * chance
 
     def add(self, client: SimulatedClient):
@@ -281,14 +281,15 @@ class SimulatedClient:
             loop.call_soon(self._read_again, request, read, fault, False, context=_NOBODY)
 
         waiter = Waiter(frozenset(read.keys), changed)
-        server._waiters[waiter] = None
+        waiters = server._waiters
+        waiters[waiter] = None
         assert read.block is not None
         timer = loop.call_later(read.block, self._read_again, request, read, fault, True, context=_NOBODY)
 
         def end():
             request.stop_waiting = None
             timer.cancel()
-            del server._waiters[waiter]
+            del waiters[waiter]
 
         request.stop_waiting = end
 
@@ -348,7 +349,7 @@ class SimulatedTransport(AsyncTransport):
         client: Any = SimulatedClient(network)
         super().__init__(
             client, network.config, owned=False, library=assemble(),
-            interruptions=Interruptions() if interruptions is None else interruptions,
+            interruptions=failures.Interruptions() if interruptions is None else interruptions,
         )  # fmt: skip
         self._full_names = {name: self._names[name] for name in self._names}
 
@@ -378,25 +379,25 @@ class _Subscription:
     """A subscription of channels: its party receives the messages, unless they are lost."""
 
     def __init__(self, network: Network, prefix: str, on_message: Callable[[str], None]):
-        self._network = network
+        self._network, self._listeners = network, network.server._store.listeners
         self._prefix = prefix.encode()
         self._on_message = on_message
         self._context = contextvars.copy_context()
         self._party = PARTY.get()
-        network.server._store.listeners.append(self._publish)
+        self._listeners.append(self._publish)
 
     def _publish(self, channel: bytes) -> bool:
         network = self._network
         dead = self._party is not None and self._party.dead
         if dead or network.loop.now < network.subscribed_from or not channel.startswith(self._prefix):
             return False
-        if network.reliable or network._random() >= _MESSAGES_LOST:
+        if network.reliable or network.random() >= _MESSAGES_LOST:
             after = network.latency()
             network.loop.call_later(after, self._on_message, channel.decode(), context=self._context)
         return True
 
     async def close(self):
-        self._network.server._store.listeners.remove(self._publish)
+        self._listeners.remove(self._publish)
 
 
 async def subscribe(

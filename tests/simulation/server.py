@@ -147,17 +147,21 @@ class SimulatedServer(MemoryServer):
 
     def keys_of_jobs(self, prefix: bytes) -> list[bytes]:
         """Return the keys of records, without any effect on the run."""
-        return [key for key in self._store._database._dict if key.startswith(prefix)]
+        return [key for key in self._keys() if key.startswith(prefix)]
+
+    def _keys(self) -> Any:
+        return self._store._database._dict
 
     def copy_state(self) -> bytes:
         """Return a copy of all keys."""
-        database = self._store._database
-        return pickle.dumps((database._dict, database._expiry_heap), protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((self._keys(), self._heap()), protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _heap(self) -> Any:
+        return self._store._database._expiry_heap
 
     def restore_state(self, state: bytes):
         """Replace all keys by those of an earlier `copy_state`: the writes since then are lost."""
-        database = self._store._database
         kept, heap = pickle.loads(state)
-        database._dict.clear()
-        database._dict.update(kept)
-        database._expiry_heap[:] = heap
+        keys, self._heap()[:] = self._keys(), heap
+        keys.clear()
+        keys.update(kept)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tests.inside import Run
+from tests.inside import run as runs
 from tests.simulation.loop import PARTY, SimulatedLoop
 
 __all__ = ["EPOCH_S", "substituted"]
@@ -75,12 +75,12 @@ def substituted(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
                 changed.append((module, attribute, value))
                 setattr(module, attribute, other)
 
-    def stable_hash(run: Run) -> int:
+    def stable_hash(run: runs.Run) -> int:
         return zlib.crc32(run.job.id.encode())
 
     before = random.getstate()
     random.seed(chance.getrandbits(32))  # of fakeredis
-    hashed: Any = Run
+    hashed: Any = runs.Run
     hashed.__hash__ = stable_hash
     try:
         yield

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import ContextHeaders, Job, Worker
-from tests.inside import PartQueues, SlotPool
+from tests.inside import parts, slot_pool
 from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import FEATURE_FAULTS
 from tests.simulation.pool import POOL_QUEUES
@@ -109,18 +109,18 @@ def never_quiet(monkeypatch: pytest.MonkeyPatch):
 
 def not_strict(monkeypatch: pytest.MonkeyPatch):
     """A queue of a list does not wait for earlier ones."""
-    monkeypatch.setattr(SlotPool, "grant", lambda self, engine: max(0, self.free))
+    monkeypatch.setattr(slot_pool.SlotPool, "grant", lambda self, engine: max(0, self.free))
 
 
 def without_weights(monkeypatch: pytest.MonkeyPatch):
     """All queues have the same share."""
-    charge = SlotPool.charge
+    charge = slot_pool.SlotPool.charge
 
-    def equal(self: SlotPool, engine: Any, count: int):
+    def equal(self: slot_pool.SlotPool, engine: Any, count: int):
         engine.virtual_time -= count / engine.weight - count
         charge(self, engine, count)
 
-    monkeypatch.setattr(SlotPool, "charge", equal)
+    monkeypatch.setattr(slot_pool.SlotPool, "charge", equal)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,6 @@ def test_partitions_are_created_without_loss():
 
 def test_key_with_jobs_in_several_partitions_is_found(monkeypatch: pytest.MonkeyPatch):
     """The partitions take turns, whatever keys jobs have."""
-    monkeypatch.setattr(PartQueues, "part_of", lambda self, key: self.queues[self.next_partition()])
+    monkeypatch.setattr(parts.PartQueues, "part_of", lambda self, key: self.queues[self.next_partition()])
     problems = simulate(dividing()).problems
     assert any("are active together" in each or "started in the order" in each for each in problems), problems

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.inside import RecordReader
+from tests.inside import around, records
 from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import MUTATIONS, PLANTED
 from tests.simulation.runs import Totals, run_seed
@@ -134,12 +134,11 @@ def test_backups_under_traffic_have_each_lasting_job_once(faults: bool):
 
 def test_job_that_a_backup_lacks_is_found(monkeypatch: pytest.MonkeyPatch):
     """The judgment of backups is tested: a reader that loses one record of each batch."""
-    read = RecordReader._take
 
-    async def lossy(self: RecordReader, rows: Sequence[Any]):
-        await read(self, rows[1:])
+    async def lossy(read: Any, reader: Any, rows: Sequence[Any]):
+        await read(reader, rows[1:])
 
-    monkeypatch.setattr(RecordReader, "_take", lossy)
+    around(monkeypatch, records.RecordReader, "_take", lossy)
     verdict = simulate(Scenario(1, tuple(Work(0.02 * n, n, "plain", n / 50) for n in range(50)), savers=1))
     assert verdict.problems
     assert all(" lacks job " in problem for problem in verdict.problems)

@@ -10,6 +10,7 @@ files `driver` and `jvm`), `abort` (never), `wait` (the other partitions wait fo
 import os
 import signal
 import time
+from os import _exit
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,7 +64,7 @@ def failing(batches, faults):
             if faults["fault"] == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if faults["fault"] == "exit":
-                os._exit(3)
+                _exit(3)
             if faults["fault"] == "hang":
                 try:
                     wait_for(faults["folder"], "copied")

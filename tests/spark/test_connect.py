@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_py.testing import RespClient
-from tests.inside import free_port
+from tests.inside import embedded
 from tests.spark.conftest import CONNECTED_TOO_LATE, LIMIT_S, ROOT, Written, environment, missing
 
 RUNS = 6
@@ -78,7 +78,7 @@ def remote(tmp_path: Path) -> Iterator[Server]:
         pytest.skip(problem or f"{', '.join(absent)}: not installed; they come with pyspark[connect]")
     import pyspark
 
-    port, log = free_port(), tmp_path / "log"
+    port, log = embedded.free_port(), tmp_path / "log"
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]",
         "--conf", "spark.ui.enabled=false", "--conf", f"spark.connect.grpc.binding.port={port}",

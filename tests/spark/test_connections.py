@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ConnectionRejectedError
+from glidemq_py import ConnectionOptions, ConnectionRejectedError
 from glidemq_py.spark.options import Place, forget, transport_of
 from glidemq_py.testing import ServerProcess
-from tests.inside import ConnectionOptions, server_check
+from tests.inside import server_check
 
 
 def test_only_planning_checks_the_server(

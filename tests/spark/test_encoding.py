@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
+from glidemq_py import JobOptions
 from glidemq_py.errors import ColumnError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import Batches, Request, Together
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
-from tests.inside import JobOptions, Row, request, stored_row, unpack
+from tests.inside import Row, request, stored_row, unpack
 
 IDS = (None, "a", "7", 'ünï-"x"', "z" * 200)
 DELAYS = (None, 0, 500)

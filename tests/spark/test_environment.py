@@ -92,10 +92,11 @@ def test_unsuitable_worker_python_is_reported(
 
 def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert environment._packages() == 'not installed: pyspark, pyarrow, pandas; pip install "glidemq-py[spark]"'
+    packages = environment._packages
+    assert packages() == 'not installed: pyspark, pyarrow, pandas; pip install "glidemq-py[spark]"'
     monkeypatch.setattr(importlib.util, "find_spec", str)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.5.4")
-    assert "PySpark is 3.5.4: must be 4.1 or later" in environment._packages()
+    assert "PySpark is 3.5.4: must be 4.1 or later" in packages()
 
 
 def test_command_prints_missing_requirements(place: Path):

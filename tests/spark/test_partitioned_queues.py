@@ -193,8 +193,11 @@ def writer_of(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch) -> Cal
     schema = StructType([StructField(name, StringType()) for name in ("data", "jobId")])
 
     def make(**given: Any) -> FrameWriter:
+        """Spark says itself whether a save overwrites."""
         options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"} | given, streaming=False)
-        return FrameWriter(options, plan_write(schema, options))
+        made = FrameWriter(options, plan_write(schema, options))
+        made._overwrite = "overwrite" in given
+        return made
 
     return make
 
@@ -245,7 +248,6 @@ async def test_an_overwrite_of_a_queue_that_is_created_again_deletes_nothing(
     async with Queue(queue_name, url, partitions=2) as queue:
         await queue.add_bulk([("old", at) for at in range(10)])
         save = writer_of(overwrite="drain")
-        save._overwrite = True
         message = await asyncio.to_thread(save.write, iter([rows(0)]))
         await create_again(queue, url, 10)
         async with Queue(queue_name, url) as other:
@@ -263,7 +265,6 @@ async def test_an_overwrite_without_rows_deletes_the_jobs_of_partitions_that_are
     async with Queue(queue_name, url) as queue:
         await queue.count()
         save = writer_of(overwrite="drain")
-        save._overwrite = True
 
         async def create():
             async with Queue(queue_name, url, partitions=4):

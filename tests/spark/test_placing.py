@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
+from glidemq_py import JobOptions
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.placing import Placer
 from glidemq_py.spark.write_schema import WritePlan
-from tests.inside import JobOptions, Layout, partition_names, partition_of_key, routing_key, stored_row, unpack
+from tests.inside import Layout, partition_names, partition_of_key, routing, stored_row, unpack
 
 OPTION_OF = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
 COLUMNS = ("queue", *OPTION_OF, "deduplicationId")
@@ -85,7 +86,7 @@ def test_rows_go_where_single_adds_go(
         layout = layouts[queue] or Layout(0, (queue,))
         try:
             options = options_of(row, defaults)
-            key = routing_key(options) if layout.partitions > 1 else None
+            key = routing.routing_key(options) if layout.partitions > 1 else None
         except GlideMQValidationError as error:
             problems.append(error)
             continue

@@ -12,7 +12,7 @@ from glidemq_py.spark.api import TaskFacts, np
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import AppendSink, Batches, Request, StagedSink, WriteOver
-from tests.inside import AddReply, BlockingTransport, Call, StageReply, WriteId, WriteStatus
+from tests.inside import AddReply, BlockingTransport, Call, staged_writes
 
 WAIT_S = 100
 OPTIONS = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "guarantee": "append"}, streaming=False)
@@ -90,13 +90,13 @@ class Staging:
     def call_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
         self.functions += [call.function for call in calls]
         if calls[0].function == "write_open":
-            return [WriteStatus(self.state, "") for _ in calls]
-        return [StageReply(self.state, "") for _ in calls]
+            return [staged_writes.WriteStatus(self.state, "") for _ in calls]
+        return [staged_writes.StageReply(self.state, "") for _ in calls]
 
 
 @pytest.mark.parametrize("state", ["open", "done", "aborted"])
 def test_state_of_the_write_is_checked_with_the_first_rows(state: str):
-    server, write = Staging(state), WriteId(id="w", home=OPTIONS.keys, driver="d")
+    server, write = Staging(state), staged_writes.WriteId(id="w", home=OPTIONS.keys, driver="d")
     with StagedSink(lambda: cast(BlockingTransport, server), OPTIONS, TASK, write) as sink:
         sink.begin(create=True)
         sink.send([Request("q", b"a", 1)])
@@ -109,7 +109,7 @@ def test_state_of_the_write_is_checked_with_the_first_rows(state: str):
 
 
 def test_queues_of_a_write_that_is_over_get_no_rows():
-    server, write = Staging("done"), WriteId(id="w", home=OPTIONS.keys, driver="d")
+    server, write = Staging("done"), staged_writes.WriteId(id="w", home=OPTIONS.keys, driver="d")
     with StagedSink(lambda: cast(BlockingTransport, server), OPTIONS, TASK, write) as sink:
         sink.begin(create=True)
         with pytest.raises(WriteOver):

@@ -17,7 +17,7 @@ import pytest
 from glidemq_py.spark import last_report
 from glidemq_py.sync import Queue
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.inside import free_port, split_partition_id
+from tests.inside import embedded, split_partition_id
 from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     home = Path(pyspark.__file__).parent
     folder = tmp_path_factory.mktemp("cluster")
-    port = free_port()
+    port = embedded.free_port()
     env = os.environ | environment() | {"SPARK_WORKER_DIR": str(folder / "work"), "SPARK_NO_DAEMONIZE": "1"}
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:

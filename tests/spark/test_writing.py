@@ -231,10 +231,11 @@ def test_assignment_of_columns_is_shown_by_the_driver(
     spark: Any, sink: Callable[..., Any], queue_name: str, tmp_path: Path
 ):
     """Spark plans in a Python process whose stderr becomes that of the driver at the start of the process."""
-    system, shown = spark._jvm.java.lang.System, tmp_path / "stderr"
+    java = spark._jvm.java
+    system, shown = java.lang.System, tmp_path / "stderr"
     session, usual = spark.newSession(), system.err
     session.conf.set("spark.sql.planner.pythonExecution.memory", "8g")  # a process of its own
-    system.setErr(spark._jvm.java.io.PrintStream(str(shown)))
+    system.setErr(java.io.PrintStream(str(shown)))
     try:
         for _ in range(2):
             sink(session.range(1).selectExpr("'ada' as name", "5 as wait_ms"), **{"column.delay": "wait_ms"}).save()

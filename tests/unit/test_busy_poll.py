@@ -103,7 +103,8 @@ def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop):
         poll.end(replied=False)
         loop.turn()
         loop.turn()
-    assert poll._choice._polled == poll._choice._asleep == 0.0
+    choice: Any = poll._choice
+    assert choice._polled == choice._asleep == 0.0
 
 
 @pytest.mark.parametrize("processors", [1, 1.9])

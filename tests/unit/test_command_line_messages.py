@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from glidemq_py import ConnectionOptions, library
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser, hide_secrets
-from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, read_arguments
-from glidemq_py._worker.command.target import load_workers
 from glidemq_py.dashboard.__main__ import main as dashboard_main
 from glidemq_py.errors.base import hide_urls
 from glidemq_py.gateway.__main__ import main as gateway_main
 from glidemq_py.proxy.__main__ import main as proxy_main
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
+from tests.inside import TargetError, WorkerArguments, read_arguments, target
 
 SECRET = "hunter2"
 
@@ -71,7 +70,7 @@ URLS = [
 
 
 def run_worker(argv: Sequence[str]) -> object:
-    return load_workers(read_arguments(argv))
+    return target.load_workers(read_arguments(argv))
 
 
 @pytest.mark.parametrize(

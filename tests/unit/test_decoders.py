@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glidemq_py import JSON_SERIALIZER, GlideMQError
+from glidemq_py import JSON_SERIALIZER, ConnectionOptions, GlideMQError  # noqa: F401
 from glidemq_py.proxy.pages import seal_cursor
 from tests import inside
 from tests.inside import PAYLOAD_LIMIT, Call

@@ -64,8 +64,9 @@ def test_every_test_runs_once_and_spark_first():
     assert done.keys() == set(tests)
     assert not scheduler.has_pending
     assert all(node.shutting_down for node in nodes)
-    for scope in map(scheduler._split_scope, spark):
-        assert len({id(done[each]) for each in spark if scheduler._split_scope(each) == scope}) == 1
+    scope_of = scheduler._split_scope
+    for scope in map(scope_of, spark):
+        assert len({id(done[each]) for each in spark if scope_of(each) == scope}) == 1
 
 
 def test_tests_of_a_crashed_process_run_elsewhere():
@@ -105,7 +106,7 @@ def test_a_process_that_replaces_a_crashed_one_ends(count: int):
 
 def test_longest_tests_run_first():
     def turn(nodeid: str, *, slow: bool) -> int:
-        return conftest._turn(mock.Mock(nodeid=nodeid, get_closest_marker=lambda _: slow or None))
+        return conftest.turn(mock.Mock(nodeid=nodeid, get_closest_marker=lambda _: slow or None))
 
     turns = [
         turn("tests/chaos/test_chaos.py::test_a", slow=True),

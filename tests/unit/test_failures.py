@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.inside import failure_log, parse_failure_log
+from tests.inside import failure_log
+from tests.inside import options as worker_options
 from tests.server.worker_support import until, with_timeout
 
 STALLED_OUT = "stalled more often than max_stalled_count allows"
@@ -19,7 +20,7 @@ def failures(caplog: pytest.LogCaptureFixture):
 
 def _log(**options: Any) -> failure_log.FailureLog:
     return failure_log.FailureLog(
-        source="queue 'q'", queue="q", worker_id="w", options=parse_failure_log("log_failures", options)
+        source="queue 'q'", queue="q", worker_id="w", options=worker_options.parse_failure_log("log_failures", options)
     )
 
 
@@ -28,7 +29,11 @@ async def test_the_minute_ends_by_a_timer_that_runs_only_if_something_was_left_o
 ):
     monkeypatch.setattr(failure_log, "_WINDOW_S", 0.2)
     log = _log(per_minute=1)
-    timers: list[object] = [log._timer]
+
+    def timer() -> object:
+        return log._timer
+
+    timers = [timer()]
     read: list[str] = []
 
     async def record(job_id: str) -> tuple[str, str]:
@@ -36,12 +41,12 @@ async def test_the_minute_ends_by_a_timer_that_runs_only_if_something_was_left_o
         return "n", ""
 
     await log.stalled("1", record)
-    timers.append(log._timer)
+    timers.append(timer())
     await log.stalled("2", record)
     await log.stalled("3", record)
     assert read == ["1"]
     assert timers == [None, None]
-    assert log._timer is not None
+    assert timer() is not None
     await with_timeout(until(lambda: len(failures()) == 2))
     assert failures()[1].getMessage() == "queue 'q': 2 more jobs stalled in the last minute (last: job 3)"
 

@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+from os import _exit
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_child_can_use_locks_held_by_other_threads_of_its_parent():
         free = lock.acquire(timeout=20) and rlock.acquire(timeout=20)
         event.clear()
         event.set()
-        os._exit(0 if free and event.wait(20) else 1)
+        _exit(0 if free and event.wait(20) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     release.set()
     thread.join()

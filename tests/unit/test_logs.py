@@ -16,7 +16,7 @@ import glidemq_py
 from glidemq_py._job.attempt import stacktraces_with
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.command.logs import log_line, set_up_logs
-from tests.inside import get_logger
+from tests.inside import logs
 
 HOSTILE = [
     "\n",
@@ -37,7 +37,7 @@ PACKAGE = Path(glidemq_py.__file__).parent
 
 def _logged(caplog: pytest.LogCaptureFixture, message: str, *args: Any, **more: Any) -> logging.LogRecord:
     with caplog.at_level(logging.DEBUG):
-        get_logger("glidemq_py.test_logs").warning(message, *args, **more)
+        logs.get_logger("glidemq_py.test_logs").warning(message, *args, **more)
     return caplog.records[-1]
 
 
@@ -69,7 +69,7 @@ def test_broken_message_is_passed_to_the_handlers(caplog: pytest.LogCaptureFixtu
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    logger = get_logger("glidemq_py.test_logs")
+    logger = logs.get_logger("glidemq_py.test_logs")
     record = logger.makeRecord(logger.name, logging.WARNING, "", 0, "%s", (Broken(),), None)
     assert logger.filter(record)
 
@@ -125,7 +125,7 @@ def test_json_is_one_object_per_line(bare_root: Callable[[], io.StringIO]):
         raise ValueError("a\nb\u2028")
     except ValueError:
         logging.getLogger("depot").exception("bad\nthing", extra={"order": 5, "thing": object, "nothing": None})
-    get_logger("glidemq_py.test_logs").info("started")
+    logs.get_logger("glidemq_py.test_logs").info("started")
     first, second = (json.loads(line) for line in stderr.getvalue().splitlines())
     assert (first["level"], first["logger"], first["message"], first["order"]) == ("ERROR", "depot", "bad\nthing", 5)
     assert first["traceback"].startswith("Traceback (most recent call last):\n")
@@ -156,7 +156,7 @@ def test_complaints_before_logging_is_set_up_follow_the_format():
 # -- warnings about other machines are counted -----------------------------------------------------
 
 
-_log = get_logger("glidemq_py.test_repeated_warnings")
+_log = logs.get_logger("glidemq_py.test_repeated_warnings")
 
 
 class Lines(logging.Handler):

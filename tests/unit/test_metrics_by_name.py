@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_py._features.metrics_by_name import MINUTE_MS, Recorder, Times, bucket_of, middle_of
-from tests.inside import AttemptStatus
+from tests.inside import working
 
 NOW = 1_800_000_000_000 - 1_800_000_000_000 % MINUTE_MS
-OK, FAILED, RETRYING = AttemptStatus.OK, AttemptStatus.FAILED, AttemptStatus.RETRYING
+OK, FAILED, RETRYING = working.AttemptStatus.OK, working.AttemptStatus.FAILED, working.AttemptStatus.RETRYING
 
 
 @given(st.integers(0, 2**40))
@@ -52,7 +52,7 @@ def test_rows_per_minute_and_name():
     recorder.add("a", OK, 4, 10, NOW)
     recorder.add("a", RETRYING, 2, 20, NOW + 59_999)
     recorder.add("b", FAILED, None, 30, NOW + 1)
-    recorder.add("a", AttemptStatus.STALE, 1, 1, NOW + 1)
+    recorder.add("a", working.AttemptStatus.STALE, 1, 1, NOW + 1)
     recorder.add("a", OK, -5, -1, NOW + 60_000)
     report = recorder.next_report()
     assert report is not None

@@ -19,7 +19,7 @@ from glidemq_py import (
     Worker,
     sync,
 )
-from tests.inside import FOREIGN_NAMES, QUEUE_EVENTS
+from tests.inside import event_reader, misuse
 
 ROOT = Path(__file__).parent.parent.parent
 Create = Callable[..., Any]
@@ -68,7 +68,7 @@ def test_migration_pages_have_the_names(system: str):
     for name in MIGRATION[system]:
         assert name in page
         plain = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().strip("_")
-        assert any(plain in names for names in FOREIGN_NAMES.values()), name
+        assert any(plain in names for names in misuse.FOREIGN_NAMES.values()), name
 
 
 @pytest.mark.parametrize(("create", "name"), [*zip(CREATE, IDS, strict=True)], ids=IDS)
@@ -92,9 +92,9 @@ def test_every_event_of_the_library_is_known():
     for path in (ROOT / "lua").rglob("*.lua"):
         found |= set(re.findall(r"emit\([^,()]+, '([a-z-]+)'", path.read_text(encoding="utf-8")))
     assert len(found) > 15
-    assert found <= set(QUEUE_EVENTS)
+    assert found <= set(event_reader.QUEUE_EVENTS)
     page = (ROOT / "docs/learn/events.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`([a-z-]+)`", "\n".join(row.split("|")[1] for row in page.splitlines() if "|" in row)))
-    assert set(QUEUE_EVENTS) <= listed
-    for event in QUEUE_EVENTS:
+    assert set(event_reader.QUEUE_EVENTS) <= listed
+    for event in event_reader.QUEUE_EVENTS:
         QueueEvents("q").on(event, handle)

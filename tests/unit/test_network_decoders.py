@@ -257,9 +257,9 @@ def test_unexpected_bytes_end_a_direct_connection(data: bytes):
 def owner(reply: str) -> tuple[str, int] | None:
     """Return the node that a reply names as the owner of slot 3999."""
     nodes = object.__new__(connections.Nodes)
-    nodes._moved = {}
-    assert nodes.learn(reply, "here") == bool(nodes._moved)
-    return nodes._moved.get(3_999)
+    nodes._moved = moved = dict[int, Any]()
+    assert nodes.learn(reply, "here") == bool(moved)
+    return moved.get(3_999)
 
 
 @fuzzed

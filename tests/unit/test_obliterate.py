@@ -4,7 +4,7 @@ import pytest
 
 from glidemq_py._api.administration import obliterate_queue
 from glidemq_py.errors import GlideMQError
-from tests.inside import Call, Obliterated, link_over
+from tests.inside import Call, administration, link_over
 
 
 async def test_obliterate_ends_if_a_step_deletes_nothing():
@@ -15,10 +15,10 @@ async def test_obliterate_ends_if_a_step_deletes_nothing():
         async def command(self, *_: object) -> int:
             return 0
 
-        async def call(self, call: Call[Obliterated]) -> Obliterated:
+        async def call(self, call: Call[administration.Obliterated]) -> administration.Obliterated:
             calls.append(call.function)
             assert len(calls) < 10
-            return Obliterated("more", 3 if len(calls) == 1 else 0, "", 0)
+            return administration.Obliterated("more", 3 if len(calls) == 1 else 0, "", 0)
 
     link = link_over(Transport())
     with pytest.raises(

@@ -67,9 +67,13 @@ def over(*hubs: FakeHub):
 async def waiting(hubs: Any, count: int, seconds: float = 60.0) -> list[asyncio.Task[Any]]:
     """Start fetches of one job each, and wait until all sleep."""
     tasks = [asyncio.create_task(hubs.fetch(1, 1_000, seconds)) for _ in range(count)]
+    await asleep(hubs, count)
+    return tasks
+
+
+async def asleep(hubs: Any, count: int):
     while len(hubs._sleeping) < count:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    return tasks
 
 
 async def test_a_fetch_asks_the_partitions_until_it_has_all():
@@ -127,8 +131,7 @@ async def test_one_job_wakes_one_fetch():
     hub.add(1)
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result() for task in done] == [[1]]
-    while len(hubs._sleeping) < 99:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await asleep(hubs, 99)
     assert len(hub.calls) - calls <= 4  # it wakes two others, in case there are more jobs, and the timer one
     hub.add(*range(99))  # one message for all
     rest = await asyncio.gather(*(task for task in tasks if task not in done))

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from glidemq_py._core.logs import RepeatedFailure
+from glidemq_py._core import logs
 from glidemq_py.errors import AmbiguousResultError, GlideMQError
-from tests.inside import get_logger, reachability
+from tests.inside import reachability
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +22,24 @@ def refuses() -> str | None:
     return reachability.REFUSED
 
 
-async def checked(server: reachability.Reachability):
-    assert server._checking is not None
-    await server._checking
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A number of seconds that have passed for the modules under test."""
+    given = [0.0]
+    later = SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() + given[0]})
+    for module in (reachability, logs):
+        monkeypatch.setattr(module, "time", later)
+    return given
+
+
+def checks() -> set[asyncio.Task[Any]]:
+    """Return the checks that run in this event loop."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def checked():
+    (check,) = checks()
+    await check
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -35,7 +52,7 @@ async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixtur
     server.failed(0.0, 30.0, refuses)
     assert server.level(lost) == logging.DEBUG, "the check may find that it is gone"
     assert server.level(GlideMQError("other")) == logging.WARNING
-    await checked(server)
+    await checked()
     for _ in range(100):
         server.failed(30.0, 30.0, refuses)
     assert server.is_gone
@@ -53,7 +70,7 @@ async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture):
     server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     server.replied()
-    await checked(server)
+    await checked()
     assert not server.is_gone
     assert lines(caplog) == []
 
@@ -62,20 +79,19 @@ async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.
     """For example one node of a cluster is gone, or one call takes too long."""
     server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, lambda: None)
-    await checked(server)
+    await checked()
     assert not server.is_doubted
     server.failed(0.0, 30.0, lambda: None)
     assert server.level(AmbiguousResultError("lost")) == logging.WARNING, "failures are not hidden for long"
-    await checked(server)
+    await checked()
     assert lines(caplog) == []
 
 
-async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, passed: list[float]):
     server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
-    await checked(server)
-    server._logged_at -= 60.0
-    server._doubted_at -= 180.0
+    await checked()
+    passed[0] = 180.0
     server.failed(0.0, 30.0, refuses)
     server.failed(0.0, 30.0, refuses)
     assert lines(caplog)[1:] == ["server db:6379: still unreachable after 3.0 min"]
@@ -84,18 +100,17 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, monkey
 async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture):
     server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
-    first = server._checking
 
-    async def fail_there():
+    async def fail_there() -> set[asyncio.Task[Any]]:
         server.failed(0.0, 30.0, refuses)
+        return checks()
 
-    await asyncio.to_thread(asyncio.run, fail_there())
-    assert server._checking is first
-    await checked(server)
+    assert await asyncio.to_thread(asyncio.run, fail_there()) == set()
+    await checked()
     assert len(lines(caplog)) == 1
 
 
-async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptureFixture):
+async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptureFixture, passed: list[float]):
     server = reachability.Reachability("db:6379")
 
     async def fail_there():
@@ -104,14 +119,13 @@ async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptu
     stopped = asyncio.new_event_loop()
     try:
         await asyncio.to_thread(stopped.run_until_complete, fail_there())
-        first = server._checking
+        (first,) = asyncio.all_tasks(stopped)
         server.failed(0.0, 30.0, refuses)
-        assert server._checking is first
-        server._check_started -= 30.0
+        assert not checks()
+        passed[0] = 30.0
         server.failed(0.0, 30.0, refuses)
-        await checked(server)
+        await checked()
         assert server.is_gone
-        assert first is not None
         await asyncio.to_thread(stopped.run_until_complete, first)
         assert len(lines(caplog)) == 1, "the late check found that the outage was logged"
     finally:
@@ -129,7 +143,6 @@ def test_without_an_event_loop_a_failure_is_not_checked():
     server = reachability.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     assert not server.is_gone
-    assert server._checking is None
 
 
 def test_level_of_a_connection_without_a_server():
@@ -137,13 +150,13 @@ def test_level_of_a_connection_without_a_server():
     assert reachability.repeated_level(memory, AmbiguousResultError("lost")) == logging.WARNING
 
 
-def test_repeated_failure_is_logged_once_per_minute_and_its_end(caplog: pytest.LogCaptureFixture):
-    failure = RepeatedFailure(get_logger("glidemq_py.test"), "queue 'q': firing schedulers")
+def test_repeated_failure_is_logged_once_per_minute_and_its_end(caplog: pytest.LogCaptureFixture, passed: list[float]):
+    failure = logs.RepeatedFailure(logs.get_logger("glidemq_py.test"), "queue 'q': firing schedulers")
     failure.succeeded()
     for _ in range(50):
         failure.failed(GlideMQError("full"))
     assert lines(caplog) == ["queue 'q': firing schedulers failed: full"]
-    failure._logged_at -= 60.0
+    passed[0] = 60.0
     failure.failed(GlideMQError("full"))
     failure.failed(GlideMQError("full"))
     failure.succeeded()

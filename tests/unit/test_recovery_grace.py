@@ -16,33 +16,27 @@ from glidemq_py._worker.drain_probe import DrainProbe
 from glidemq_py._worker.idle_queues import IdleQueues
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.suspension import Continuations
-from tests.inside import (
-    Heartbeat,
-    Interruptions,
-    QueueKeys,
-    QueueOfEngines,
-    RecoverStalledReply,
-    WorkerOptions,
-    wake_channel,
-)
+from tests.inside import QueueKeys, failures, slot_pool, wake_channel, working
+from tests.inside import heartbeat as worker_heartbeat
+from tests.inside import options as worker_options
 
 
 class FakeTransport:
     """Counts calls; none finds anything."""
 
     def __init__(self):
-        self.interruptions = Interruptions()
+        self.interruptions = failures.Interruptions()
         self.calls = 0
 
-    async def call(self, _: object) -> RecoverStalledReply:
+    async def call(self, _: object) -> working.RecoverStalledReply:
         self.calls += 1
-        return RecoverStalledReply([], [], "", 1)
+        return working.RecoverStalledReply([], [], "", 1)
 
 
 def recovery(transport: FakeTransport) -> StalledJobsTask:
     link = type("Link", (), {"transport": transport, "keys": QueueKeys("glide", "q"), "label": "'q'"})()
     source = type("Source", (), {"recover_stalled": lambda self, cursor: cursor})()
-    options = WorkerOptions(lock_duration=60_000, stalled_interval=30_000)
+    options = worker_options.WorkerOptions(lock_duration=60_000, stalled_interval=30_000)
     fake = cast("Any", None)
     return StalledJobsTask(
         link=link, source=source, options=options, listeners=fake, failure_log=fake, policy=FailurePolicyTask(link)
@@ -55,13 +49,14 @@ async def test_recovery_runs_without_an_interruption():
     assert transport.calls == 1
 
 
-async def test_recovery_waits_one_lock_duration_after_an_interruption():
+async def test_recovery_waits_one_lock_duration_after_an_interruption(monkeypatch: pytest.MonkeyPatch):
     transport = FakeTransport()
     one = recovery(transport)
     transport.interruptions.record()
     await one.run_once()
     assert transport.calls == 0
-    transport.interruptions._last = time.monotonic() - 61
+    later = time.monotonic() + 61
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: later))
     await one.run_once()
     assert transport.calls == 1
 
@@ -78,7 +73,7 @@ async def test_interruption_of_another_queue_in_a_cluster_does_not_delay_recover
 
 
 def test_interruptions_of_very_many_queues_count_for_all():
-    interruptions = Interruptions()
+    interruptions = failures.Interruptions()
     for number in range(1_000):
         interruptions.record(str(number))
     assert interruptions.age_s("other") == float("inf")
@@ -91,7 +86,7 @@ def test_interruptions_of_very_many_queues_count_for_all():
 
 async def test_start_ends_if_the_heartbeats_are_closed_first():
     unused: Any = None
-    heartbeat = Heartbeat(
+    heartbeat = worker_heartbeat.Heartbeat(
         connect=unused, source=unused, consumer="c", lock_duration=30_000, stalled_policy="", running=set(),
         lost=unused, unresponsive_seconds=unused, unsupported=unused,
     )  # fmt: skip
@@ -197,7 +192,7 @@ async def test_a_node_that_does_not_reply_hides_no_jobs_of_others(monkeypatch: p
 async def test_a_closed_probe_does_not_hold_the_event_back():
     events: list[str] = []
     engine: Any = SimpleNamespace(is_quiet=True, drained_is_wanted=lambda: True)
-    queue = QueueOfEngines([engine])
+    queue = slot_pool.QueueOfEngines([engine])
     probe = DrainProbe(queue, "q", lambda: events.append("drained"))
     probe.add(sleeper("silent", Cluster("")))
     queue.was_busy = True

@@ -252,7 +252,11 @@ def test_a_signature_is_the_layout_of_its_call():
     assert (made.function, made.key, made.repeatable) == ("declared_for_a_test", "{q}:meta", True)
     assert made.args == (pack([[["i", ["v"]]], 1, False]), "", "5")
     assert made.read(pack((1, [("i", ["v"])], 4))) == Reply(1, [Two("i", ["v"])], working.AttemptStatus.RETRYING)
-    assert (example.request, example.args, example.reply) == (("rows", "quiet", "name"), ("mark", "n"), Reply._fields)
+    assert (example.request, example.args, example.reply) == (
+        ("rows", "quiet", "name"),
+        ("mark", "n"),
+        tuple(Reply.__annotations__),
+    )
     other = packed_example("{q}:meta", ["a"])
     assert (other.args, other.read((1, 2)), other.repeatable) == ((pack(["a"]),), [1, 2], False)
     assert (packed_example.packed, packed_example.packed_list) == ("ids", False)

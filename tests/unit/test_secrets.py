@@ -17,8 +17,8 @@ from glidemq_py import (
     QueueEvents,
     library,
 )
-from glidemq_py._worker.command.arguments import read_arguments
 from glidemq_py.proxy.__main__ import main as proxy_main
+from tests.inside import read_arguments
 
 SECRET = "hunter2Secret"
 URL = f"valkey://user:{SECRET}@h:6379?tls_insecure=true".replace("valkey", "valkeys")

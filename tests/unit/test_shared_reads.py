@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py._client.stream_reads import StreamRead
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, ScriptError
-from tests.inside import READERS_PER_LINE, SharedReader, reservations, stream_reads
+from tests.inside import reservations, reserved_reads, shared_reads, stream_reads
 
 STREAM = [(b"1-0", [b"a", b"1"]), (b"2-0", [b"b", b"2"]), (b"3-0", [b"c", b"3"])]
 
@@ -123,14 +123,14 @@ async def polled(poller: stream_reads.Poller, transport: Any, *args: str) -> lis
     return None if reply is None else [entry for entries in reply.values() for entry in entries]
 
 
-async def ids(reader: SharedReader, *args: str) -> list[bytes] | None:
+async def ids(reader: shared_reads.SharedReader, *args: str) -> list[bytes] | None:
     reply = await asyncio.wait_for(reader.command(*args), 20)
     return None if reply is None else [entry for entries in reply.values() for entry in entries]
 
 
-def reader_of(transport: Any) -> SharedReader:
+def reader_of(transport: Any) -> shared_reads.SharedReader:
     glide: Any = SimpleNamespace(server="server", client_owner=transport.client_owner)
-    return SharedReader(transport, glide)
+    return shared_reads.SharedReader(transport, glide)
 
 
 async def blocked(server: FakeServer):
@@ -225,9 +225,10 @@ async def test_an_unexpected_error_ends_all_polled_reads_instead_of_leaving_them
         10,
     )  # fmt: skip
     assert [str(each) for each in outcomes] == ["polling ended: RuntimeError: unexpected"] * 2
-    assert poller._task is not None
+    task = poller._task
+    assert task is not None
     with pytest.raises(RuntimeError, match="unexpected"):
-        await poller._task
+        await task
 
 
 # -- shared -----------------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ async def test_an_unexpected_error_ends_all_polled_reads_instead_of_leaving_them
 async def test_readers_share_one_blocking_read():
     server = FakeServer()
     transport = FakeTransport(server)
-    readers = [reader_of(transport) for _ in range(READERS_PER_LINE)]
+    readers = [reader_of(transport) for _ in range(shared_reads.READERS_PER_LINE)]
     waiting = [
         asyncio.create_task(ids(reader, *xread(f"s{n}", "0-0", block=5_000))) for n, reader in enumerate(readers)
     ]
@@ -250,7 +251,7 @@ async def test_readers_share_one_blocking_read():
     await asyncio.gather(*waiting, return_exceptions=True)
     for reader in readers:
         await reader.close()
-    assert not reservations._reserved
+    assert not reserved_reads()
 
 
 async def test_a_read_that_begins_later_is_served_at_once():
@@ -341,7 +342,7 @@ async def test_a_reader_without_a_line_is_polled_until_there_is_one():
     assert await ids(reader, *xread("s", "0-0")) == [b"1-0"]
     assert not reader.is_polled
     await reader.close()
-    assert not reservations._reserved
+    assert not reserved_reads()
 
 
 async def test_a_claimed_line_is_given_back_and_its_readers_are_polled():
@@ -355,13 +356,13 @@ async def test_a_claimed_line_is_given_back_and_its_readers_are_polled():
     assert await asyncio.gather(*waiting) == [None, None]
     assert await asyncio.gather(*(ids(reader, *xread("s", "0-0", block=1)) for reader in readers)) == [None, None]
     assert all(reader.is_polled for reader in readers)
-    assert reservations._reserved["server"] == reservations.BLOCKING_READS
+    assert reserved_reads()["server"] == reservations.BLOCKING_READS
     for reader in readers:
         await reader.close()
     for each in (*workers, claimed):
         assert each is not None
         each.release()
-    assert not reservations._reserved
+    assert not reserved_reads()
 
 
 async def test_closing_a_reader_ends_its_read_and_no_other():
@@ -398,4 +399,4 @@ def test_a_reservation_may_end_inside_the_lock():
         reservation = reservations.reserve_read("server")
         assert reservation is not None
         reservation.release()
-    assert "server" not in reservations._reserved
+    assert "server" not in reserved_reads()

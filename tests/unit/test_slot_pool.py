@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glidemq_py._worker.pooled_slots import PooledSlots
-from tests.inside import PRIORITIES_S, TURN_S, TURNS, Exchange, Failure, PooledEngine, SlotPool
+from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, SlotPool
+from tests.inside import Exchange, Failure
 
 
 def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[PooledEngine]]:

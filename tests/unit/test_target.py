@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Worker
-from glidemq_py._worker.command.arguments import TargetError, WorkerArguments
-from glidemq_py._worker.command.target import load_workers
-from tests.inside import base_worker_BaseWorker as BaseWorker
-from tests.inside import keys_of
+from tests.inside import TargetError, WorkerArguments, base_worker, connection_of, keys_of
+from tests.inside import target as target_module
 
 Module = Callable[[str], str]
 
@@ -35,8 +33,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         sys.modules.pop(name, None)
 
 
-def load(target: str, **options: object) -> list[BaseWorker]:
-    return load_workers(WorkerArguments(target=target, **options))  # type: ignore[arg-type]
+def load(target: str, **options: object) -> list[base_worker.BaseWorker]:
+    return target_module.load_workers(WorkerArguments(target=target, **options))  # type: ignore[arg-type]
 
 
 def refusal(target: str, **options: object) -> str:
@@ -80,7 +78,7 @@ def test_a_function_becomes_the_worker_of_a_queue(module: Module):
         assert worker.queue_name == "mails"
         assert worker.options.concurrency == 7
         assert keys_of(worker).meta == "mine:{mails}:meta"
-        assert worker._connection == "valkey://h:1"
+        assert connection_of(worker) == "valkey://h:1"
 
 
 def test_options_override_a_workers_own(module: Module):

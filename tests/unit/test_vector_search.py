@@ -15,14 +15,15 @@ from glidemq_py import (  # fmt: skip
     SearchIndexError,
     VectorField,
 )
+from glidemq_py._core.record import _INTEGERS, _LISTS, _TEXTS
 from glidemq_py._features import vectors
-from tests.inside import link_over, record
+from tests.inside import link_over, set_link
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"
 
 
 def test_no_field_of_a_job_can_be_taken_for_a_vector():
-    tables: tuple[Iterable[str], ...] = (record._TEXTS, record._INTEGERS, record._LISTS)
+    tables: tuple[Iterable[str], ...] = (_TEXTS, _INTEGERS, _LISTS)
     fields = {name for table in tables for name in table} | {
         "childFailed", "notBefore", "building", "lifo", "revoked", "groupKey", "orderingKey", "orderingSeq",
         "maxAttempts", "lastActive", "depsCompleted",
@@ -53,7 +54,7 @@ class Server:
 
 def queue_over(server: Server) -> Queue:
     queue: Queue = Queue("q")
-    queue._link = link_over(server)
+    set_link(queue, link_over(server))
     return queue
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from glidemq_py import FindingKind
 from glidemq_py.testing import RespClient
-from tests.inside import FindingKind, row, working
 from tests.inside import calls as flows
+from tests.inside import row, working
 from tests.lua.check_support import check, repaired
 from tests.lua.own_support import OwnQueue
 from tests.wire_library.support import WireQueue

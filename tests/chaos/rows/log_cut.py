@@ -102,9 +102,9 @@ def _cut_all(run: ChaosRun, server: ServerProcess, synced: int, log: FsyncLog | 
     lengths += [run.random.randint(synced, end) for _ in range(COPIES)]
     for length in lengths[::-1]:
         copy = ServerProcess(server_binary("valkey-9.1"), config=CONFIG)
-        copy._data_dir = run.folder / "cut"
-        shutil.copytree(folder, copy._data_dir)
-        _cut(copy._data_dir, length)
+        copy._data_dir = cut = run.folder / "cut"
+        shutil.copytree(folder, cut)
+        _cut(cut, length)
         try:
             copy.start(start_timeout=60_000)
             with Queue(QUEUE, copy.url) as queue:

@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.dashboard import app
-from tests.inside import delete_jobs
+from tests.inside import cleaning
 from tests.operating import Access, job_actions
 from tests.server.dashboard.support import FROM_HERE, browsing
 
@@ -36,7 +36,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     async def gated(*arguments: Any) -> list[str]:
         made.reached.release()
         await made.opened.acquire()
-        return await delete_jobs(*arguments)
+        return await cleaning.delete_jobs(*arguments)
 
     monkeypatch.setattr("glidemq_py._operate.job_actions.delete_jobs", gated)
     monkeypatch.setattr(job_actions, "MAX_LISTED", 50)

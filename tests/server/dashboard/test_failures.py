@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from glidemq_py import Failure, FailureReason, Job, Queue, SerializationError, Worker
-from tests.inside import connected, replay_entry
+from tests.inside import connected, dead_letters
 from tests.operating import HOURS, JobFilter, Operator, group_failures
 from tests.server.dashboard.support import FROM_HERE, Elements, browsing
 from tests.server.dashboard.test_pages import page, posted
@@ -166,7 +166,7 @@ async def test_data_of_another_serializer_is_not_edited(url: str, queue_name: st
         assert not await queue.get_jobs("waiting")
         assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
         # The queue that has the serializer can.
-        job = await replay_entry(queue, entry.id, lambda: {"error": "other"})
+        job = await dead_letters.replay_entry(queue, entry.id, lambda: {"error": "other"})
         assert job is not None
         (waiting,) = await queue.get_jobs("waiting")
         assert (waiting.id, waiting.data) == (job.id, {"error": "other"})
@@ -207,7 +207,7 @@ async def test_broken_data_is_not_edited(url: str, queue_name: str):
         (entry,) = await queue.get_dead_letter_jobs()
         await queue.remove(failed.id)
         with pytest.raises(SerializationError, match="cannot be read here"):
-            await replay_entry(queue, entry.id, lambda: {"error": "other"})
+            await dead_letters.replay_entry(queue, entry.id, lambda: {"error": "other"})
         assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
 
 

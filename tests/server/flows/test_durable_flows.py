@@ -17,8 +17,7 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py.testing import ServerProcess
-from tests.inside import Marks
-from tests.inside import durability_adding as adding
+from tests.inside import around, durable_adds
 from tests.server.worker_support import StartServer
 
 
@@ -68,7 +67,7 @@ async def test_durable_dag_and_large_flow(server: ServerProcess):
 async def test_lost_call_of_a_flow_is_reported(
     server: ServerProcess, queues: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    confirm = Marks.confirm
+    confirm = durable_adds.Marks.confirm
 
     async def lose(*given: Any) -> list[tuple[Any, str]]:
         with server.client() as resp:
@@ -79,7 +78,7 @@ async def test_lost_call_of_a_flow_is_reported(
 
     async with FlowProducer(server.url, durable=True) as producer:
         await producer.add(tree(*queues))
-        monkeypatch.setattr(Marks, "confirm", lose)
+        monkeypatch.setattr(durable_adds.Marks, "confirm", lose)
         with pytest.raises(DurabilityError, match="lost") as failed:
             await producer.add(tree(*queues))
         assert failed.value.job_id is not None
@@ -134,24 +133,24 @@ async def test_blocking_code_has_one_connection_for_the_waits_of_all_queues(serv
 
 async def test_marks_of_a_long_bulk_of_flows_are_renewed(server: ServerProcess, monkeypatch: pytest.MonkeyPatch):
     """The first trees are nine minutes old when the last one is added."""
-    monkeypatch.setattr(adding, "RENEW_S", 0.0)
-    confirm, send, lives, trees = Marks.confirm, FlowProducer._add, list[int](), 0
+    monkeypatch.setattr(durable_adds, "RENEW_S", 0.0)
+    lives, trees = list[int](), 0
     with server.client() as resp:
 
-        async def send_later(self: FlowProducer, *arguments: Any) -> int:
+        async def send_later(send: Any, flows: FlowProducer, *arguments: Any) -> int:
             nonlocal trees
             trees += 1
             if trees == 3:
                 for key in resp.keys("glide:{*}:durable:*"):
                     resp.execute("EXPIRE", key, 60)
-            return await send(self, *arguments)
+            return int(await send(flows, *arguments))
 
-        async def look(*given: Any) -> list[tuple[Any, str]]:
+        async def look(confirm: Any, *given: Any) -> list[tuple[Any, str]]:
             lives.extend(resp.execute("TTL", key) for key in resp.keys("glide:{*}:durable:*"))
             return await confirm(*given)
 
-        monkeypatch.setattr(FlowProducer, "_add", send_later)
-        monkeypatch.setattr(Marks, "confirm", look)
+        around(monkeypatch, FlowProducer, "_add", send_later)
+        around(monkeypatch, durable_adds.Marks, "confirm", look)
         async with FlowProducer(server.url, durable=True) as producer:
             assert len(await producer.add_bulk(tree("a") for _ in range(4))) == 4
     assert len(lives) == 4

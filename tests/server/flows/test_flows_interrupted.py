@@ -27,7 +27,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import Call, connected, finish_flows, flow_step, flow_withdraw, set_transport
+from tests.inside import Call, calls, connected, finish_flows, set_transport
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import WorkerFor, with_timeout
 
@@ -501,12 +501,12 @@ async def test_worker_that_has_read_a_withdrawn_flow_adds_nothing(url: str, queu
         link = await connected(queue)
         (token,) = await link.transport.command("HKEYS", f"{link.keys.stem}flows")
         step = await link.transport.command("LRANGE", f"{link.keys.stem}flow:{token.decode()}", "0", "1")
-        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
-        reply = await transport.call(flow_step(step[0].decode(), step[1]))
+        assert await transport.call(calls.flow_withdraw(link.keys.meta, token.decode())) is True
+        reply = await transport.call(calls.flow_step(step[0].decode(), step[1]))
         assert tuple(cast("Any", reply.refused)) == (1, "withdrawn")
-        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
+        assert await transport.call(calls.flow_withdraw(link.keys.meta, token.decode())) is True
         await flows.add(with_ids(queue_name, queue_name))
-        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is True
+        assert await transport.call(calls.flow_withdraw(link.keys.meta, token.decode())) is True
     assert (await queue.get_job_counts()).total == 156
 
 
@@ -518,6 +518,6 @@ async def test_begun_flow_cannot_be_withdrawn(url: str, queue_name: str, queue: 
             await flows.add(with_ids(queue_name, queue_name))
         link = await connected(queue)
         (token,) = await link.transport.command("HKEYS", f"{link.keys.stem}flows")
-        assert await transport.call(flow_withdraw(link.keys.meta, token.decode())) is False
+        assert await transport.call(calls.flow_withdraw(link.keys.meta, token.decode())) is False
     assert await finish(queue) == 1
     assert (await queue.get_job_counts()).total == 156

@@ -9,7 +9,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
 from tests.bench.install import PeerMissingError
-from tests.inside import exchanging
+from tests.inside import lease_exchange
 from tests.server.gateway.wire import Wire
 
 
@@ -56,13 +56,13 @@ class Exchanges(list[tuple[int, int]]):
 @pytest.fixture
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
     sent = Exchanges()
-    exchange: Any = exchanging.exchange_call
+    exchange: Any = lease_exchange.exchange_call
 
     def counted(queue: Any, link: Any, reports: Any, fetch: Any, channel: Any) -> Any:
         sent.append((len(reports), 0 if fetch is None else fetch.count))
         return exchange(queue, link, reports, fetch, channel)
 
-    monkeypatch.setattr(exchanging, "exchange_call", counted)
+    monkeypatch.setattr(lease_exchange, "exchange_call", counted)
     return sent
 
 

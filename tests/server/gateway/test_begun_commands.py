@@ -10,7 +10,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, hub
 from glidemq_py.gateway.commands import fetching
 from glidemq_py.gateway.session import Session
-from tests.inside import connected, direct, exchanging, hubs_of
+from tests.inside import around, connected, direct, hubs_of, lease_exchange
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
@@ -22,13 +22,12 @@ def job(data: Any) -> dict[str, Any]:
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the commands that ran in a task."""
     names: list[str] = []
-    run: Any = Session._run
 
-    def counted(self: Session, name: str, *others: Any) -> Any:
+    def counted(run: Any, session: Session, name: str, *others: Any) -> Any:
         names.append(name)
-        return run(self, name, *others)
+        return run(session, name, *others)
 
-    monkeypatch.setattr(Session, "_run", counted)
+    around(monkeypatch, Session, "_run", counted)
     return names
 
 
@@ -47,17 +46,16 @@ async def used(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, task
 def lose_reply(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lose the reply to the first call of each function in this list, which was executed."""
     functions: list[str] = []
-    ask: Any = direct.DirectTransport._ask
 
-    async def lose(self: Any, key: str, words: Any, *others: Any, **named: Any) -> Any:
-        reply = await ask(self, key, words, *others, **named)
+    async def lose(ask: Any, transport: Any, key: str, words: Any, *others: Any, **named: Any) -> Any:
+        reply = await ask(transport, key, words, *others, **named)
         for function in functions:
             if words[1].endswith(f"_{function}".encode()):
                 functions.remove(function)
                 return GlideConnectionError("the connection was lost")
         return reply
 
-    monkeypatch.setattr(direct.DirectTransport, "_ask", lose)
+    around(monkeypatch, direct.DirectTransport, "_ask", lose)
     return functions
 
 
@@ -170,15 +168,14 @@ async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
 ):
     """The client leaves when the job has been fetched, and the task that encodes it has not had its first step."""
     await good(wire, "PUSH", queue=used, **job("x" * 100_000))
-    start: Any = Session._start_rest
 
-    def leave(self: Session, *others: Any):
-        start(self, *others)
-        self.abort()
+    def leave(start: Any, session: Session, *others: Any):
+        start(session, *others)
+        session.abort()
 
     async with Wire(gateways[0]) as leaving:
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "_start_rest", leave)
+            around(patch, Session, "_start_rest", leave)
             leaving.send(packed({"cmd": "PULL", "queue": used, "owner": "w"}))
             assert await leaving.is_closed()
     pulled = await good(other, "PULL", queue=used, owner="w", timeout=20_000)
@@ -210,7 +207,7 @@ async def test_faults_of_an_exchange_are_answered(wire: Wire, used: str, monkeyp
         raise IndexError("a fault")
 
     with monkeypatch.context() as patch:
-        for module in (hub, exchanging):
+        for module in (hub, lease_exchange):
             if hasattr(module, step):
                 patch.setattr(module, step, fail)
         if step != "fetched_of":

@@ -11,7 +11,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands.workers import FORGOTTEN_MS
 from glidemq_py.testing import RespClient
-from tests.inside import STALE_MS, connected, connection_of, feeds_of
+from tests.inside import client_workers, connected, connection_of, feeds_of
 from tests.server.gateway.wire import Wire, good
 
 Event = dict[str, Any]
@@ -44,7 +44,7 @@ async def workers(wire: Wire, name: str) -> list[dict[str, Any]]:
 
 async def test_silent_workers_are_stale_and_then_forgotten(wire: Wire, queue_name: str, url: str, resp: RespClient):
     now = int(time.time() * 1_000)
-    for number, age in enumerate((0, STALE_MS + 1_000, FORGOTTEN_MS + 1_000)):
+    for number, age in enumerate((0, client_workers.STALE_MS + 1_000, FORGOTTEN_MS + 1_000)):
         seen = now - age
         worker = {"id": f"{queue_name}-{number}", "name": queue_name, "concurrency": 1, "pid": 0, "registeredAt": seen}
         worker |= {"lastSeen": seen, "activeJobs": 0, "processedJobs": 0, "failedJobs": 0}
@@ -87,12 +87,13 @@ async def test_feed_that_ended_starts_again(
         raise LookupError
 
     async def end():
-        assert feed._task is not None
+        task = feed._task
+        assert task is not None
         with monkeypatch.context() as patch:
             patch.setattr(feed, "_frames", broken)
             await queue.add("x", 1)
             with pytest.raises(LookupError):
-                await feed._task
+                await task
 
     await end()
     await good(wire, "SubscribeEvents", queue=queue.name)

@@ -9,7 +9,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py.errors import AmbiguousResultError, GlideMQError, ServerOutOfMemoryError
 from glidemq_py.gateway import Gateway
-from tests.inside import Call, Marks, UnfinishedFlowsTask, connected, set_transport
+from tests.inside import Call, connected, durable_adds, flows, set_transport
 from tests.server.gateway.wire import Wire, failure, good
 
 
@@ -74,20 +74,20 @@ async def test_flow_that_is_stored_is_no_error(
     await full_at(gateways[0], "flow_add", 2, error)
     assert [job["id"] for job in await push(wire, *flow)] == [job["id"] for job in flow]
     assert (await queue.get_job_counts()).total < 151
-    assert await UnfinishedFlowsTask(link=await connected(queue), age=0).run_once() == 1
+    assert await flows.UnfinishedFlowsTask(link=await connected(queue), age=0).run_once() == 1
     assert (await queue.get_job_counts()).total == 151
 
 
 async def test_durable_flow_is_an_error_until_it_is_in_the_file(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    async def fail(self: Marks) -> list[tuple[Any, str]]:
+    async def fail(self: durable_adds.Marks) -> list[tuple[Any, str]]:
         return [(part, "on purpose") for marks in self._marks.values() for part, _ in marks]
 
     async def cover(*_: Any):
         """The server has no append-only file."""
 
-    monkeypatch.setattr(Marks, "cover", cover)
-    monkeypatch.setattr(Marks, "confirm", fail)
+    monkeypatch.setattr(durable_adds.Marks, "cover", cover)
+    monkeypatch.setattr(durable_adds.Marks, "confirm", fail)
     (job_id,) = made("a")
     assert "on purpose" in await failure(wire, "PUSHF", jobs=[flow_job(job_id, queue.name, durable=True)])

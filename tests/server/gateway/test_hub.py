@@ -8,8 +8,8 @@ import pytest
 from glidemq_py import LeaseOutcome, Queue
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, held, hub, server
-from tests.inside import ending, hubs_of, shard_key
-from tests.inside import leases_calls as leases
+from tests.inside import changed, forget_unused, hubs_of, lease_ending, queue_list
+from tests.inside import tokens as lease_tokens
 from tests.server.gateway.wire import Wire, good, packed
 
 
@@ -34,7 +34,7 @@ async def test_report_that_cannot_be_sent_fails_alone(
     assert held is not None
     exchanges.clear()
     bad, fine = await asyncio.gather(
-        known.complete([(held.facts._replace(entry="1-\ud800"), "bad")]), known.complete([(held.facts, "fine")]),
+        known.complete([(changed(held.facts, entry="1-\ud800"), "bad")]), known.complete([(held.facts, "fine")]),
         return_exceptions=True,
     )  # fmt: skip
     assert isinstance(bad, UnicodeEncodeError)
@@ -104,13 +104,10 @@ async def test_unused_queues_are_forgotten(
         async with asyncio.timeout(60):
             while waiting not in hubs_of(gateway) or not hubs_of(gateway)[waiting].is_in_use:
                 await good(patient, "Ping")
-        for duty in gateway._duties:
-            duty.cancel()  # they forget queues too
         monkeypatch.setattr(server, "_UNUSED_S", -1.0)
-        await gateway._forget_unused()
-        assert [name in gateway._queues for name in (kept, waiting, gone)] == [True, True, False]
+        known = await forget_unused(gateway)
+        assert [name in known for name in (kept, waiting, gone)] == [True, True, False]
         assert gone not in hubs_of(gateway)
-        assert gone not in gateway._used_at
         await good(wire, "PUSH", queue=waiting, data=2)
         assert (await patient.receive())["job"]["data"] == 2
     await good(wire, "PUSH", queue=gone, data=3)
@@ -122,34 +119,29 @@ async def test_an_unused_queue_that_exists_is_kept_if_another_program_has_unlist
 ):
     """As `obliterate` does, before jobs were added again."""
 
-    async def forget() -> list[str]:
-        await gateway.transport.command("SREM", shard_key(gateway.options.prefix, queue_name), queue_name)
-        await gateway._forget_unused()
-        listed: list[str] = (await good(wire, "ListQueues"))["queues"]
-        return listed
+    async def forget() -> tuple[bool, bool]:
+        await gateway.transport.command("SREM", queue_list.shard_key(gateway.options.prefix, queue_name), queue_name)
+        known = await forget_unused(gateway)
+        return queue_name in (await good(wire, "ListQueues"))["queues"], queue_name in known
 
     await good(wire, "PUSH", queue=queue_name, data=1)
-    for duty in gateway._duties:
-        duty.cancel()
     monkeypatch.setattr(server, "_UNUSED_S", -1.0)
-    assert queue_name in await forget()
-    assert queue_name in gateway._queues
+    assert await forget() == (True, True)
     await good(wire, "Obliterate", queue=queue_name, force=True)
-    assert queue_name not in await forget()
-    assert queue_name not in gateway._queues
+    assert await forget() == (False, False)
 
 
 async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_leased(
     gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     calls: list[int] = []
-    end_leases: Any = leases.end_leases
+    end_leases: Any = lease_tokens.end_leases
 
     def counted(meta: str, quiet: bool) -> Any:
         calls.append(1)
         return end_leases(meta, quiet)
 
-    monkeypatch.setattr(ending, "end_leases", counted)
+    monkeypatch.setattr(lease_ending, "end_leases", counted)
     for _ in range(20):
         await good(wire, "PUSH", queue=queue.name, data=1, timeout=100, maxAttempts=1)
     await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
@@ -165,7 +157,7 @@ async def test_leases_are_ended_when_the_server_is_back(
 ):
     monkeypatch.setattr(hub, "_ENDING_RETRY_S", 0.01)
     failures = iter([GlideMQConnectionError("gone"), GlideMQConnectionError("gone")])
-    really: Any = ending.end_expired
+    really: Any = lease_ending.end_expired
 
     async def lost(link: Any, *, quiet: bool) -> Any:
         error = next(failures, None)

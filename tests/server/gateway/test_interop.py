@@ -132,7 +132,6 @@ async def parties(
 ) -> AsyncIterator[dict[str, Party]]:
     load(resp)
     async with Queue(queue_name, url) as queue:
-        queue._connection = url
         yield {
             "client": ClientParty(wire, other, queue_name),
             "python": PythonParty(queue),

@@ -10,7 +10,8 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.testing import ServerProcess
-from tests.inside import decode_token, encode_token
+from tests.inside import changed
+from tests.inside import tokens as lease_tokens
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
@@ -39,13 +40,13 @@ async def test_ids_of_all_gateways_contain_the_same_number(wire: Wire, other: Wi
 async def test_token_with_an_entry_that_is_none_is_invalid(wire: Wire, queue: Queue):
     job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
     token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
-    facts = decode_token(queue.options.prefix, queue.name, token)
+    facts = lease_tokens.decode_token(queue.options.prefix, queue.name, token)
     for entry in ("e\ud800", "1", "1-", "-1", "1-1\n", "\u0661-\u0661", "1-" + "1" * 21):
-        crafted = encode_token(queue.options.prefix, queue.name, facts._replace(entry=entry))
+        crafted = lease_tokens.encode_token(queue.options.prefix, queue.name, changed(facts, entry=entry))
         error = f"Invalid or expired lock token for job {job_id}"
         assert await failure(wire, "ACK", id=job_id, token=crafted) == error
-    of_list = facts._replace(entry="")
-    assert decode_token("p", "q", encode_token("p", "q", of_list)) == of_list
+    of_list = changed(facts, entry="")
+    assert lease_tokens.decode_token("p", "q", lease_tokens.encode_token("p", "q", of_list)) == of_list
     await good(wire, "ACK", id=job_id, token=token)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgpack
@@ -147,6 +148,12 @@ async def test_data_nested_too_deeply_is_an_error(wire: Wire, queue: Queue):
     assert "nested too deeply" in await failure(wire, "GetJob", id=f"{queue.name}:{job.id}")
 
 
+async def until_full(session: Any, meanwhile: Callable[[], Awaitable[object]]):
+    async with asyncio.timeout(60):
+        while not session._is_write_paused:
+            await meanwhile()
+
+
 async def test_unread_large_answers_are_built_one_at_a_time(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue_name: str
 ):
@@ -158,14 +165,13 @@ async def test_unread_large_answers_are_built_one_at_a_time(
         (session,) = set(sessions_of(gateways[0])) - before
         for number in range(20):
             unread.send(packed({"cmd": "GetJobs", "queue": queue_name, "reqId": number}))
-        async with asyncio.timeout(60):
-            while not session._is_write_paused:
-                await good(wire, "Ping")
+        await until_full(session, lambda: good(wire, "Ping"))
         for _ in range(20):
             await good(wire, "Ping")
         assert len(session._running) > 15
-        assert session._transport is not None
-        assert session._transport.get_write_buffer_size() < 2 * 2_100_000
+        transport = session._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 2 * 2_100_000
         answers = [await unread.receive() for _ in range(20)]
     assert sorted(answer["reqId"] for answer in answers) == [*range(20)]
     assert all(answer["ok"] and len(answer["jobs"]) == 20 for answer in answers)
@@ -179,9 +185,8 @@ async def test_gateway_closes_while_large_answers_wait(url: str, queue_name: str
         for number in range(10):
             wire.send(packed({"cmd": "GetJobs", "queue": queue_name, "reqId": number}))
         (session,) = sessions_of(gateway)
+        await until_full(session, lambda: asyncio.sleep(0))
         async with asyncio.timeout(60):
-            while not session._is_write_paused:  # noqa: ASYNC110
-                await asyncio.sleep(0)
             closing = asyncio.create_task(gateway.close())
             answers = [await wire.receive() for _ in range(10)]
             await closing

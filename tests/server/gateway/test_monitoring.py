@@ -8,9 +8,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from glidemq_py import BackupSchedule
 from glidemq_py.gateway import Gateway
 from tests.bench.bunqueue import BunqueuePackages
-from tests.inside import BackupSchedule, back_up
+from tests.inside import back_up
 from tests.server.gateway.peer import bunqueue
 from tests.server.gateway.wire import Wire, good
 

@@ -7,7 +7,8 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, prefetch
-from tests.inside import hubs_of
+from glidemq_py.gateway.prefetch import _PROMPT_FETCHES as PROMPT_FETCHES
+from tests.inside import around, hubs_of
 from tests.server.gateway.wire import Wire, good, packed
 
 
@@ -29,18 +30,17 @@ async def test_a_client_that_leaves_during_a_return_does_not_stop_it(
     gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
     await good(wire, "PUSHB", queue=queue.name, jobs=[{"name": "x", "data": number} for number in range(100)])
-    for _ in range(prefetch._PROMPT_FETCHES + 1):
+    for _ in range(PROMPT_FETCHES + 1):
         await fetched(wire, queue)
     known = hubs_of(gateway)[queue.name]
     begun, go_on = asyncio.Event(), asyncio.Event()
-    return_all = known._return_all
 
-    async def late(jobs: Any):
+    async def late(return_all: Any, jobs: Any):
         begun.set()
         await go_on.wait()
         await return_all(jobs)
 
-    monkeypatch.setattr(known, "_return_all", late)
+    around(monkeypatch, known, "_return_all", late)
     async with Wire(gateway) as leaving:
         leaving.send(packed({"cmd": "GetJobCounts", "queue": queue.name, "reqId": "1"}))
         async with asyncio.timeout(60):

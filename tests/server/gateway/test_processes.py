@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from glidemq_py.testing import ServerProcess
-from tests.inside import free_port
+from tests.inside import embedded
 from tests.server.gateway.wire import Wire, good
 
 
@@ -43,7 +43,7 @@ async def run(*arguments: str, **environment: str) -> asyncio.subprocess.Process
 
 @pytest.mark.slow
 async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, queue_name: str):
-    port = free_port()
+    port = embedded.free_port()
     process = await run("--url", url, "--port", str(port), "--processes", "2")
     gateway: Any = Address(port)
     try:
@@ -68,7 +68,7 @@ async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, 
 
 @pytest.mark.slow
 async def test_processes_without_a_url_share_a_private_server(queue_name: str):
-    port = free_port()
+    port = embedded.free_port()
     process = await run("--port", str(port), "--processes", "2", GLIDEMQ_URL="")
     gateway: Any = Address(port)
     try:
@@ -90,7 +90,7 @@ async def test_processes_without_a_url_share_a_private_server(queue_name: str):
 
 @pytest.mark.slow
 async def test_processes_wait_for_the_server(restartable_server: Callable[..., ServerProcess], queue_name: str):
-    server, port, http_port = restartable_server(), free_port(), free_port()
+    server, port, http_port = restartable_server(), embedded.free_port(), embedded.free_port()
     server.kill()
     arguments = ("--url", server.url, "--port", str(port), "--http-port", str(http_port), "--processes", "2")
     process = await run(*arguments, "--log-format", "json")

@@ -107,7 +107,7 @@ class GatewayPlayer(Player):
         self._compare_answer(request, fetched)
         report |= {"id": fetched["job"]["id"], "token": fetched["token"]}
         ended = await wire.call("ACK" if request.verb == "run" else "FAIL", **report)
-        self._compare_answer(request._replace(sign="", outcome=""), ended)
+        self._compare_answer(request.changed(sign="", outcome=""), ended)
 
     async def _fetch(self, request: Request) -> list[Any]:
         """Fetch so many jobs, whose data are the answer; `$ids` and `$tokens` are theirs."""
@@ -131,7 +131,7 @@ class GatewayPlayer(Player):
             await good(await self._wire(request), "PUSHB", queue=self._known["q"], jobs=jobs)
         done: list[Any] = []
         for _ in range(PROMPT_FETCHES + 1):
-            done += await self._fetch(request._replace(rest=str(count), outcome=""))
+            done += await self._fetch(request.changed(rest=str(count), outcome=""))
             await self._complete(request)
         self._compare(request, done)
 

@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import fetched, held, hub
-from tests.inside import COMPLETED, COMPLETED_PLAIN, completed_row
+from tests.inside import lease_exchange, working
 from tests.server.gateway.wire import Wire, good
 
 VARIED = {"id", "createdAt", "runAt", "startedAt", "lastHeartbeat"}
@@ -44,7 +44,7 @@ async def test_jobs_without_rare_options_are_reported_as_plain(
     kinds: dict[str, int] = {}
 
     def noted(serializer: Any, facts: Any, *args: Any, **options: Any) -> Any:
-        row = completed_row(serializer, facts, *args, **options)
+        row = lease_exchange.completed_row(serializer, facts, *args, **options)
         kinds[row.id] = row.kind
         return row
 
@@ -54,7 +54,7 @@ async def test_jobs_without_rare_options_are_reported_as_plain(
     pulled = await good(wire, "PULLB", queue=queue.name, count=2, owner="w")
     assert {each["id"] for each in pulled["jobs"]} == set(ids)
     await good(wire, "ACKB", ids=[each["id"] for each in pulled["jobs"]], tokens=pulled["tokens"])
-    assert sorted(kinds.values()) == sorted([COMPLETED_PLAIN, COMPLETED])
+    assert sorted(kinds.values()) == sorted([working.COMPLETED_PLAIN, working.COMPLETED])
     assert [(await good(wire, "GetState", id=each))["state"] for each in ids] == ["completed"] * 2
 
 

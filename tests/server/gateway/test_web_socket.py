@@ -14,11 +14,11 @@ import httpx_ws
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py._web.serving import server_config
 from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.gateway import Gateway, http_server
 from glidemq_py.gateway.session import MAX_RUNNING
 from glidemq_py.gateway.web_socket import MAX_MESSAGE
+from tests.inside import server_config
 
 TOKEN = "a-long-token"
 MINUTE = 60.0

@@ -45,7 +45,7 @@ def test_prefix_applies_to_queues_that_are_not_listed(app: Any, queue_name: str)
     with app.app_context():
         mq.queue(f"{queue_name}-other").add("a")
         assert mq.queue(queue_name).count() == 0
-        assert mq.queue(f"{queue_name}-other")._core._keys.prefix == "shop"
+        assert mq.queue(f"{queue_name}-other").options.prefix == "shop"
         mq.queue(f"{queue_name}-other").obliterate(force=True)
 
 
