@@ -238,7 +238,9 @@ def known_methods(cls: ClassT) -> ClassT:
     """
     for name, method in list(vars(cls).items()):
         if not name.startswith("_") and inspect.isfunction(method) and keywords_of(method) is not None:
-            setattr(cls, name, _with_known_keywords(method))
+            checked = _with_known_keywords(method)
+            checked.__module__, checked.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
+            setattr(cls, name, checked)
     return cls
 
 
