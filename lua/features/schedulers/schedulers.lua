@@ -1,7 +1,7 @@
 -- Notify processes of scheduler changes. A revision in meta is returned by every exchange that fetches jobs: a worker
 -- that sees a new value reads the schedulers. A process without a worker, which holds the maintenance of the queue or
--- fires its schedulers, names itself after a channel (features/many_queues), and is called there. functions/schedulers.lua creates and changes schedulers, schedulers_fire.lua
--- adds their jobs.
+-- fires its schedulers, names itself after a channel (features/many_queues), and is called there.
+-- functions/schedulers.lua creates and changes schedulers, schedulers_fire.lua adds their jobs.
 
 local REVISIONS = 32768
 
