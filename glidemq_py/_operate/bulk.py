@@ -78,6 +78,14 @@ class BulkChange:
         """True if it ended by itself or was cancelled; others are running, or can be continued."""
         return self.state in ("finished", "cancelled")
 
+    @property
+    def left_ms(self) -> int | None:
+        """About how long it still runs, ms; None = unknown."""
+        spent = self.updated_at - self.began_at
+        if self.state != "running" or not self.total or not self.done or spent < 1_000:
+            return None
+        return round(spent * max(0, self.total - self.done - self.problems) / (self.done + self.problems))
+
 
 def _key(prefix: str, bulk_id: str = "") -> str:
     return f"{prefix}:bulk:{bulk_id}" if bulk_id else f"{prefix}:bulk"
