@@ -6,7 +6,7 @@ The jobs and the next due time of each firing are predicted by arithmetic of our
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -84,13 +84,24 @@ class SchedulerRules:
         """Return a queue, as far as the API of schedulers uses it."""
         link = SimpleNamespace(
             call=self._call, keys=SimpleNamespace(meta=self.q.meta), compression="none", is_listed=True,
-            serializer=JSON_SERIALIZER, payload_limit=PAYLOAD_LIMIT,
+            serializer=JSON_SERIALIZER, payload_limit=PAYLOAD_LIMIT, shown_id=str,
         )  # fmt: skip
 
-        async def connected():
+        async def first():
             return link
 
-        return SimpleNamespace(_connected=connected, options=QueueOptions(), link=link)
+        async def links():
+            return [link]
+
+        async def settled(change: Callable[[], Any]):
+            return await change()
+
+        async def together(calls: Iterable[Any]):
+            return [await call for call in calls]
+
+        return SimpleNamespace(
+            _first=first, _links=links, _settled=settled, _together=together, options=QueueOptions(), link=link
+        )
 
     async def _call(self, make: Callable[..., Call[Any]], *args: Any, **options: Any):
         return self.run(make(self.q.meta, *args, **options))
