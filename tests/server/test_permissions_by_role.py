@@ -24,8 +24,8 @@ from tools.generate_permissions import PAGE, page
 from tools.permissions import LOCAL, METHODS, NEEDS_SEARCH_MODULE, ROLES
 
 CONCURRENT = 8
-OPTIONAL = {"function|list", "function|delete", *UNIMPORTANT}
-"""Commands that clients can do without."""
+OPTIONAL = {"function|list", "function|delete", "psubscribe", "publish", *UNIMPORTANT}
+"""Commands that clients can do without, as without the channels of wake-ups."""
 ALLOWED = {
     f"{kind}.{name}" if kind else name: frozenset(roles.split())
     for roles, methods in METHODS.items()
@@ -95,7 +95,7 @@ class Server:
         for each in (each for log in logs for each in log):
             entry = dict(zip(each[::2], each[1::2], strict=True))
             self._denied[entry["username"]].add(str(entry["object"]))
-        return self._denied[user] - OPTIONAL
+        return {each for each in self._denied[user] - OPTIONAL if not each.startswith("glidemq_py:wake:")}
 
     async def call(self, name: str, role: str) -> Exception | None:
         """Call a method as a role; return the error of a denied permission."""
