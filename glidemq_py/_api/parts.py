@@ -60,12 +60,12 @@ class QueueParts:
     # -- all parts ----------------------------------------------------------------------------------------
 
     async def _first(self) -> QueueLink:
-        """Return the first part, which has what concerns the whole queue."""
+        """Return the link of the first part, which stores the settings of the whole queue."""
         await self._check_layout()
         return await self._first_connected()
 
     async def _links(self) -> list[QueueLink]:
-        """Return all parts, by a layout that is not old."""
+        """Return the links of all parts; an old layout is read again before."""
         await self._check_layout()
         await self._plain_link()
         return [await part._connected() for part in self._parts]

@@ -152,11 +152,11 @@ class ConnectedQueue(Protocol):
     _adder: Any
 
     async def _first(self) -> QueueLink:
-        """Return the first part, which has what concerns the whole queue."""
+        """Return the link of the first part, which stores the settings of the whole queue."""
         ...
 
     async def _links(self) -> list[QueueLink]:
-        """Return all parts, by a layout that is not old."""
+        """Return the links of all parts; an old layout is read again before."""
         ...
 
     async def _disconnect(self) -> None:

@@ -23,7 +23,7 @@ from glidemq_py.proxy.pages import Cursor, RangePage, Whole, listed_jobs, open_c
 from glidemq_py.proxy.response_models import AsText, Count, NextCursor, Payload, Removed, ResponseModel
 from glidemq_py.proxy.responses import NotFoundError, answer, encode
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State, links_of
+from glidemq_py.proxy.state import OpenQueue, State
 
 __all__ = ["router"]
 
@@ -96,7 +96,7 @@ async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Respo
 
 async def _opened(queue: Queue[Any, Any]) -> tuple[QueueLink | None, dict[str, QueueLink]]:
     """Return the dead letter queue with the pending entries of all parts, and the parts by name."""
-    links = await links_of(queue)
+    links = await queue._links()
     opened = await asyncio.gather(*map(open_dead_letters, links))
     return next((each for each in opened if each is not None), None), {link.keys.name: link for link in links}
 

@@ -22,7 +22,7 @@ from glidemq_py.proxy.pages import JobsPage, listed_jobs, page_answer
 from glidemq_py.proxy.response_models import AsText, Error, NextCursor, Payload, ResponseModel, like, model_of
 from glidemq_py.proxy.responses import NotFoundError, answer, camel, encode, status_of
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State, links_of
+from glidemq_py.proxy.state import OpenQueue, State
 
 __all__ = ["JobPage", "Skipped", "found_job", "job_view", "router"]
 
@@ -195,7 +195,7 @@ async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annot
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         return [encode(await job_view(job, with_data=not page.exclude_data)) for job in jobs]
 
-    links, most = await links_of(queue), proxy.options.max_response
+    links, most = await queue._links(), proxy.options.max_response
     return page_answer("jobs", *await listed_jobs(links, listable(state), page, show, max_bytes=most))
 
 

@@ -18,7 +18,7 @@ from glidemq_py.proxy.pages import JobsPage, Whole, listed_jobs, page_answer
 from glidemq_py.proxy.response_models import Count, ResponseModel, like, model_of
 from glidemq_py.proxy.responses import answer, camel, encode
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State, links_of
+from glidemq_py.proxy.state import OpenQueue, State
 
 __all__ = ["router"]
 
@@ -147,7 +147,7 @@ async def suspended(queue: OpenQueue, proxy: State, page: JobsPage) -> Response:
         views = [await job_view(job, with_data=not page.exclude_data) for job in jobs]
         return [encode({**view, "suspend": camel(info)}) for view, info in zip(views, infos, strict=True)]
 
-    links, most = await links_of(queue), proxy.options.max_response
+    links, most = await queue._links(), proxy.options.max_response
     return page_answer("jobs", *await listed_jobs(links, JobState.SUSPENDED, page, show, max_bytes=most))
 
 

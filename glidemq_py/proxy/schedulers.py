@@ -14,7 +14,7 @@ from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, se
 from glidemq_py.proxy.response_models import Count, NextCursor, Removed, ResponseModel
 from glidemq_py.proxy.responses import NotFoundError, answer, encode
 from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State, links_of
+from glidemq_py.proxy.state import OpenQueue, State
 
 __all__ = ["router"]
 
@@ -73,7 +73,7 @@ async def schedulers(queue: OpenQueue, proxy: State, page: Page) -> Response:
     after = open_cursor(place, page.cursor)
     # They are stored without an order: keep only those of this page, and one more.
     found: dict[str, bytes] = {}
-    for link in await links_of(queue):
+    for link in await queue._links():
         async for each in iter_schedulers(link):
             if each.name > after:
                 found[each.name] = encode(_scheduler_view(each))

@@ -34,7 +34,7 @@ from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
 from glidemq_py.proxy.request_models import QueueName
 from glidemq_py.proxy.responses import INTERNAL, status_of
 
-__all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State", "links_of"]
+__all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State"]
 
 _log = get_logger("glidemq_py.proxy")
 
@@ -291,8 +291,3 @@ async def _queue(name: QueueName, request: Request) -> Queue[Any, Any]:
 
 OpenQueue = Annotated[Queue[Any, Any], Depends(_queue)]
 """The queue in the path, if clients may use it."""
-
-
-async def links_of(queue: Queue[Any, Any]) -> list[QueueLink]:
-    """Return the link of a queue, or those of its partitions."""
-    return await queue._links()
