@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import math
 import os
+from functools import cache
 from pathlib import Path
 
 LONGEST = 400e-6
@@ -41,7 +42,7 @@ class PollChoice:
 
     __slots__ = ("_asleep", "_block", "_polled", "_possible", "_prefers", "polls")
 
-    def __init__(self, *, wanted: bool = True) -> None:
+    def __init__(self, *, wanted: bool) -> None:
         self._possible = wanted and _processors() >= 2
         self._prefers = self.polls = self._possible
         self._polled = self._asleep = 0.0
@@ -138,10 +139,13 @@ class BusyPoll:
         self._posted = False
 
 
+@cache
 def _processors() -> float:
     """Return how many processors this process may use: of the machine, its affinity, and the quota of its container."""
-    affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(affine, _quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+    return min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        _quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
+    )
 
 
 def _quota(groups: Path, mounted: Path) -> float:
@@ -160,8 +164,7 @@ def _quota(groups: Path, mounted: Path) -> float:
             root = mounted / "cpu" if controllers else mounted
             group = root / path.lstrip("/")
             # In a container, the path may be that of the host while the mount shows the own group only.
-            folders = (root, group, *(each for each in group.parents if each.is_relative_to(root)))
-            found += map(_quota_of, folders)
+            found += map(_quota_of, (root, group, *(each for each in group.parents if each.is_relative_to(root))))
     return min(found)
 
 
