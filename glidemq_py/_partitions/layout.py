@@ -15,6 +15,7 @@ from itertools import pairwise, product
 from typing import Final, NamedTuple
 
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.names import NAME_LENGTH, PARTITION, PARTITION_LENGTH, PARTITION_MARK, validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
@@ -22,8 +23,11 @@ SLOTS: Final = 16_384
 JUMP_MULTIPLIER: Final = 2_862_933_555_777_941_757
 """Of the jump hash; `glidemq_py.spark.placing` computes the same for columns of keys."""
 MAX_PARTITIONS: Final = 256
-_SALT: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_LENGTH: Final = 4
+_search = product(b"0123456789abcdefghijklmnopqrstuvwxyz", repeat=_SALT_LENGTH)
+_salts: dict[int, str] = {}
+"""First salts by their slots, as far as the search has come."""
+_searching = new_lock()
 _WITHOUT_JOB: Final = frozenset(("drained", "cleaned", "trimmed"))
 """Events whose job id is a number of jobs."""
 _PREFIX: Final = re.compile(r"(0|[1-9][0-9]{0,2})~")
@@ -51,8 +55,8 @@ def hash_slot(tag: str) -> int:
 def partition_names(name: str, partitions: int) -> tuple[str, ...]:
     """Return the queue names of all partitions; the first is the name itself.
 
-    The result depends on the arguments only. It searches up to some 100,000 names, so it belongs to the creation of
-    a queue; each program that opens the queue reads the stored names.
+    The result depends on the arguments only. The first of a process searches up to some 100,000 names, so it belongs to
+    the creation of a queue; each program that opens the queue reads the stored names.
 
     Raises:
         GlideMQValidationError: the name is invalid, reserved or too long, or `partitions` is not 1 to 256.
@@ -61,23 +65,25 @@ def partition_names(name: str, partitions: int) -> tuple[str, ...]:
     count = check_int("partitions", partitions, minimum=1, maximum=MAX_PARTITIONS)
     if count == 1:
         return (name,)
-    if PARTITION.search(name) is not None:
+    if PARTITION.search(name):
         raise GlideMQValidationError("name", name, "is reserved for the partitions of another queue")
     if len(name.encode("utf-16-le")) // 2 > NAME_LENGTH - PARTITION_LENGTH:
-        problem = f"must have at most {NAME_LENGTH - PARTITION_LENGTH} characters if the queue is partitioned"
-        raise GlideMQValidationError("name", name, problem)
-    _, *slots = partition_slots(hash_slot(name), count)
-    wanted = {slot: position for position, slot in enumerate(slots)}
-    state = crc_hqx(f"{name}{PARTITION_MARK}".encode(), 0)
-    found: dict[int, str] = {}
-    for letters in product(_SALT, repeat=_SALT_LENGTH):
-        salt = bytes(letters)
-        position = wanted.pop(crc_hqx(salt, state) % SLOTS, None)
-        if position is not None:
-            found[position] = f"{name}{PARTITION_MARK}{salt.decode()}"
-            if not wanted:
-                break
-    return (name, *(found[position] for position in sorted(found)))
+        raise GlideMQValidationError(
+            "name", name, f"must have at most {NAME_LENGTH - PARTITION_LENGTH} characters if the queue is partitioned"
+        )
+    # The checksum of a text is that of zeros behind its beginning, XOR that of its end alone.
+    state = crc_hqx(bytes(_SALT_LENGTH), crc_hqx(f"{name}{PARTITION_MARK}".encode(), 0))
+    slots = partition_slots(hash_slot(name), count)[1:]
+    return (name, *(f"{name}{PARTITION_MARK}{_salt((slot ^ state) % SLOTS)}" for slot in slots))
+
+
+def _salt(slot: int) -> str:
+    """Return the first salt with this slot. All that a search finds on its way are kept: there are 16,384."""
+    with _searching:
+        while slot not in _salts:
+            salt = bytes(next(_search))
+            _salts.setdefault(crc_hqx(salt, 0) % SLOTS, salt.decode())
+    return _salts[slot]
 
 
 def partition_slots(first: int, partitions: int) -> tuple[int, ...]:
