@@ -220,12 +220,12 @@ class Simulation:
 @pytest.mark.parametrize("job", [0.01, 1.0, 20.0], ids=["short", "medium", "long"])
 @pytest.mark.parametrize("slots", [1, 2, 4, 10, 50])
 def test_weights_share_any_number_of_slots(slots: int, job: float):
-    shares = Simulation(slots, [6, 3, 1], job=job).run(3_000)
+    shares = Simulation(slots, [6, 3, 1], job=job).run(1_500)
     assert shares == pytest.approx([0.6, 0.3, 0.1], abs=0.02)
 
 
 def test_many_queues_share_few_slots():
-    shares = Simulation(4, [1] * 40, job=1.0).run(4_000)
+    shares = Simulation(4, [1] * 40, job=1.0).run(2_000)
     assert shares == pytest.approx([1 / 40] * 40, abs=0.005)
 
 
@@ -234,7 +234,7 @@ def test_calls_for_short_jobs_are_as_large_as_those_of_one_queue(slots: int):
     weighted = Simulation(slots, [6, 3, 1], job=0.00001, call=0.001)
     single = Simulation(slots, [1], job=0.00001, call=0.001)
     for each in (weighted, single):
-        each.run(20_000)
+        each.run(max(3_000, 100 * slots))
     assert weighted.calls <= 1.4 * single.calls
     assert weighted.now <= 1.2 * single.now
 
@@ -251,7 +251,7 @@ CALL_S = 0.001
 )
 def test_shares_hold_within_a_round_and_no_queue_starves(slots: int, weights: list[int], job: float):
     simulation = Simulation(slots, weights, job=job, call=CALL_S)
-    jobs = 1_500
+    jobs = 1_000
     shares = simulation.run(jobs)
     rate = jobs / simulation.now
     # What the worker completes in a round, and two calls per queue: those may go beyond a turn.
@@ -272,7 +272,7 @@ def test_calls_stay_large_with_many_queues_and_slow_calls(job: float, call: floa
     several = Simulation(50, [1] * 8, job=job, call=call)
     single = Simulation(50, [1], job=job, call=call)
     for each in (several, single):
-        each.run(20_000)
+        each.run(5_000)
     assert several.calls <= 2.1 * single.calls
     assert several.now <= 1.2 * single.now
 
