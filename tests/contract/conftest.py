@@ -5,6 +5,7 @@ A test uses the fixtures `url` (the value for `connection`) and `queue_name`, or
 leaves a kind out.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,40 @@ KINDS = (
     pytest.param("redis", marks=(pytest.mark.slow, pytest.mark.nightly)),
 )
 """On one server, in memory, with three partitions, on three primaries, by the blocking classes, on older servers."""
+DEALT = ("partitioned", "cluster", "blocking")
+"""Kinds that share the values of a parametrized test, of which "plain" and "memory" run all."""
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
-    """Deselect the kinds that tests exclude."""
+    """Deselect the kinds that tests exclude, and deal the values of each test to the slow kinds."""
     excluded = [item for item in items if item.path.is_relative_to(HERE) and _is_excluded(item)]
     if excluded:
         config.hook.pytest_deselected(items=excluded)
         items[:] = [item for item in items if item not in set(excluded)]
+    tests = defaultdict[str, dict[str, list[pytest.Item]]](lambda: defaultdict(list))
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.stem != "test_transcripts" and _kind(item) in DEALT:
+            tests[item.nodeid.partition("[")[0]][_kind(item)].append(item)
+    for kinds in tests.values():
+        _deal([*kinds.values()])
+
+
+def _deal(kinds: list[list[pytest.Item]]):
+    """Leave the crossings of values and kinds to `nightly`, but one of each value and each kind."""
+    for at, values in enumerate(kinds):
+        step = min(len(kinds), len(values))
+        for number, item in enumerate(values):
+            if number % step != at % step:
+                item.add_marker(pytest.mark.nightly)
 
 
 def _is_excluded(item: pytest.Item) -> bool:
-    kind = getattr(item, "callspec").params.get("kind")  # noqa: B009 - the attribute of parametrized functions only
-    return any(kind in mark.args and mark.kwargs["reason"] for mark in item.iter_markers("exclude"))
+    return any(_kind(item) in mark.args and mark.kwargs["reason"] for mark in item.iter_markers("exclude"))
+
+
+def _kind(item: pytest.Item) -> str:
+    return getattr(item, "callspec").params["kind"]  # noqa: B009 - the attribute of parametrized functions only
 
 
 @pytest.fixture(params=KINDS, autouse=True)
