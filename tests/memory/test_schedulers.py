@@ -23,15 +23,3 @@ async def test_schedulers_fire_when_the_clock_advances(partitions: int | None):
         queue.clock.advance(3_600_000)
         assert sorted(str(run.result) for run in await worker.run_until_empty()) == ["crawl", "hourly"]
         assert [each.name for each in await queue.get_job_schedulers()] == ["crawl"]
-
-
-async def test_paused_scheduler_continues_when_it_is_resumed():
-    async with TestQueue("reports") as queue, TestWorker(queue, handle) as worker:
-        await queue.upsert_job_scheduler("hourly", every=3_600_000)
-        await queue.pause_job_scheduler("hourly")
-        queue.clock.advance(36_000_000)
-        assert await worker.run_until_idle() == []
-        await queue.resume_job_scheduler("hourly")
-        assert await worker.run_until_idle() == []
-        queue.clock.advance(3_600_000)
-        assert [run.result for run in await worker.run_until_idle()] == ["hourly"]
