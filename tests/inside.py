@@ -364,7 +364,7 @@ def feeds_of(gateway: Any) -> Any:
 
 def sessions_of(gateway: Any) -> Any:
     """Return the sessions of the clients of a gateway."""
-    return gateway._sessions
+    return gateway.clients
 
 
 async def forget_unused(gateway: Any) -> set[str]:

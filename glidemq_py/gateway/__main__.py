@@ -22,9 +22,7 @@ from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import LogFormat, log_line, set_up_logs
 from glidemq_py._worker.command.supervisor import Line, supervise
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.gateway.config import SETTINGS, given_names, settings_of
-from glidemq_py.gateway.data_folder import kept_server
-from glidemq_py.gateway.given_names import GivenNames
+from glidemq_py.gateway.config import SETTINGS, GivenNames, given_names, kept_server, settings_of
 from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
@@ -79,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _restore_ids(url: str | None, prefix: str, queues: list[str]) -> int:
-    from glidemq_py.gateway.restored_ids import restore_ids
+    from glidemq_py.gateway.client_names import restore_ids
 
     if url is None and not os.environ.get(URL_VARIABLE):
         _print(f"--restore-ids needs --url or {URL_VARIABLE}")

@@ -17,7 +17,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.gateway.partitions import listed_queues
+from glidemq_py.gateway.names import listed_queues
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.options import GatewayOptions

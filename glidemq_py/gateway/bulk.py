@@ -15,7 +15,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from glidemq_py._api.adds import Part, Plan, Routes, rerouted
 from glidemq_py._api.coalescer import AddCoalescer
@@ -56,15 +56,12 @@ from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_siz
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_order import Way
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of, take_back
 from glidemq_py.gateway.routed import key_of, reject_two_keys
 from glidemq_py.gateway.rows import ID, added_rows, remember_usual, row_of, usual_row, with_id
+from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.table import CommandError, check_all, is_map
-from glidemq_py.gateway.taking_back import take_back
 from glidemq_py.telemetry.state import TELEMETRY
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "Bulk", "add_usual", "begin_usual", "usual_rows"]
 

@@ -26,7 +26,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._partitions.routing import candidates
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError
-from glidemq_py.gateway.partitions import queue_of_part
+from glidemq_py.gateway.names import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
 __all__ = ["ChosenIds", "chosen_of", "engine_id"]

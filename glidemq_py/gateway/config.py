@@ -1,26 +1,42 @@
-"""Configuration of the command: environment variables (those of bunqueue), a TOML file, and flags, which count most."""
+"""Configuration of the command: environment variables (those of bunqueue), a TOML file, and flags, which count most.
+
+Errors name options as the administrator has given them. Without a URL, a private server may keep its data in a folder.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.embedded import EmbeddedServer, make_private, open_private, start_embedded
 from glidemq_py._core.checked_options import check_option
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
 from glidemq_py._features.backup.store import check_endpoint
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import EmbeddedServerError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.gateway.given_names import GivenNames
 from glidemq_py.gateway.options import GatewayOptions
 
-__all__ = ["MOST_QUEUES_VARIABLE", "SETTINGS", "Setting", "given_names", "most_queues", "settings_of"]
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = [
+    "MOST_QUEUES_VARIABLE", "SETTINGS", "GivenNames", "Setting", "given_names", "kept_server", "most_queues",
+    "settings_of",
+]  # fmt: skip
 
 MOST_QUEUES_VARIABLE: Final = "METRICS_MAX_QUEUES"
 """Environment variable with the maximum number of queues that have series of their own in `Prometheus`."""
@@ -325,3 +341,104 @@ def _of_file(path: str, name: str, value: Any) -> Any:
         return _checked(setting, name, value)
     except GlideMQValidationError as error:
         raise GlideMQValidationError(error.option, error.value, f"{error.problem} (in {path})") from None
+
+
+_IN_TEXT: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)+|host(?= '))(?:=True)?")
+"""A name of an option in the text of an error: other names without an underscore are words."""
+
+
+class GivenNames:
+    """Where each setting comes from.
+
+    Args:
+        usual: Names of settings that were not given, and the flags or variables that give them.
+    """
+
+    def __init__(self, usual: Mapping[str, str]) -> None:
+        self._usual = usual
+        self._given: dict[str, str] = {}
+        self._file: str | None = None
+        self._of_file: set[str] = set()
+
+    def add(self, name: str, given: str) -> None:
+        """Note that a setting was given by this variable or flag."""
+        self._given[name] = given
+        self._of_file.discard(name)
+
+    def add_file(self, path: str, name: str) -> None:
+        """Note that a setting was given in the file."""
+        self._given[name] = name
+        self._file = path
+        self._of_file.add(name)
+
+    def shared(self, name: str, cause: str) -> None:
+        """Note that a setting follows from another one."""
+        self._given[name] = self.of(cause)
+
+    def of(self, name: str) -> str:
+        """Return how a setting was given, or can be given."""
+        return self._given.get(name) or self._usual.get(name, name)
+
+    def translated(self, error: GlideMQValidationError) -> GlideMQValidationError:
+        """Return an error about options of `Gateway` with the names that the administrator knows."""
+        name, _, field = error.option.partition(".")
+        if name == "connection":
+            option = self._given.get("url", URL_VARIABLE)
+            name = "url"
+        else:
+            option = self.of(name)
+        concerned = {name}
+
+        def replaced(found: re.Match[str]) -> str:
+            if found[1] not in self._usual:
+                return found[0]
+            concerned.add(found[1])
+            return self.of(found[1])
+
+        problem = _IN_TEXT.sub(replaced, error.problem)
+        if concerned & self._of_file:
+            problem = f"{problem} (in {self._file})"
+        return GlideMQValidationError(f"{option}.{field}" if field else option, error.value, problem)
+
+
+_START_MS: Final = 600_000
+"""Maximum time for reading the data at the start."""
+
+
+@contextmanager
+def kept_server(path: str) -> Generator[EmbeddedServer]:
+    """Run a server on a directory, with an append-only file, and set GLIDEMQ_URL to its URL.
+
+    Args:
+        path: The directory; it is created if it does not exist.
+
+    Raises:
+        GlideMQValidationError: If the path is a file or cannot be used, or another gateway uses it.
+        EmbeddedServerError: If the server does not start.
+    """
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise GlideMQValidationError("data_path", path, "must be a directory, not a file")
+    try:
+        make_private(folder)
+        lock = open_private(folder / "gateway.lock")
+    except OSError as error:
+        raise GlideMQValidationError("data_path", path, f"cannot be used: {error.strerror}") from None
+    with lock as held:
+        _hold(held, path)
+        server = start_embedded(folder, start_timeout=_START_MS)
+        os.environ[URL_VARIABLE] = server.url
+        try:
+            yield server
+        finally:
+            del os.environ[URL_VARIABLE]
+            server.stop(flush=True)
+
+
+def _hold(file: IO[bytes], path: str) -> None:
+    if sys.platform == "win32":
+        raise EmbeddedServerError("the embedded server does not run on Windows")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise GlideMQValidationError("data_path", path, "is used by another gateway") from None

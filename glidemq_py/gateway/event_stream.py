@@ -21,8 +21,8 @@ from glidemq_py._client.reachability import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.events import Event, News, WireEvents
-from glidemq_py.gateway.partitions import listed_queues
-from glidemq_py.gateway.session import GatewayState
+from glidemq_py.gateway.names import listed_queues
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.values import plain
 
 __all__ = ["EVENT_NAMES", "MOST_QUEUES", "EventStream", "named", "sent_events"]

@@ -12,7 +12,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
@@ -30,7 +30,7 @@ from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_valu
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
 
-__all__ = ["EventFeed", "Subscriber", "result_of", "tell_starts"]
+__all__ = ["EventFeed", "News", "WireEvents", "result_of", "tell_starts"]
 
 _log = get_logger(__name__)
 
@@ -65,14 +65,6 @@ async def tell_starts(queue: Queue[Any, Any]) -> None:
     """
     link = await queue._connected()
     await link.command("HSET", link.keys.meta, "tellsStarts", str(await server_time(link) + _TELL_MS))
-
-
-class Subscriber(Protocol):
-    """A connection that has subscribed."""
-
-    def notify(self, frames: bytes) -> None:
-        """Send events."""
-        ...
 
 
 class WireEvents:
@@ -270,7 +262,8 @@ class EventFeed:
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._starting = asyncio.Lock()
-        self.subscribers: set[Subscriber] = set()
+        self.subscribers: set[Callable[[bytes], None]] = set()
+        """Each sends frames to a client."""
         self.followers: set[News] = set()
 
     async def start(self) -> None:
@@ -333,8 +326,8 @@ class EventFeed:
 
     def notify(self, frames: bytes) -> None:
         """Send frames to the subscribers."""
-        for subscriber in tuple(self.subscribers):
-            subscriber.notify(frames)
+        for send in tuple(self.subscribers):
+            send(frames)
 
     def has_news(self) -> None:
         """Notify the followers that there are events."""

@@ -1,13 +1,15 @@
-"""Figures of a gateway process: jobs that its clients have added, fetched and reported, and how long that took."""
+"""Figures of a gateway process: its memory, its jobs that were added, fetched and reported, and how long that took."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["BUCKETS_S", "Figures", "Histogram"]
+from glidemq_py._worker.memory import resident_memory
+
+__all__ = ["BUCKETS_S", "Figures", "Histogram", "ProcessMemory", "memory_mb", "process_memory"]
 
 BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of the histograms, as bunqueue has them."""
@@ -107,3 +109,42 @@ def _jobs_of(command: str, given: Mapping[str, Any], answer: Mapping[str, Any]) 
         ignored: Mapping[str, Any] = answer.get("data") or {}
         return len(set(given["ids"])) - len(set(ignored.get("ignoredIds", ())))
     return int("data" not in answer)  # an outcome that came too late has data
+
+
+_MIB: Final = 1_048_576
+
+
+class ProcessMemory(NamedTuple):
+    """The memory of a process, bytes.
+
+    Attributes:
+        resident: Physical memory, with the code and files that it maps; None if unknown.
+        heap_used: Physical memory of its own data: objects, buffers, and stacks of threads; None except on Linux.
+        heap_total: The same with what was swapped out.
+    """
+
+    resident: int | None
+    heap_used: int | None
+    heap_total: int | None
+
+
+def process_memory() -> ProcessMemory:
+    """Return the memory of this process."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        used = _bytes(fields["RssAnon"])
+        return ProcessMemory(resident_memory(), used, used + _bytes(fields.get("VmSwap", "0 kB")))
+    except (OSError, KeyError):
+        return ProcessMemory(resident_memory(), None, None)
+
+
+def memory_mb() -> dict[str, float]:
+    """Return what is known of the memory of this process, MiB, by the names of the HTTP API."""
+    memory = process_memory()
+    sizes = {"heapUsed": memory.heap_used, "heapTotal": memory.heap_total, "rss": memory.resident}
+    return {name: round(size / _MIB, 1) for name, size in sizes.items() if size is not None}
+
+
+def _bytes(text: str) -> int:
+    return int(text.split()[0]) * 1_024

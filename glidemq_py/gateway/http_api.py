@@ -14,20 +14,20 @@ from starlette.websockets import WebSocket
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.addresses import Address, AddressLimits, client_address
+from glidemq_py.gateway.commands.monitoring import compact, dashboard, dashboard_queues, heap_stats, stats
 from glidemq_py.gateway.event_stream import EventStream, sent_events
-from glidemq_py.gateway.frames import MAX_FRAME
-from glidemq_py.gateway.http_figures import compact, dashboard, dashboard_queues, heap_stats, stats
-from glidemq_py.gateway.http_limits import AddressLimits, client_address
+from glidemq_py.gateway.execution import execute
+from glidemq_py.gateway.figures import memory_mb
 from glidemq_py.gateway.http_session import HttpSession, json_text, json_value
-from glidemq_py.gateway.memory import memory_mb
+from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.routes import EVENTS, SOCKET, Route, fields_of, find_route, shown
-from glidemq_py.gateway.session import GatewayState
+from glidemq_py.gateway.shared_reads import Totals
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_map
-from glidemq_py.gateway.totals import Totals
-from glidemq_py.gateway.values import UNDEFINED, Encoded
+from glidemq_py.gateway.values import MAX_FRAME, UNDEFINED, Encoded
 from glidemq_py.gateway.web_socket import WebSocketSession
-from glidemq_py.gateway.webhooks.addresses import Address
 
 __all__ = ["HttpApi"]
 
@@ -190,7 +190,7 @@ class HttpApi:
     async def _execute(self, request: HttpSession, route: Route, fields: Mapping[str, Any], receive: Receive) -> Answer:
         """Execute a command; if the client leaves meanwhile, release the jobs that it has fetched."""
         self._open.add(request)
-        running: asyncio.Task[Answer] = asyncio.create_task(request.execute(route.command, fields))
+        running: asyncio.Task[Answer] = asyncio.create_task(execute(request, route.command, fields))
         leaving = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -201,7 +201,7 @@ class HttpApi:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
-            self._state.closed(request, ())
+            request.release()
             raise
         finally:
             leaving.cancel()
@@ -302,11 +302,11 @@ class HttpApi:
         await self._answer(send, headers, 200 if is_healthy else 503, content)
 
     async def _count(self) -> Mapping[str, int]:
-        stats: Mapping[str, int] = (await HttpSession(self._state).execute("Stats", {})).get("stats", {})
+        stats: Mapping[str, int] = (await execute(HttpSession(self._state), "Stats", {})).get("stats", {})
         return stats
 
     async def _prometheus(self, request: HttpSession, send: Send, headers: Headers) -> None:
-        answer = await request.execute("Prometheus", {})
+        answer = await execute(request, "Prometheus", {})
         if not answer["ok"]:
             raise _RefusedError(503, str(answer["error"]))
         await self._send(send, headers, 200, str(answer["data"]["metrics"]).encode(), _PROMETHEUS)
@@ -320,7 +320,7 @@ class HttpApi:
                     **{state: counts[state] for state in ("prioritized", "active", "completed", "failed", "delayed")},
                 },
             }
-            for name, counts in (await request.state.deadlines.bounded(request.state.counts.get())).items()
+            for name, counts in (await request.state.deadlines.bounded(request.state.shared(read_counts))).items()
         ]  # fmt: skip
         await self._answer(send, headers, 200, queues)
 

@@ -13,7 +13,7 @@ from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
 from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.gateway.http_api import HttpApi
 from glidemq_py.gateway.options import BACKLOG, GatewayOptions
-from glidemq_py.gateway.session import GatewayState
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.web_socket import MAX_MESSAGE, PING_S
 
 __all__ = ["GatewayHttpServer"]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
-from glidemq_py.gateway.session import GatewayState, Session
+from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.slices import JSON_PARTS, large_content
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.values import LargeAnswer, is_too_deep, plain
 
 __all__ = ["HttpSession", "json_text", "json_value"]
-
-T = TypeVar("T")
 
 
 class HttpSession(Session):
@@ -25,29 +23,12 @@ class HttpSession(Session):
 
     def __init__(self, state: GatewayState) -> None:
         super().__init__(state)
-        self._is_authenticated = True
+        self.is_authenticated = True
         self.parts = JSON_PARTS
 
-    async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None, "commands run in tasks"
-        self._polls.add(task)
-        try:
-            return await fetching
-        except asyncio.CancelledError:
-            if not self._is_ending or self.state.deadlines.has_ended(task):
-                raise
-            return None
-        finally:
-            self._polls.discard(task)
-
-    def end_polls(self) -> None:
-        """Answer fetches that wait."""
-        self._is_ending = True
-        self._room_changed.set()
-        for task in self._polls:
-            task.cancel()
+    def ends_poll(self, fetching: asyncio.Future[Any]) -> bool:
+        """See `Session`."""
+        return self._is_ending and not self.state.deadlines.has_ended(fetching)
 
 
 def json_text(value: Any) -> str:

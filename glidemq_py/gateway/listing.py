@@ -11,22 +11,31 @@ of all states together are among the first ones of each.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.delays import due_times
 from glidemq_py._job.reading import ROWS_A_CALL, counts_by_rank, cursor_at, read_jobs, read_places
+from glidemq_py.gateway.names import listed_queues, wire_name
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError
-from glidemq_py.gateway.wire_states import Source, sources_of, wire_state
+from glidemq_py.gateway.wire_states import Source, read_wire_counts, sources_of, wire_state
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._job.job import Job
     from glidemq_py._partitions.link import QueueLink
 
-__all__ = ["MOST_LISTED", "ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "size_of"]
+__all__ = [
+    "MOST_LISTED", "ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "read_counts", "size_of",
+]  # fmt: skip
+
+_AT_A_TIME: Final = 50
+"""Queues that are counted together."""
 
 MOST_LISTED: Final = 10_000
 """Maximum position of a job of a list."""
@@ -220,3 +229,15 @@ def check_size(size: int) -> None:
 def size_of(job: Job[Any, Any]) -> int:
     """Return the length of the data and the result of a job as stored."""
     return len(job._data_text or "") + len(job._result_text or "")
+
+
+async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
+    """Read the jobs of all queues by state, by the name of the queue on the wire; for `GatewayState.shared`."""
+
+    async def counts_of(queue: str) -> dict[str, int]:
+        return await read_wire_counts(await state.queue(queue))
+
+    found: dict[str, dict[str, int]] = {}
+    for some in pieces(await listed_queues(state.transport, state.options.prefix), _AT_A_TIME):
+        found |= zip(map(wire_name, some), await asyncio.gather(*map(counts_of, some)), strict=True)
+    return found

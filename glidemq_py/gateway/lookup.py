@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.job import Job
-from glidemq_py.gateway.partitions import queue_of_part
+from glidemq_py.gateway.names import queue_of_part
+from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.wire_states import wire_state
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["active_job", "existing_job", "find_job", "job_at", "located", "own_id", "part_of_key"]
 

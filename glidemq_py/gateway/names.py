@@ -1,4 +1,4 @@
-"""Queue names of the protocol and of this package.
+"""Names of queues and of their partitions, in the protocol and in this package.
 
 Clients may use a colon in queue names, which is syntax of our keys. It is stored as ``%3A``: the queue ``mail:out`` of
 a client is the queue ``mail%3Aout`` of Python and Node workers.
@@ -10,10 +10,16 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from glidemq_py._core.names import validate_queue_name
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.names import partition_home, validate_queue_name
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py._partitions.stored import whole_queues
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["MAX_NAME", "QueueNameError", "check_wire_name", "engine_name", "wire_name"]
+__all__ = [
+    "MARK", "MAX_NAME", "QueueNameError", "check_wire_name", "engine_name", "listed_queues", "queue_of_part",
+    "wire_name",
+]  # fmt: skip
 
 MAX_NAME: Final = 256
 
@@ -62,3 +68,22 @@ def engine_name(name: str) -> str:
 def wire_name(name: str) -> str:
     """Return the name of a queue of this package for clients."""
     return _ESCAPED.sub(lambda found: ":" if found[1] == "3A" else "%", name)
+
+
+MARK: Final = "||"
+"""Stands in every id that names a partition; ids that this package makes and new ids of users do not contain it."""
+
+
+@lru_cache(maxsize=4_096)
+def queue_of_part(name: str) -> str:
+    """Return the name of the queue that may have a partition of this name; the name itself if it is not reserved."""
+    return partition_home(name) or name
+
+
+async def listed_queues(transport: Transport, prefix: str) -> list[str]:
+    """Return the names of the listed queues, without those of partitions.
+
+    Raises:
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    return sorted(await whole_queues(transport, prefix, await find_queues(transport, prefix)))

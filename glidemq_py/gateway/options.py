@@ -13,7 +13,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.gateway.webhooks.addresses import Network, parse_networks
+from glidemq_py.gateway.addresses import Network, parse_networks
 
 __all__ = ["BACKLOG", "GatewayOptions"]
 

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+import asyncio
+import functools
+import zoneinfo
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.job_references import MAX_DEPENDENCIES
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.limits import MAX_COUNT
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.tags import MAX_TAGS, parse_tags
 from glidemq_py._core.times import SECOND_MS
-from glidemq_py.errors import AmbiguousResultError, FairKeyFullError, GlideMQValidationError, JobNotFoundError
+from glidemq_py._features.schedulers.options import check_zone
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    FairKeyFullError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobNotFoundError,
+    JobStateError,
+)
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.job_values import check_readers, stored_value
+from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value
+from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = [
-    "CHILD_POLICIES",
-    "FLOW_FIELDS",
-    "JOB_FIELDS",
-    "MAX_BACKOFF_MS",
-    "TEMPLATE_FIELDS",
-    "GroupFullError",
-    "Push",
-    "again",
-    "child_policy",
-    "chosen_id",
-    "group_priority",
-    "ineffective_policies",
-    "job_name_and_data",
-    "missing_job",
-    "push_of",
-    "template_options",
-    "way_of",
-]
+    "CHILD_POLICIES", "FLOW_FIELDS", "JOB_FIELDS", "MAX_BACKOFF_MS", "TEMPLATE_FIELDS", "GroupFullError", "Push",
+    "again", "child_policy", "chosen_id", "group_priority", "ineffective_policies", "job_name_and_data", "missing_job",
+    "push_of", "take_back", "template_options", "way_of", "zone_name",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -423,3 +424,60 @@ async def _dependency(ids: JobIds, queue: str, job_id: str) -> str | tuple[str, 
     if found is None:
         raise CommandError(f"Dependency job not found: {job_id}")
     return found[1] if found[0] == queue else found
+
+
+_log = get_logger(__name__)
+
+_SHOWN: Final = 20
+"""Ids in a log line."""
+
+
+async def take_back(queue: str, added: Iterable[tuple[Queue[Any, Any], str]]) -> str:
+    """Delete jobs, unless they have started; return what the error of the command adds if some were not deleted.
+
+    A partition that does not reply is not called again. The ids of the jobs that were not deleted are logged.
+
+    Args:
+        queue: Name of the queue.
+        added: The jobs, each with its queue or partition. Jobs that wait for others come before them: the deletion of
+            a dependency may fail the jobs that wait for it.
+    """
+    left: list[str] = []
+    silent = set[str]()
+    cause: GlideMQError | None = None
+    for part, job_id in added:
+        if part.name not in silent:
+            try:
+                await again(lambda part=part, job_id=job_id: part.remove(job_id, states=UNSTARTED))  # type: ignore[misc]
+                continue
+            except JobStateError:
+                continue
+            except GlideMQError as error:
+                cause = error
+                if isinstance(error, AmbiguousResultError | GlideMQConnectionError):
+                    silent.add(part.name)
+        left.append(job_id if part._partition is None else part._partition.id_of(job_id))
+    if not left:
+        return ""
+    shown = ", ".join(left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
+    _log.warning(
+        "gateway: queue %r: %d jobs of a rejected PUSHB were not deleted, and exist unless their add was lost: %s (%s)",
+        wire_name(queue), len(left), shown, cause,
+    )  # fmt: skip
+    return f"; {len(left)} jobs of the command may exist, because deleting them failed"
+
+
+async def zone_name(given: str | None) -> str | None:
+    """Return the name of a time zone as it is installed; an unknown one as it was given, and None for no name."""
+    if not given:
+        return None
+    try:
+        return check_zone("tz", given)
+    except GlideMQValidationError:
+        return (await asyncio.to_thread(_installed)).get(given.casefold(), given)
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    """Return the names of all time zones by their lower-case names; takes a tenth of a second."""
+    return {name.casefold(): name for name in zoneinfo.available_timezones()}

@@ -14,10 +14,9 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.payload import PackedValue
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of, zone_name
 from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import CommandError, Field, Kind, check_all, check_nested, is_map
-from glidemq_py.gateway.time_zones import zone_name
 from glidemq_py.gateway.values import UNDEFINED
 
 __all__ = ["repeated"]

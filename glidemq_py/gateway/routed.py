@@ -8,7 +8,7 @@ without partitions has one part.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from glidemq_py._api.adds import add_routed, added_job
 from glidemq_py._api.job_queue import Queue
@@ -23,11 +23,9 @@ from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of, way_of
 from glidemq_py.gateway.rows import ID, add_durable_row, added_row, remember_usual, row_of, usual_row, with_id
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError, check_all
 from glidemq_py.telemetry.state import TELEMETRY
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import GatewayState
 
 __all__ = ["RoutedJob", "key_of", "reject_keys", "reject_two_keys"]
 

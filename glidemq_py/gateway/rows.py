@@ -19,7 +19,7 @@ from glidemq_py._features.queue_list import register
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.job_values import stored_value
+from glidemq_py.gateway.job_objects import stored_value
 from glidemq_py.gateway.pushing import Push, again
 
 __all__ = [

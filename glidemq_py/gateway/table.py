@@ -1,32 +1,22 @@
-"""Declarations of commands: name, group, fields with types and limits, and handler.
-
-Dispatch, validation, the table in the documentation and the fuzzer of the tests are derived from them.
-"""
+"""Fields of commands, with types and limits, and their checks."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
 
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
-
 __all__ = [
     "Answer",
-    "Begun",
-    "Command",
     "CommandError",
     "Field",
     "Kind",
     "check_all",
     "check_field",
-    "check_fields",
     "check_nested",
     "is_list",
     "is_map",
@@ -34,26 +24,6 @@ __all__ = [
 
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
-Handler = Callable[["Session", Mapping[str, Any]], Awaitable[Answer]]
-QuickHandler = Callable[["Session", Mapping[str, Any]], Answer | None]
-
-
-class Begun(NamedTuple):
-    """A command whose call is under way, without a task.
-
-    Attributes:
-        future: The result of the call. Cancelling it ends the command.
-        finish: Called once with the future when it is done. Returns the answer, or a coroutine that returns it if the
-            result is not the usual one; raises CancelledError if the future was cancelled.
-        withdraw: Called if `finish` has failed, or its coroutine was never started, as the client has left.
-    """
-
-    future: asyncio.Future[Any]
-    finish: Callable[[asyncio.Future[Any]], Answer | Coroutine[Any, Any, Answer]]
-    withdraw: Callable[[], None] | None = None
-
-
-Beginning = Callable[["Session", Mapping[str, Any]], Begun | None]
 
 
 class CommandError(Exception):
@@ -101,45 +71,6 @@ class Field:
     minimum: float | None = None
     maximum: float | None = None
     default: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command of the protocol.
-
-    Attributes:
-        name: Value of ``cmd``.
-        group: Section of the documentation.
-        handler: Returns the answer, or raises `CommandError`.
-        summary: Effect of the command, for the documentation.
-        fields: Fields besides ``cmd`` and ``reqId``.
-        is_public: True if the command is accepted before `Auth`.
-        checks_job: True if only the first field is checked before the handler runs. It gets this field, and as ``job``
-            the whole command, whose other fields it checks itself.
-        quick: Returns the answer if it needs no call to the server, else None; then the handler runs.
-        begin: Begins a usual command at once, which costs less than a task; returns None for others, whose handler
-            runs.
-        adds: Whether the command adds jobs, in the order of the frames.
-    """
-
-    name: str
-    group: str
-    handler: Handler
-    summary: str
-    fields: tuple[Field, ...] = ()
-    is_public: bool = False
-    checks_job: bool = False
-    quick: QuickHandler | None = None
-    begin: Beginning | None = None
-    adds: bool = False
-
-
-def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a command's fields; see `check_all`."""
-    if command.checks_job:
-        first = command.fields[0]
-        return {first.name: check_field(first, given.get(first.name)), "job": given}
-    return check_all(command.fields, given)
 
 
 class _Plan:

@@ -11,10 +11,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.connection import MAX_RUNNING
 from glidemq_py.gateway.event_stream import EVENT_NAMES, EventStream, named
 from glidemq_py.gateway.events import Event
+from glidemq_py.gateway.execution import execute
 from glidemq_py.gateway.http_session import HttpSession, json_text, json_value
-from glidemq_py.gateway.session import MAX_RUNNING, GatewayState
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_list, is_map
 
 __all__ = ["MAX_MESSAGE", "PING_S", "WebSocketSession"]
@@ -81,7 +83,7 @@ class WebSocketSession(HttpSession):
             await self._stop_events()
             for running in self._running:
                 running.cancel()
-            self.state.closed(self, tuple(self._running))
+            self.release()
 
     def end(self) -> None:
         """Let `serve` return after the running commands."""
@@ -135,7 +137,7 @@ class WebSocketSession(HttpSession):
         if name in _OF_TCP:
             answer: Answer = {"ok": False, "error": f"Unknown command: {name}"}
         else:
-            answer = await self.execute(name, given)
+            answer = await execute(self, name, given)
         await self._reply(given, answer)
 
     def _finished(self, task: asyncio.Task[None]) -> None:

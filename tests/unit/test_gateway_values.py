@@ -5,9 +5,9 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py.gateway.frames import FrameReader
-from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number
+from glidemq_py.gateway.job_ids import MAX_QUEUES, IdMaker, queue_number
 from glidemq_py.gateway.names import engine_name, wire_name
+from glidemq_py.gateway.values import FrameReader
 from tools.generate_gateway import PAGE, page
 
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, suppress
 import pytest
 
 from glidemq_py.gateway.webhooks.posting import WebhookError
-from glidemq_py.gateway.webhooks.slots import SLOTS, DeliverySlots
+from glidemq_py.gateway.webhooks.service import SLOTS, DeliverySlots
 
 
 class Clock:

@@ -12,7 +12,6 @@ from glidemq_py.gateway.commands import (
     cron,
     dead_letters,
     deduplication,
-    events,
     fetching,
     flows,
     groups,
@@ -25,13 +24,13 @@ from glidemq_py.gateway.commands import (
     webhooks,
     workers,
 )
-from glidemq_py.gateway.table import Command
+from glidemq_py.gateway.session import Command
 
 __all__ = ["COMMANDS", "PROTOCOL"]
 
 _GROUPS: Final = (
     connection, adding, fetching, reporting, flows, jobs, control, dead_letters, cron, locks, limits, groups,
-    deduplication, logs, events, workers, webhooks, monitoring,
+    deduplication, logs, workers, webhooks, monitoring,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}

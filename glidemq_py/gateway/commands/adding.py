@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
@@ -15,11 +15,9 @@ from glidemq_py.gateway.push_order import Way
 from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, ineffective_policies
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
-from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Handler, Kind, is_map
+from glidemq_py.gateway.session import Begun, Command, Handler, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, is_map
 from glidemq_py.gateway.values import PortableMap
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

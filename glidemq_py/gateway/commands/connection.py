@@ -1,16 +1,14 @@
-"""Commands about the connection itself."""
+"""Commands about the connection itself, and its subscription to the events of a queue."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 
@@ -36,8 +34,24 @@ async def _ping(_: Session, __: Mapping[str, Any]) -> Answer:
     return {"data": {"pong": True, "time": int(time.time() * 1_000)}}
 
 
+async def _subscribe(session: Session, given: Mapping[str, Any]) -> Answer:
+    await session.state.subscribe(session.notify, given["queue"])
+    return {"id": UNDEFINED}
+
+
+async def _unsubscribe(session: Session, given: Mapping[str, Any]) -> Answer:
+    session.state.unsubscribe(session.notify)
+    return {"id": UNDEFINED}
+
+
 COMMANDS: Final = (
     Command("Hello", "connection", _hello, "Return the version of the protocol."),
     Command("Auth", "connection", _auth, "Authenticate the connection.", (Field("token", Kind.ANY),), is_public=True),
     Command("Ping", "connection", _ping, "Return the time of the gateway."),
-)
+    Command(
+        "SubscribeEvents", "events", _subscribe,
+        "Send the events of a queue from now on; a connection has one subscription, which this replaces.",
+        (Field("queue", Kind.QUEUE, required=True),),
+    ),
+    Command("UnsubscribeEvents", "events", _unsubscribe, "End the subscription.", (Field("queue", Kind.ANY),)),
+)  # fmt: skip

@@ -13,17 +13,16 @@ from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
 from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_of
-from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.partitions import listed_queues
+from glidemq_py.gateway.names import listed_queues, wire_name
+from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.webhooks.service import DELIVERIES
 from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_priority_counts, read_wire_counts, sources_of
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.gateway.job_values import json_value
-from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.partitions import listed_queues
-from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options
+from glidemq_py.gateway.job_objects import json_value
+from glidemq_py.gateway.names import listed_queues, wire_name
+from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options, zone_name
 from glidemq_py.gateway.routed import reject_keys
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
-from glidemq_py.gateway.time_zones import zone_name
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.state import GatewayState
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_nested
 from glidemq_py.gateway.values import UNDEFINED
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import GatewayState, Session
 
 __all__ = ["COMMANDS", "all_crons", "read_schedulers"]
 
@@ -52,7 +49,7 @@ async def _queues(state: GatewayState) -> list[str]:
 
 
 async def read_schedulers(state: GatewayState) -> list[tuple[str, JobScheduler]]:
-    """Read the schedulers of all queues, by name; for `GatewayState.schedulers`."""
+    """Read the schedulers of all queues, by name; for `GatewayState.shared`."""
     queues = await _queues(state)
     found: list[tuple[str, JobScheduler]] = []
     for some in pieces(queues, _AT_A_TIME):
@@ -74,7 +71,7 @@ async def _find(session: Session, name: str) -> tuple[str, JobScheduler] | None:
         scheduler = await (await session.state.queue(queue)).get_job_scheduler(name)
         if scheduler is not None:
             return queue, scheduler
-    return next((pair for pair in await session.state.schedulers.get() if pair[1].name == name), None)
+    return next((pair for pair in await session.state.shared(read_schedulers) if pair[1].name == name), None)
 
 
 def _cron_object(queue: str, scheduler: JobScheduler) -> dict[str, Any]:
@@ -168,7 +165,7 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def all_crons(session: Session) -> list[dict[str, Any]]:
     """Return the cron jobs of all queues."""
-    return [_cron_object(*pair) for pair in await session.state.schedulers.get()]
+    return [_cron_object(*pair) for pair in await session.state.shared(read_schedulers)]
 
 
 async def _list(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -21,14 +21,14 @@ from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, size_of
 from glidemq_py.gateway.lookup import own_id
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_nested
 from glidemq_py.gateway.values import UNDEFINED, Encoded, LargeAnswer
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._job.job import Job
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

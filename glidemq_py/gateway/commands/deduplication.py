@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from glidemq_py.gateway.lookup import find_job
-from glidemq_py.gateway.table import Answer, Command, Field, Kind
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, Field, Kind
 
 __all__ = ["COMMANDS"]
 

@@ -6,21 +6,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.errors import JobDataError
-from glidemq_py.gateway.fetched import Fetched
+from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Fetched
 from glidemq_py.gateway.group_limits import set_group_defaults
-from glidemq_py.gateway.held import DEFAULT_LOCK_MS
 from glidemq_py.gateway.hub import MOST_FETCHED, Hub
+from glidemq_py.gateway.session import Begun, Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
-from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Kind
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import Encoded, LargeAnswer, PackedList
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_references import JobRef
@@ -30,15 +30,12 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.chosen_ids import chosen_of, engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.lookup import find_job, job_at
-from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
-from glidemq_py.gateway.partitions import MARK, queue_of_part
+from glidemq_py.gateway.names import MARK, QueueNameError, check_wire_name, engine_name, queue_of_part, wire_name
 from glidemq_py.gateway.pushing import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of
 from glidemq_py.gateway.routed import reject_keys
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_list, is_map
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_all, check_field, is_list, is_map
 from glidemq_py.gateway.values import UNDEFINED
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "family_of"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.gateway.lookup import part_of_key
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._core.limits import FairKeyInfo
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

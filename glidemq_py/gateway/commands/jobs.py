@@ -10,19 +10,18 @@ from glidemq_py._features.ranks import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.commands.reporting import ClientError, end_attempt, leased_job
-from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object
-from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
+from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, full_job_object, json_value, stored_value
 from glidemq_py.gateway.listing import due_times_of, size_of
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
 from glidemq_py.gateway.pushing import group_priority
+from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.wire_states import wire_state
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

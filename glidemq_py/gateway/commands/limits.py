@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.gateway.commands.reporting import LeasedJob, leased_job
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

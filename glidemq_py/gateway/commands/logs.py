@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._core.logs import LogLevel
 from glidemq_py.errors import JobNotFoundError
 from glidemq_py.gateway.lookup import existing_job, located
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

@@ -1,50 +1,35 @@
-"""Commands that return figures: of this gateway process, and of the queues."""
+"""Commands that return figures: of this gateway process, and of the queues; and routes for which there is none."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobDataError
-from glidemq_py.gateway.commands.cron import all_crons
+from glidemq_py.gateway.commands.cron import all_crons, read_schedulers
 from glidemq_py.gateway.commands.workers import list_workers
-from glidemq_py.gateway.memory import memory_mb
+from glidemq_py.gateway.figures import memory_mb
+from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.partitions import listed_queues
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
 from glidemq_py.gateway.wire_states import read_priority_counts, read_wire_counts
 
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import GatewayState, Session
+__all__ = [
+    "COMMANDS", "STATES", "compact", "dashboard", "dashboard_queues", "heap_stats", "overview", "stats", "summed",
+]  # fmt: skip
 
-__all__ = ["COMMANDS", "STATES", "overview", "read_counts", "summed"]
-
-_AT_A_TIME: Final = 50
 _MOST: Final = 2**53
 _MOST_QUEUES: Final = 1_000
 _PREVIEWED: Final = 10
 STATES: Final = ("waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children", "paused")
 _QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _STORAGE: Final = {"diskFull": False, "error": None, "since": None}
-
-
-async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
-    """Read the jobs of all queues by state, by the name of the queue on the wire; for `GatewayState.counts`."""
-    names = await listed_queues(state.transport, state.options.prefix)
-    found: dict[str, dict[str, int]] = {}
-    for some in pieces(names, _AT_A_TIME):
-        for name, counts in zip(some, await asyncio.gather(*(_counts(state, each) for each in some)), strict=True):
-            found[wire_name(name)] = counts
-    return found
-
-
-async def _counts(state: GatewayState, queue: str) -> dict[str, int]:
-    return await read_wire_counts(await state.queue(queue))
 
 
 def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -55,7 +40,7 @@ def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, summed(await session.state.counts.get())
+    figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     return {
         "stats": {
             "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
@@ -97,7 +82,7 @@ async def _metrics_of_queue(session: Session, given: Mapping[str, Any]) -> Answe
 
 async def _prometheus(session: Session, given: Mapping[str, Any]) -> Answer:
     try:
-        from glidemq_py.gateway.prometheus import exposition
+        from glidemq_py.gateway.commands.prometheus import exposition
     except ImportError:
         raise CommandError('Prometheus requires prometheus-client: pip install "glidemq-py[gateway]"') from None
     return {"data": {"metrics": await exposition(session)}}
@@ -121,7 +106,7 @@ async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def overview(session: Session) -> Answer:
     """Return jobs, rates, latencies, workers and cron jobs."""
-    figures, sums = session.state.figures, summed(await session.state.counts.get())
+    figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     listed, stats = await list_workers(session)
     durations = figures.durations
     return {
@@ -152,7 +137,7 @@ async def overview(session: Session) -> Answer:
 
 
 async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = await session.state.counts.get()
+    found = await session.state.shared(read_counts)
     queues = [
         {
             "name": name, "waiting": counts["waiting"] + counts["paused"], "prioritized": counts["prioritized"],
@@ -212,3 +197,81 @@ COMMANDS: Final = (
         (_QUEUE,),
     ),
 )  # fmt: skip
+
+
+_MOST_LISTED: Final = 1_000
+"""Workers and cron jobs of `/dashboard`."""
+_PAGE, _MOST_PAGE = 100, 500
+_MOST_DIGITS: Final = 9
+_KINDS: Final = (("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"))
+
+
+async def stats(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the jobs of all queues by state, and the figures of this process."""
+    state, figures = session.state, session.state.figures
+    sums, schedulers = summed(await state.shared(read_counts)), await state.shared(read_schedulers)
+    states = ("waiting", "prioritized", "delayed", "active", "completed", "waiting-children")
+    return {
+        "ok": True,
+        "stats": {
+            **{name: sums[name] for name in states}, "dlq": sums["failed"],
+            **{f"total{kind.capitalize()}": figures.totals[kind] for _, kind in _KINDS},
+            "uptime": figures.uptime_ms, "cronJobs": len(schedulers),
+            "cronPending": sum(scheduler.next_run is not None for _, scheduler in schedulers),
+            **{f"{name}PerSec": figures.rate(kind) for name, kind in _KINDS},
+        },
+        "memory": memory_mb(), "collections": {"clientJobsTotal": len(state.held)},
+    }  # fmt: skip
+
+
+async def heap_stats(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the memory of this process. Types are not counted, because that would stop all commands meanwhile."""
+    return {
+        "ok": True, "memory": memory_mb(), "heap": {"objectCount": sys.getallocatedblocks()},
+        "collections": {"clientJobsTotal": len(session.state.held)}, "topObjectTypes": [],
+    }  # fmt: skip
+
+
+async def compact(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the memory of this process. Nothing is freed: a gateway keeps no jobs."""
+    memory = memory_mb()
+    return {"ok": True, "before": memory, "after": memory}
+
+
+async def dashboard(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the answer of `DashboardOverview`, whose lists have limits here."""
+    found = await overview(session)
+    crons: Sequence[Any] = found["crons"]
+    workers: Sequence[Any] = found["workers"]["list"]
+    return {
+        "ok": True, **found,
+        "workers": {
+            **found["workers"], "list": workers[:_MOST_LISTED], "truncated": len(workers) > _MOST_LISTED,
+        },
+        "crons": {"total": len(crons), "list": crons[:_MOST_LISTED], "truncated": len(crons) > _MOST_LISTED},
+    }  # fmt: skip
+
+
+async def dashboard_queues(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return a page of the queues."""
+    found = await session.state.shared(read_counts)
+    limit = max(1, min(_number(query.get("limit"), _PAGE), _MOST_PAGE))
+    offset = _number(query.get("offset"), 0)
+    queues = [
+        {
+            "name": name, "waiting": counts["waiting"] + counts["paused"], "delayed": counts["delayed"],
+            "active": counts["active"], "dlq": counts["failed"], "paused": counts["paused"] > 0,
+        }
+        for name, counts in list(found.items())[offset : offset + limit]
+    ]  # fmt: skip
+    return {
+        "ok": True, "queues": queues, "total": len(found), "limit": limit, "offset": offset,
+        "timestamp": time.time_ns() // 1_000_000,
+    }  # fmt: skip
+
+
+def _number(text: str | None, default: int) -> int:
+    """Return the number of a text; the default if it is none."""
+    if text is None or len(text) > _MOST_DIGITS or not (text.isascii() and text.isdigit()):
+        return default
+    return int(text)

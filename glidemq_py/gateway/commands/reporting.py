@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import DEFAULTS, Lease, maker
@@ -15,15 +15,13 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostError
-from glidemq_py.gateway.held import DEFAULT_LOCK_MS, Held
+from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held
 from glidemq_py.gateway.hub import MOST_FETCHED
-from glidemq_py.gateway.job_values import check_readers, stored_value
+from glidemq_py.gateway.job_objects import check_readers, stored_value
 from glidemq_py.gateway.lookup import located
-from glidemq_py.gateway.table import Answer, Begun, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Begun, Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from glidemq_py.gateway.addresses import check_url
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
-from glidemq_py.gateway.webhooks.addresses import check_url
+from glidemq_py.gateway.webhooks.messages import check_secret
 from glidemq_py.gateway.webhooks.reading import prepare
 from glidemq_py.gateway.webhooks.registry import EVENTS, Webhook
 from glidemq_py.gateway.webhooks.service import DELIVERIES
-from glidemq_py.gateway.webhooks.signing import check_secret
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._features.client_workers import STALE_MS, client_workers_key, read_client_worker
 from glidemq_py.gateway.names import QueueNameError, engine_name
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
 
 if TYPE_CHECKING:
     from glidemq_py._client.transport import Transport
-    from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "FORGOTTEN_MS", "forget_workers", "list_workers"]
 

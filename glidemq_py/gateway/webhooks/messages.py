@@ -1,9 +1,15 @@
-"""The messages that webhooks post about the events of a queue."""
+"""The messages that webhooks post about the events of a queue, and their signatures.
+
+The signatures are bunqueue's header, and those of Standard Webhooks.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import hashlib
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -13,8 +19,9 @@ from glidemq_py._core import json_text as json
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.events import result_of
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.table import CommandError
 
-__all__ = ["Message", "event_name", "message_of"]
+__all__ = ["Message", "check_secret", "event_name", "headers_of", "message_of"]
 
 _NAMES: Final[Mapping[str, str]] = {
     "added": "job.pushed", "active": "job.started", "completed": "job.completed", "failed": "job.failed",
@@ -117,3 +124,58 @@ def _decoded(text: str | None) -> Any:
         return None if text is None else json.loads(text, "event")
     except SerializationError:
         return text
+
+
+_PREFIX: Final = "whsec_"
+_LEAST_KEY, _MOST_KEY = 16, 64
+_MOST_CHARS: Final = 256
+
+
+def check_secret(secret: str) -> str:
+    """Return the secret.
+
+    Raises:
+        CommandError: If it is too long, is not Unicode text, or starts with ``whsec_`` and is not Base64.
+    """
+    if not secret or len(secret) > _MOST_CHARS:
+        raise CommandError(f"secret must have 1 to {_MOST_CHARS} characters")
+    try:
+        _key(secret)
+    except UnicodeEncodeError:  # half of a pair, which JSON can express
+        raise CommandError("secret must be Unicode text") from None
+    return secret
+
+
+def _key(secret: str) -> bytes:
+    """Return the key of Standard Webhooks: decoded Base64 after ``whsec_``, else the secret itself."""
+    if not secret.startswith(_PREFIX):
+        return secret.encode()
+    try:
+        key = base64.b64decode(secret[len(_PREFIX) :], validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not _LEAST_KEY <= len(key) <= _MOST_KEY:
+        raise CommandError(f"secret must have {_LEAST_KEY} to {_MOST_KEY} bytes in Base64 after {_PREFIX}")
+    return key
+
+
+def headers_of(message: str, event: str, event_ms: int, now_s: int, body: bytes, secret: str | None) -> dict[str, str]:
+    """Return the headers of a delivery.
+
+    Args:
+        message: Id of the delivery; the same for each attempt.
+        event: Name of the event.
+        event_ms: Time of the event, epoch ms.
+        now_s: Time of the attempt, epoch seconds.
+        body: The body.
+        secret: The secret of the webhook, or None: there is no signature.
+    """
+    found = {
+        "X-Webhook-Event": event, "X-Webhook-Timestamp": str(event_ms), "webhook-id": message,
+        "webhook-timestamp": str(now_s),
+    }  # fmt: skip
+    if secret is not None:
+        found["X-Webhook-Signature"] = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+        signed = hmac.digest(_key(secret), f"{message}.{now_s}.".encode() + body, "sha256")
+        found["webhook-signature"] = f"v1,{base64.b64encode(signed).decode()}"
+    return found

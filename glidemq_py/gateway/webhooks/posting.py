@@ -12,8 +12,8 @@ from functools import cache
 from typing import Final
 
 from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.addresses import Network, Target, problem_of, target_of
 from glidemq_py.gateway.table import CommandError
-from glidemq_py.gateway.webhooks.addresses import Network, Target, problem_of, target_of
 
 __all__ = ["WebhookError", "post"]
 

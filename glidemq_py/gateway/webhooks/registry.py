@@ -14,7 +14,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import SerializationError
-from glidemq_py.gateway.ids import IdMaker
+from glidemq_py.gateway.job_ids import IdMaker
 
 __all__ = ["EVENTS", "Figures", "Webhook", "WebhookRegistry"]
 

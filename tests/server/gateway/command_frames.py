@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.table import Command, Field, Kind
+from glidemq_py.gateway.session import Command
+from glidemq_py.gateway.table import Field, Kind
 from tests.server.gateway.script import frame_of
 
 __all__ = ["EXTREMES", "OTHER_TYPES", "bad_frames", "beyond", "named_in", "random_command", "random_value"]

@@ -9,7 +9,7 @@ from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, hub
 from glidemq_py.gateway.commands import fetching
-from glidemq_py.gateway.session import Session
+from glidemq_py.gateway.connection import Connection
 from tests.inside import around, connected, direct, hubs_of, lease_exchange
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
@@ -23,11 +23,11 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the commands that ran in a task."""
     names: list[str] = []
 
-    def counted(run: Any, session: Session, name: str, *others: Any) -> Any:
+    def counted(run: Any, session: Connection, name: str, *others: Any) -> Any:
         names.append(name)
         return run(session, name, *others)
 
-    around(monkeypatch, Session, "_run", counted)
+    around(monkeypatch, Connection, "_run", counted)
     return names
 
 
@@ -169,13 +169,13 @@ async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
     """The client leaves when the job has been fetched, and the task that encodes it has not had its first step."""
     await good(wire, "PUSH", queue=used, **job("x" * 100_000))
 
-    def leave(start: Any, session: Session, *others: Any):
+    def leave(start: Any, session: Connection, *others: Any):
         start(session, *others)
         session.abort()
 
     async with Wire(gateways[0]) as leaving:
         with monkeypatch.context() as patch:
-            around(patch, Session, "_start_rest", leave)
+            around(patch, Connection, "_start_rest", leave)
             leaving.send(packed({"cmd": "PULL", "queue": used, "owner": "w"}))
             assert await leaving.is_closed()
     pulled = await good(other, "PULL", queue=used, owner="w", timeout=20_000)

@@ -8,7 +8,7 @@ import pytest
 from glidemq_py import Job, JobOptions, Queue, Worker
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import bulk
-from glidemq_py.gateway.ids import IdMaker
+from glidemq_py.gateway.job_ids import IdMaker
 from glidemq_py.gateway.rows import row_of
 from tests.inside import AsyncTransport, connected, encode_row, staged_writes, without_direct_connections
 from tests.server.gateway.wire import Wire, failure, good, packed

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import LeaseOutcome, Queue
 from glidemq_py.errors import GlideMQConnectionError
-from glidemq_py.gateway import Gateway, held, hub, server
+from glidemq_py.gateway import Gateway, hub, state
 from tests.inside import changed, forget_unused, hubs_of, lease_ending, queue_list
 from tests.inside import tokens as lease_tokens
 from tests.server.gateway.wire import Wire, good, packed
@@ -59,7 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_short_locks_are_fresh_for_a_part_of_their_duration(
     gateway: Gateway, wire: Wire, queue: Queue, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(held, "FRESH_S", 1_000.0)
+    monkeypatch.setattr("glidemq_py.gateway.fetched.FRESH_S", 1_000.0)
     await queue.add_bulk([("x", 1), ("x", 2)])
     for lock_ms, expected in ((1_000, [1]), (30_000, [])):
         pulled = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=lock_ms)
@@ -74,7 +74,7 @@ async def test_short_locks_are_fresh_for_a_part_of_their_duration(
 async def test_fresh_locks_are_renewed_in_memory(
     gateway: Gateway, wire: Wire, queue: Queue, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(held, "FRESH_S", 1_000.0)
+    monkeypatch.setattr("glidemq_py.gateway.fetched.FRESH_S", 1_000.0)
     await queue.add_bulk([("x", number) for number in range(5)])
     fetched = await good(wire, "PULLB", queue=queue.name, count=5, owner="w")
     ids, tokens = [job["id"] for job in fetched["jobs"]], fetched["tokens"]
@@ -104,7 +104,7 @@ async def test_unused_queues_are_forgotten(
         async with asyncio.timeout(60):
             while waiting not in hubs_of(gateway) or not hubs_of(gateway)[waiting].is_in_use:
                 await good(patient, "Ping")
-        monkeypatch.setattr(server, "_UNUSED_S", -1.0)
+        monkeypatch.setattr(state, "_UNUSED_S", -1.0)
         known = await forget_unused(gateway)
         assert [name in known for name in (kept, waiting, gone)] == [True, True, False]
         assert gone not in hubs_of(gateway)
@@ -125,7 +125,7 @@ async def test_an_unused_queue_that_exists_is_kept_if_another_program_has_unlist
         return queue_name in (await good(wire, "ListQueues"))["queues"], queue_name in known
 
     await good(wire, "PUSH", queue=queue_name, data=1)
-    monkeypatch.setattr(server, "_UNUSED_S", -1.0)
+    monkeypatch.setattr(state, "_UNUSED_S", -1.0)
     assert await forget() == (True, True)
     await good(wire, "Obliterate", queue=queue_name, force=True)
     assert await forget() == (False, False)

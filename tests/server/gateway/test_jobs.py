@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.ids import queue_number
+from glidemq_py.gateway.job_ids import queue_number
 from glidemq_py.testing import ServerProcess
 from tests.inside import changed
 from tests.inside import tokens as lease_tokens
@@ -75,7 +75,7 @@ async def test_jobs_that_another_gateway_completed_are_not_released(
 async def test_held_jobs_of_expired_locks_are_forgotten(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("glidemq_py.gateway.held._MARGIN_S", -2.0)
+    monkeypatch.setattr("glidemq_py.gateway.fetched._MARGIN_S", -2.0)
     for number in range(5):
         await good(wire, "PUSH", queue=queue.name, data=number)
         await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=1_000)

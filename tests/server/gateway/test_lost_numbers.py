@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.ids import queue_number, usual_number
+from glidemq_py.gateway.job_ids import queue_number, usual_number
 from glidemq_py.testing import RespClient
 from tests.server.gateway.wire import Wire, good, state_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.errors import AmbiguousResultError
-from glidemq_py.gateway import Gateway, bulk, taking_back
+from glidemq_py.gateway import Gateway, bulk, pushing
 from glidemq_py.gateway.bulk import Bulk
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.partition_hubs import PartitionHubs
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
     gateways: tuple[Gateway, Gateway], queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     began, left, go_on, ended = (asyncio.Event() for _ in range(4))
-    closed = gateways[0].closed
+    closed = gateways[0].release_of
 
     def note_closed(*args: Any):
         closed(*args)
@@ -99,12 +99,12 @@ async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
         began.set()
         await go_on.wait()
         try:
-            return await taking_back.take_back(name, added)
+            return await pushing.take_back(name, added)
         finally:
             ended.set()
 
     monkeypatch.setattr(bulk, "take_back", take_back)
-    monkeypatch.setattr(gateways[0], "closed", note_closed)
+    monkeypatch.setattr(gateways[0], "release_of", note_closed)
     async with asyncio.timeout(60):
         async with Wire(gateways[0]) as wire:
             wire.send(packed({"cmd": "PUSHB", "reqId": "1", "queue": queue.name, "jobs": FULL}))

@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway import Gateway, RestoredIds, restore_ids
-from glidemq_py.gateway.ids import queue_number
+from glidemq_py.gateway.job_ids import queue_number
 from glidemq_py.testing import ServerProcess
 from tests.inside import connected
 from tests.server.gateway.wire import Wire, good

@@ -11,10 +11,11 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, locks
-from glidemq_py.gateway.frames import FrameReader
-from glidemq_py.gateway.held import HeldJobs
-from glidemq_py.gateway.session import Session
-from glidemq_py.gateway.table import CommandError, check_fields
+from glidemq_py.gateway.connection import Connection
+from glidemq_py.gateway.fetched import HeldJobs
+from glidemq_py.gateway.session import check_fields
+from glidemq_py.gateway.table import CommandError
+from glidemq_py.gateway.values import FrameReader
 from tests.server.gateway.wire import Wire, good, packed
 from tests.server.worker_support import until
 
@@ -215,7 +216,7 @@ def bad_pulls(start: int, count: int) -> bytes:
 
 
 async def test_answers_without_a_call_let_the_event_loop_turn(gateway: Gateway):
-    connection, transport = Session(gateway), Written()
+    connection, transport = Connection(gateway), Written()
     connection.connection_made(transport)
     connection.data_received(bad_pulls(0, 200))
     assert (len(transport.answers), transport.is_paused) == (50, True)
@@ -245,7 +246,7 @@ async def test_fields_are_checked_once(gateway: Gateway, wire: Wire, queue_name:
         checked.append(command.name)
         return check_fields(command, given)
 
-    monkeypatch.setattr("glidemq_py.gateway.session.check_fields", counted)
+    monkeypatch.setattr("glidemq_py.gateway.connection.check_fields", counted)
     assert (await good(wire, "PULL", queue=queue_name))["job"] is None
     assert (await wire.call("JobHeartbeat", id="none"))["ok"] is False
     assert checked == ["PULL", "JobHeartbeat"]

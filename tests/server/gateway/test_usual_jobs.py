@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import fetched, held, hub
+from glidemq_py.gateway import fetched, hub
 from tests.inside import lease_exchange, working
 from tests.server.gateway.wire import Wire, good
 
@@ -80,7 +80,7 @@ async def test_locks_of_reported_jobs_are_not_renewed_on_the_server(
         return await extend(self, leases, duration)
 
     monkeypatch.setattr(Queue, "extend_leases", counted)
-    monkeypatch.setattr(held, "FRESH_S", 1_000.0)
+    monkeypatch.setattr("glidemq_py.gateway.fetched.FRESH_S", 1_000.0)
     await queue.add_bulk([("x", number) for number in range(4)])
     fetched = await good(wire, "PULLB", queue=queue.name, count=4, owner="w")
     ids, tokens = [job["id"] for job in fetched["jobs"]], fetched["tokens"]

@@ -16,7 +16,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.gateway import Gateway, http_server
-from glidemq_py.gateway.session import MAX_RUNNING
+from glidemq_py.gateway.connection import MAX_RUNNING
 from glidemq_py.gateway.web_socket import MAX_MESSAGE
 from tests.inside import server_config
 

@@ -1,18 +1,27 @@
-"""Which URLs and addresses webhooks may be sent to: none that lead into the network of the gateway (SSRF)."""
+"""Addresses: those that webhooks may be sent to, and those of clients, whose requests are limited.
+
+Webhooks may be sent to no address that leads into the network of the gateway (SSRF). The address of a client behind
+trusted proxies is the one that they report.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.table import CommandError
 
-__all__ = ["Address", "Network", "Target", "check_url", "parse_networks", "problem_of", "target_of"]
+__all__ = [
+    "Address", "AddressLimits", "FrameLimit", "Network", "Target", "check_url", "client_address", "parse_networks",
+    "problem_of", "target_of",
+]  # fmt: skip
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -155,3 +164,99 @@ def _written_address(host: str) -> Address | None:
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
         return None
+
+
+class FrameLimit:
+    """At most a number of frames per window, which slides: frames of the window before count by its remaining part.
+
+    Args:
+        most: Number of frames.
+        window: Length of the window, s.
+        now: Returns the time, s.
+    """
+
+    __slots__ = ("_before", "_count", "_most", "_now", "_start", "_window")
+
+    def __init__(self, most: int, window: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._window, self._now = most, window, now
+        self._start, self._count, self._before = now(), 0, 0
+
+    def allows(self) -> bool:
+        """Count a frame; return False if it is one too many."""
+        passed = self._now() - self._start
+        if passed >= self._window:
+            self._before = self._count if passed < 2 * self._window else 0
+            self._start += passed // self._window * self._window
+            self._count, passed = 0, passed % self._window
+        if self._before * (1 - passed / self._window) + self._count >= self._most:
+            return False
+        self._count += 1
+        return True
+
+
+_MOST_ADDRESSES: Final = 10_000
+"""Addresses that are counted; the one that sent no request for the longest time is forgotten first."""
+_MOST_HOPS: Final = 50
+
+
+class AddressLimits:
+    """Counts requests by address; an IPv6 client has its /64.
+
+    Args:
+        most: Number of requests.
+        window: Length of the window, s.
+    """
+
+    def __init__(self, most: int, window: float) -> None:
+        self._most, self._window = most, window
+        self._limits: OrderedDict[str, FrameLimit] = OrderedDict()
+
+    def count(self, address: Address | None) -> bool:
+        """Count a request; return False if it is one too many. Those without an address count as one client."""
+        key = _key(address)
+        limit = self._limits.get(key)
+        if limit is None:
+            limit = self._limits[key] = FrameLimit(self._most, self._window)
+            if len(self._limits) > _MOST_ADDRESSES:
+                self._limits.popitem(last=False)
+        self._limits.move_to_end(key)
+        return limit.allows()
+
+
+def client_address(peer: str | None, forwarded: str, trusted: Sequence[Network]) -> Address | None:
+    """Return the address of the client, or None if it is unknown.
+
+    Args:
+        peer: Address of the connection.
+        forwarded: Header ``X-Forwarded-For``; each proxy has appended the address of its peer.
+        trusted: Networks of the proxies. What an address outside of them reports about others does not count.
+    """
+    address = _parsed(peer or "")
+    for text in reversed(forwarded.split(",")[-_MOST_HOPS:]):
+        if address is None or not _is_in(address, trusted):
+            break
+        further = _parsed(text.strip())
+        if further is None:
+            break
+        address = further
+    return address
+
+
+def _is_in(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in network for network in networks)
+
+
+def _parsed(text: str) -> Address | None:
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found
+
+
+def _key(address: Address | None) -> str:
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(int(address) >> 64)
+    return str(address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -13,11 +13,10 @@ from prometheus_client.registry import Collector
 from glidemq_py.gateway.commands.cron import all_crons
 from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.config import MOST_QUEUES_VARIABLE, most_queues
-from glidemq_py.gateway.figures import BUCKETS_S, Histogram
-from glidemq_py.gateway.memory import process_memory
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.session import GatewayState, Session
+from glidemq_py.gateway.figures import BUCKETS_S, Histogram, process_memory
+from glidemq_py.gateway.listing import read_counts
+from glidemq_py.gateway.session import Session
+from glidemq_py.gateway.state import GatewayState
 
 __all__ = ["exposition"]
 
@@ -47,7 +46,7 @@ async def exposition(session: Session) -> str:
         GlideMQConnectionError: If the server of the queues cannot be reached.
     """
     state, figures = session.state, session.state.figures
-    queues = await session.state.counts.get()
+    queues = await session.state.shared(read_counts)
     _, workers = await list_workers(session)
     found: list[Metric] = []
 
