@@ -36,8 +36,8 @@ settings.load_profile("quick")
 CORE_SERVERS = (
     "valkey-9.1",
     pytest.param("cluster", marks=pytest.mark.slow),
-    pytest.param("valkey-8.1", marks=(pytest.mark.slow, pytest.mark.nightly)),
-    pytest.param("redis", marks=(pytest.mark.slow, pytest.mark.nightly)),
+    pytest.param("valkey-8.1", marks=pytest.mark.nightly),
+    pytest.param("redis", marks=pytest.mark.nightly),
 )
 """Older servers are for the session `nightly`; `-m "not slow"` runs a test on the newest server only."""
 
@@ -113,7 +113,7 @@ NOT_RUN = pytest.StashKey[Counter[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
-    """Deselect the tests of servers that are not installed."""
+    """Deselect the tests of servers that are not installed; those of the night are slow."""
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     missing: dict[str, str] = {}
@@ -122,6 +122,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         values = getattr(getattr(item, "callspec", None), "params", {}).values()
         name = next((each for each in values if isinstance(each, str) and _why_missing(each, missing)), None)
         (kept if name is None else left_out).append(item)
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
         if not REPEATED.isdisjoint(item.nodeid.split("::")[0].split("/")):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if name is not None:

@@ -11,7 +11,7 @@ from tests.bench.dashboard import OPEN, PAGES, fill, measure
 from tests.bench.server import running_server
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_every_page_is_measured():
     with running_server() as server:

@@ -27,7 +27,7 @@ def test_line_of_a_measure_that_failed():
     assert is_met is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_quick_comparison_completes(capsys: pytest.CaptureFixture[str]):
     try:

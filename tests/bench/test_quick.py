@@ -32,7 +32,7 @@ def missed(found: Runs) -> list[Verdict]:
     return [verdict for verdict in verdicts(found) if verdict.row.peer and verdict.passed(MARGIN) is False]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1_000)
 def test_ratios_of_the_quick_benchmark_are_sane():
     peers, missing = find_peers([OURS, "bullmq"])
@@ -49,7 +49,7 @@ def test_ratios_of_the_quick_benchmark_are_sane():
     assert not slow, slow
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1_000)
 def test_our_driver_runs_every_other_case():
     peers, missing = find_peers([OURS])
@@ -62,7 +62,7 @@ def test_our_driver_runs_every_other_case():
     assert {case for case, _ in found} == {case.key for case in others}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1_000)
 def test_cost_of_features_can_be_measured():
     lines = features.table(features.measure(1, 0.03))

@@ -27,8 +27,8 @@ KINDS = (
     pytest.param("partitioned", marks=pytest.mark.slow),
     pytest.param("cluster", marks=pytest.mark.slow),
     pytest.param("blocking", marks=pytest.mark.slow),
-    pytest.param("valkey-8.1", marks=(pytest.mark.slow, pytest.mark.nightly)),
-    pytest.param("redis", marks=(pytest.mark.slow, pytest.mark.nightly)),
+    pytest.param("valkey-8.1", marks=pytest.mark.nightly),
+    pytest.param("redis", marks=pytest.mark.nightly),
 )
 """On one server, in memory, with three partitions, on three primaries, by the blocking classes, on older servers."""
 DEALT = ("partitioned", "cluster", "blocking")
