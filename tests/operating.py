@@ -22,7 +22,7 @@ from glidemq_py._operate.actions import (
     count,
     perform,
 )
-from glidemq_py._operate.broadcasts import BroadcastActionError
+from glidemq_py._operate.broadcasts import BroadcastActionError, get_newest_dead_letters, iter_dead_letters
 from glidemq_py._operate.bulk import cancel_bulk, create_bulk, list_bulks, perform_bulk, read_bulk
 from glidemq_py._operate.conversion import duration_text
 from glidemq_py._operate.doctor import Diagnosis, configuration, queue_findings

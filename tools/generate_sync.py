@@ -48,19 +48,20 @@ SWAPPED = {
 """Names of the asynchronous classes, and what blocking ones have instead."""
 
 _JOB = r"Job(\[.*\])?"
+_LEASE = TWINS["glidemq_py._api.lease.Lease"]
 MAKERS = {
     _JOB: "twin_of",
     rf"Iterator\[{_JOB}\]": "twin_of",
     rf"{_JOB} \| None": "twin_if_any",
     rf"list\[{_JOB}\]": "twins_of",
     rf"dict\[str, {_JOB}\]": "twins_by_name",
-    r"list\[Lease\[.*\]\]": "leases_of",
-    r"LeaseReport\[.*\]": "report_of",
-    "BlockingLeaseContext": "context_of",
-    r"JobBatch|Iterator\[JobBatch\]": "batch_of",
+    r"list\[Lease\[.*\]\]": f"{_LEASE}:_of_all",
+    r"LeaseReport\[.*\]": f"{_LEASE}:_of_report",
+    "BlockingLeaseContext": SWAPPED["LeaseContext"],
+    r"JobBatch|Iterator\[JobBatch\]": TWINS["glidemq_py._api.job_batch.JobBatch"],
     rf"list\[VectorMatch\[{_JOB}\]\]": "twins_in_matches",
 }
-"""Functions of glidemq_py/sync/driving.py that convert results, by result type."""
+"""What converts results, by type: a function of glidemq_py/sync/driving.py, a class, or a class method of one."""
 
 DRIVING = "glidemq_py.sync.driving"
 BASE = "glidemq_py._client.runtime.Twin"
@@ -336,7 +337,11 @@ class _Twin:
             return ""
         found = next((maker for pattern, maker in MAKERS.items() if re.fullmatch(pattern, kind)), "")
         assert found or not re.search(r"\bJob\b", kind), f"MAKERS has no conversion for the result type {kind}"
-        return self._import(f"{DRIVING}.{found}") if found else ""
+        if not found:
+            return ""
+        origin, _, method = found.partition(":")
+        name = self._import(origin if "." in origin else f"{DRIVING}.{origin}")
+        return f"{name}.{method}" if method else name
 
     def _attribute_doc(self, name: str, after: list[ast.stmt]) -> str:
         """Return the docstring of an attribute: its entry in that of the class, or the string behind it."""

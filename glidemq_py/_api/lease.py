@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
@@ -17,6 +16,7 @@ from glidemq_py._api.lease_exchange import (
     completed_row,
     exchange,
     failed_rows,
+    release_runs,
     released_row,
 )
 from glidemq_py._core.calls import pieces
@@ -167,7 +167,7 @@ class Lease(Connected, Generic[DataT, ResultT]):
         """
         retried = check_bool("retry", retry)
         link = await self._queue._first_connected()
-        (row,) = await failed_rows(link, [(self, error)], retried)
+        (row,) = await failed_rows(link, [(self._facts, self._run, error)], retried)
         return await self._report(Report(row, self._facts.limit, self._run, error), fetch_next)
 
     async def release(self) -> None:
@@ -204,12 +204,12 @@ class Lease(Connected, Generic[DataT, ResultT]):
 
     async def _report(self, report: Report, fetch_next: int) -> list[Lease[Any, Any]]:
         fetch = next_fetch(self._queue, self._options, fetch_next)
-        found = await exchange(self._queue, [report], fetch, maker(self._queue, fetch))
+        found = await exchange(self._queue, [report], fetch)
         if not found.outcomes[0].applied:
-            await release_unwanted(self._queue, found.leases)
+            await release_runs(self._queue, found.runs)
             raise LeaseLostError(self.id)
         self.ended = True
-        return found.leases
+        return leases_of(self._queue, fetch, found.runs)
 
 
 def lock_ms(option: str, value: Milliseconds) -> int:
@@ -224,30 +224,20 @@ def next_fetch(queue: LeasingQueue, options: FetchOptions, count: Any) -> FetchO
     return FetchOptions(count, options.lock_duration, options.owner or queue._lease_owner, options.expiry)
 
 
-def maker(queue: LeasingQueue, options: FetchOptions | None) -> Any:
-    """Return the function that makes the leases of a call."""
-    return functools.partial(_make, queue, options or DEFAULTS)
-
-
-def _make(queue: LeasingQueue, options: FetchOptions, run: Run) -> Lease[Any, Any]:
-    return Lease(queue, exchanging.facts_of(run), options, run)
-
-
-async def release_unwanted(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
-    """Release leases that an error prevents from being returned."""
-    if leases:
-        await exchange(queue, [Report(released_row(each._facts), 0, None) for each in leases], None, maker(queue, None))
+def leases_of(queue: LeasingQueue, options: FetchOptions | None, runs: Iterable[Run]) -> list[Lease[Any, Any]]:
+    """Return the leases of jobs that were fetched with these options."""
+    return [Lease(queue, exchanging.facts_of(run), options or DEFAULTS, run) for run in runs]
 
 
 async def report_all(
     queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch: FetchOptions | None
 ) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]]]:
     """Report leases, and fetch others; return the outcomes and the fetched leases."""
-    found = await exchange(queue, reports, fetch, maker(queue, fetch))
+    found = await exchange(queue, reports, fetch)
     for lease, outcome in zip(leases, found.outcomes, strict=True):
         if outcome is LeaseOutcome.COMPLETED or outcome.applied:
             lease.ended = True
-    return found.outcomes, found.leases
+    return found.outcomes, leases_of(queue, fetch, found.runs)
 
 
 async def extend_all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -51,7 +51,6 @@ from glidemq_py.errors import (
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
-    from glidemq_py._api.lease import Lease
     from glidemq_py._client.runtime import Runtime
     from glidemq_py._job.middleware import Middleware
 
@@ -135,7 +134,7 @@ class LeasingQueue(ConnectedQueue, Protocol):
     async def fetch(
         self, count: int = 1, *, lock_duration: Milliseconds = 30_000, wait: Milliseconds = 0,
         owner: str | None = None, count_expiry: bool = False,
-    ) -> list[Lease[Any, Any]]:  # fmt: skip
+    ) -> list[Any]:  # fmt: skip
         """See `Queue.fetch`."""
         ...
 
@@ -213,24 +212,28 @@ def _stored_of(run: Run) -> _Stored:
     return _Stored(run.options, run.job._opts_text, run.job.attempts_made, run.stacktrace)
 
 
-async def failed_rows(link: QueueLink, failures: Sequence[tuple[Lease[Any, Any], Any]], retry: bool) -> list[Finished]:
-    """Return the rows of failed leases. Jobs of leases that were made from a token are read first.
+async def failed_rows(
+    link: QueueLink, failures: Sequence[tuple[LeaseFacts, Run | None, Any]], retry: bool
+) -> list[Finished]:  # fmt: skip
+    """Return the rows of failed leases, from their facts, runs and errors.
+
+    Jobs of leases that were made from a token, which have no run, are read first.
 
     Raises:
         GlideMQValidationError: If an error is neither an exception nor a string.
     """
-    unknown = [lease._facts.id for lease, _ in failures if lease._run is None]
+    unknown = [facts.id for facts, run, _ in failures if run is None]
     known = await _read_stored(link, unknown) if unknown else {}
     rows: list[Finished] = []
-    for lease, error in failures:
-        stored = known.get(lease._facts.id) if lease._run is None else _stored_of(lease._run)
+    for facts, run, error in failures:
+        stored = known.get(facts.id) if run is None else _stored_of(run)
         try:
-            row = _failed_row(link, lease, stored, error, retry)
+            row = _failed_row(link, facts, run, stored, error, retry)
         except GlideMQError:
             raise
         except BaseException as raised:  # by the error, which is an object of the application
             unstored = unstored_error("error of the lease", raised)
-            row = _failed_row(link, lease, stored, unstored, retry)
+            row = _failed_row(link, facts, run, stored, unstored, retry)
         rows.append(row)
     return rows
 
@@ -247,13 +250,12 @@ async def _read_stored(link: QueueLink, ids: list[str]) -> dict[str, _Stored]:
 
 
 def _failed_row(
-    link: QueueLink, lease: Lease[Any, Any], stored: _Stored | None, error: object, retry: bool
+    link: QueueLink, facts: LeaseFacts, run: Run | None, stored: _Stored | None, error: object, retry: bool
 ) -> Finished:
-    facts = lease._facts
     if isinstance(error, JobSignal):
-        if lease._run is None:
+        if run is None:
             raise GlideMQValidationError("error", error, "a signal needs a lease that this process has fetched")
-        return signal_row(link, lease._run, error, 1_000, kept(lease._run.options.remove_on_fail))
+        return signal_row(link, run, error, 1_000, kept(run.options.remove_on_fail))
     if isinstance(error, str):
         reason, kind = stored_text(error), "Error"
     elif isinstance(error, BaseException):
@@ -264,7 +266,7 @@ def _failed_row(
     options = stored.options
     failure = error if isinstance(error, BaseException) else GlideMQError(reason)
     limit = options.attempts or 0
-    discarded = lease._run is not None and lease._run.job.discarded
+    discarded = run is not None and run.job.discarded
     permanent = not retry or discarded or not is_retried(failure, None, ())
     if permanent:
         limit = 0
@@ -286,7 +288,8 @@ class Exchanged(NamedTuple):
 
     outcomes: list[LeaseOutcome]
     """One per report."""
-    leases: list[Lease[Any, Any]]
+    runs: list[Run]
+    """The jobs that were fetched."""
     next_due: int
     """In how many ms the next job is due; -1 = unknown."""
     now: int
@@ -294,7 +297,7 @@ class Exchanged(NamedTuple):
 
 
 async def exchange(
-    queue: LeasingQueue, reports: Sequence[Report], fetch: FetchOptions | None, make: Callable[[Run], Lease[Any, Any]],
+    queue: LeasingQueue, reports: Sequence[Report], fetch: FetchOptions | None = None,
     channel: WakeChannel | None = None,
 ) -> Exchanged:  # fmt: skip
     """Report leases, and fetch others with the last call.
@@ -303,7 +306,6 @@ async def exchange(
         queue: The queue; with reports, those of a queue that has partitions by now are for its first one.
         reports: Any number; at most `ROWS_PER_CALL` per call.
         fetch: What to fetch, or None.
-        make: Makes a lease.
         channel: Is registered if no further job is ready: the next push publishes a message there.
 
     Raises:
@@ -315,21 +317,21 @@ async def exchange(
     for start in range(0, max(1, len(reports)), ROWS_PER_CALL):
         piece = reports[start : start + ROWS_PER_CALL]
         is_last = start + ROWS_PER_CALL >= len(reports)
-        found = await _call(queue, link, piece, fetch if is_last else None, make, channel)
+        found = await _call(queue, link, piece, fetch if is_last else None, channel)
         outcomes += found.outcomes
     return found._replace(outcomes=outcomes)
 
 
 async def _call(
     queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
-    make: Callable[[Run], Lease[Any, Any]], channel: WakeChannel | None,
+    channel: WakeChannel | None,
 ) -> Exchanged:  # fmt: skip
     reply, outcomes = await exchange_rows(queue, link, reports, fetch, channel)
     runs = _runs_of(link, reply)
     if reply.budgets is not None:
         within = within_budgets(queue, link, runs, reply.budgets)
         runs = await link.runtime.there(uncancelled(within, lambda late: _release_runs(queue, late)))
-    return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now)
+    return Exchanged(outcomes, runs, reply.next_due, reply.now)
 
 
 def exchange_call(
@@ -468,7 +470,7 @@ async def within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run], 
             )  # fmt: skip
         refused.append(Report(row, 0, run))
     if refused:
-        await exchange(queue, refused, None, _no_lease)
+        await exchange(queue, refused)
     return allowed
 
 
@@ -481,10 +483,6 @@ async def _verdict_elsewhere(link: QueueLink, key: str) -> str:
     except GlideMQError as error:
         _log.warning("queue %s: reading a budget failed: %s", link.label, error)
         return "unknown"
-
-
-def _no_lease(_: Run) -> Lease[Any, Any]:
-    raise AssertionError("a call that fetches nothing has fetched a job")
 
 
 async def deliver(link: QueueLink) -> None:
@@ -517,9 +515,15 @@ def _release_runs(queue: LeasingQueue, runs: list[Run]) -> None:
 _releasing: set[asyncio.Task[None]] = set()
 
 
+async def release_runs(queue: LeasingQueue, runs: list[Run]) -> None:
+    """Release the leases of jobs that were fetched and nobody gets."""
+    if runs:
+        await exchange(queue, [Report(released_row(facts_of(each)), 0, None) for each in runs])
+
+
 async def _release(queue: LeasingQueue, runs: list[Run]) -> None:
     try:
-        await exchange(queue, [Report(released_row(facts_of(each)), 0, None) for each in runs], None, _no_lease)
+        await release_runs(queue, runs)
     except GlideMQError as error:
         _log.debug("queue %r: leases of a cancelled fetch will expire: %s", queue.name, error)
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from glidemq_py._api import lease_exchange as exchanging
-from glidemq_py._api.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
+from glidemq_py._api.lease import DEFAULTS, Lease, extend_all, leases_of, lock_ms, next_fetch, report_all
 from glidemq_py._api.lease_exchange import (
     Exchanged,
     FetchOptions,
@@ -124,8 +124,8 @@ async def _fetch_in_turn(queue: LeasingQueue, options: FetchOptions) -> tuple[li
     try:
         for part in (*parts[first:], *parts[:first]):
             wanted = replace(options, count=options.count - len(leases)) if leases else options
-            found = await exchange(part, (), wanted, maker(part, options))
-            leases = leases + found.leases if leases else found.leases
+            found = await exchange(part, (), wanted)
+            leases += leases_of(part, options, found.runs)
             if len(leases) >= options.count:
                 break
     except BaseException:
@@ -310,7 +310,7 @@ async def fail_leases(
     link = await self._first()
     pairs, retried = _pairs(self, "failures", failures), check_bool("retry", retry)
     check_distinct("failures", (lease for lease, _ in pairs))
-    rows = await failed_rows(link, pairs, retried)
+    rows = await failed_rows(link, [(lease._facts, lease._run, error) for lease, error in pairs], retried)
     reports = [
         Report(row, lease._facts.limit, lease._run, error) for row, (lease, error) in zip(rows, pairs, strict=True)
     ]

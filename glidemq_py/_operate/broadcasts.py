@@ -1,10 +1,10 @@
-"""Broadcasts as an `Operator` reads them: their messages, and the dead-letter entries of their subscriptions."""
+"""Broadcasts as an `Operator` reads them: their messages; and the dead-letter entries of broadcasts and queues."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from glidemq_py._api.broadcast import replay_entry
 from glidemq_py._api.dead_letters import (
@@ -21,13 +21,11 @@ from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, summary_of
+from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageDelivery, MessagePage, MessageSummary
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, JobNotFoundError
 from glidemq_py.errors.jobs import readable_reason
-
-if TYPE_CHECKING:
-    from glidemq_py._operate.operating import JobFilter, Operator
 
 _AT_ONCE: Final = 50
 _PAGE: Final = 200
@@ -214,6 +212,44 @@ class Letters:
         return dead_queue
 
 
+async def iter_dead_letters(
+    operator: Operator, queue: str, subscription: str | None = None
+) -> AsyncIterator[DeadLetter]:  # fmt: skip
+    """Iterate over the dead-letter entries of a queue, oldest first.
+
+    Those of a broadcast are in several dead letter queues, which are read one after the other.
+
+    Args:
+        operator: Reads them.
+        queue: Name of the queue or broadcast.
+        subscription: Only entries of this subscription; None = all.
+
+    Raises:
+        NoSubscriptionError: The subscription does not exist.
+    """
+    letters = await Letters.open(operator, queue, subscription)
+    if letters is not None:
+        async for _, entry in letters.iter():
+            yield letters.shown(entry)
+        return
+    async for entry in (await operator.queue(queue)).iter_dead_letter_jobs():
+        yield dead_letter_of(entry, queue)
+
+
+async def get_newest_dead_letters(
+    operator: Operator, queue: str, count: int, subscription: str | None = None
+) -> tuple[list[DeadLetter], bool]:
+    """Return the entries of a queue among the ``count`` newest of its dead letter queue, and whether it has more.
+
+    They are ordered from the newest on. ``subscription``: see `iter_dead_letters`.
+    """
+    letters = await Letters.open(operator, queue, subscription)
+    if letters is not None:
+        return await letters.newest(count)
+    entries, is_cut = await get_newest_dead_letter_jobs(await operator.queue(queue), count)
+    return [dead_letter_of(each, queue) for each in entries], is_cut
+
+
 async def dead_letter_queues(operator: Operator, queue: str, subscriptions: Iterable[str]) -> dict[str, str | None]:
     """Return the names of the dead letter queues of a broadcast ('') and of these subscriptions; a call each."""
     names, found = ["", *subscriptions], dict[str, str | None]()
@@ -229,6 +265,5 @@ def slowest_first(subscriptions: Iterable[Subscription]) -> list[Subscription]:
 
 
 def _subscription_of(job: Job[Any, Any], queue: str) -> str | None:
-    envelope = envelope_of(job, queue)
-    of = None if envelope is None else envelope.get("subscription")
+    of = (envelope_of(job, queue) or {}).get("subscription")
     return of if isinstance(of, str) else None

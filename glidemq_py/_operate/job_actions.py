@@ -20,7 +20,7 @@ from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
-from glidemq_py._operate.broadcasts import Letters
+from glidemq_py._operate.broadcasts import Letters, iter_dead_letters
 from glidemq_py._operate.conversion import encoding_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.partitions import by_partition, in_turn
@@ -450,7 +450,7 @@ class _DeadLettersAction(ManyAction):
             return [("", entry_id) for entry_id in self.ids]
         if letters is not None:
             return [(place, entry.id) async for place, entry in letters.iter()]
-        return [("", entry.id) async for entry in operator.iter_dead_letters(self.queue)]
+        return [("", entry.id) async for entry in iter_dead_letters(operator, self.queue)]
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Self, cast
 
-from glidemq_py._api.dead_letters import envelope_of, get_newest_dead_letter_jobs
+from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
 from glidemq_py._api.job_batch import BatchJob
@@ -39,10 +39,8 @@ from glidemq_py._job.details import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
-from glidemq_py._operate.broadcasts import Letters
 from glidemq_py._operate.conversion import (
     data_of,
-    dead_letter_of,
     encoding_of,
     schedule_of,
     score_of,
@@ -54,7 +52,6 @@ from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
 from glidemq_py._operate.snapshots import (
     BatchSnapshot,
-    DeadLetter,
     FlowNode,
     GroupPage,
     GroupSummary,
@@ -509,39 +506,6 @@ class Operator:
                 since = max(since, score_of(older))
         found = [each async for each in self.iter_failures(queue, since=since + 1 if since else None, **criteria)]
         return found, bool(since)
-
-    async def iter_dead_letters(self, queue: str, subscription: str | None = None) -> AsyncIterator[DeadLetter]:
-        """Iterate over the dead-letter entries of a queue, oldest first.
-
-        Those of a broadcast are in several dead letter queues, which are read one after the other.
-
-        Args:
-            queue: Name of the queue or broadcast.
-            subscription: Only entries of this subscription; None = all.
-
-        Raises:
-            NoSubscriptionError: The subscription does not exist.
-        """
-        letters = await Letters.open(self, queue, subscription)
-        if letters is not None:
-            async for _, entry in letters.iter():
-                yield letters.shown(entry)
-            return
-        async for entry in (await self.queue(queue)).iter_dead_letter_jobs():
-            yield dead_letter_of(entry, queue)
-
-    async def get_newest_dead_letters(
-        self, queue: str, count: int, subscription: str | None = None
-    ) -> tuple[list[DeadLetter], bool]:
-        """Return the entries of a queue among the ``count`` newest of its dead letter queue, and whether it has more.
-
-        They are ordered from the newest on. ``subscription``: see `iter_dead_letters`.
-        """
-        letters = await Letters.open(self, queue, subscription)
-        if letters is not None:
-            return await letters.newest(count)
-        entries, is_cut = await get_newest_dead_letter_jobs(await self.queue(queue), count)
-        return [dead_letter_of(each, queue) for each in entries], is_cut
 
     # -- events -------------------------------------------------------------------------------------------
 

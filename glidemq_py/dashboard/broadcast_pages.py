@@ -11,6 +11,7 @@ from glidemq_py._operate.broadcasts import (
     get_deliveries,
     get_message,
     get_messages,
+    get_newest_dead_letters,
     slowest_first,
 )
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageSummary
@@ -54,7 +55,7 @@ async def broadcast(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
     found, targets, name = await _subscriptions(visit), await subscription_targets(visit), visit.queue
 
     async def read() -> tuple[list[DeadLetter], bool]:
-        return await visit.operator.get_newest_dead_letters(name, _LETTERS_COUNTED)
+        return await get_newest_dead_letters(visit.operator, name, _LETTERS_COUNTED)
 
     letters, is_cut = list[DeadLetter](), False
     if any(targets.values()):

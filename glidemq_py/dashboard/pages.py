@@ -13,6 +13,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.audit import read_audit
+from glidemq_py._operate.broadcasts import get_newest_dead_letters
 from glidemq_py._operate.bulk import list_bulks, read_bulk
 from glidemq_py._operate.failure_groups import FailureGroup, group_failures, shape_of
 from glidemq_py._operate.operating import JobFilter
@@ -304,7 +305,7 @@ async def dead_letters(visit: Visit) -> dict[str, Any]:
         target = await visit.reader.dead_letter_queue(visit.queue)
     found, is_cut = list[DeadLetter](), False
     if target or of:
-        found, is_cut = await visit.operator.get_newest_dead_letters(visit.queue, _DEAD_LETTERS, of)
+        found, is_cut = await get_newest_dead_letters(visit.operator, visit.queue, _DEAD_LETTERS, of)
     by_error: dict[tuple[str | None, str, str], list[DeadLetter]] = {}
     for each in found:
         by_error.setdefault((each.subscription, each.name, shape_of(each.error)), []).append(each)

@@ -386,7 +386,7 @@ class Hub:
         Raises:
             GlideMQError: If the call failed.
         """
-        rows = await failed_rows(self._link, [(lease, error)], retry)
+        rows = await failed_rows(self._link, [(lease._facts, lease._run, error)], retry)
         if remove:
             rows = [row._replace(keep=1) if isinstance(row, Failed) else row for row in rows]
         for row in rows:

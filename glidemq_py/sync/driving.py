@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
 from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.flow_producer import FlowProducer
-from glidemq_py._api.job_batch import JobBatch as BatchCore
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import Lease as LeaseCore
-from glidemq_py._api.leasing import LeaseContext, LeaseReport
+from glidemq_py._api.leasing import LeaseReport
 from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
@@ -23,11 +22,6 @@ from glidemq_py._features.vectors import VectorMatch
 from glidemq_py._job.job import Job
 from glidemq_py._job.job_twin import BlockingJob
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.sync.lease_context import BlockingLeaseContext
-
-if TYPE_CHECKING:
-    from glidemq_py.sync.job_batch_twin import JobBatch
-    from glidemq_py.sync.lease_twin import Lease
 
 __all__ = [
     "BroadcastCore",
@@ -36,10 +30,6 @@ __all__ = [
     "ProducerCore",
     "QueueCore",
     "QueueEventsCore",
-    "batch_of",
-    "context_of",
-    "leases_of",
-    "report_of",
     "twin_if_any",
     "twin_of",
     "twins_by_name",
@@ -165,6 +155,16 @@ class LeaseTwin(Twin[LeaseCore[DataT, ResultT]], Generic[DataT, ResultT]):
             raise GlideMQValidationError("queue", queue, f"must be a glidemq_py.sync.Queue, not {kind}")
         return cls(LeaseCore.from_token(core, token))
 
+    @classmethod
+    def _of_all(cls, leases: list[LeaseCore[Any, Any]]) -> list[Self]:
+        """Return leases with blocking methods."""
+        return [cls(each) for each in leases]
+
+    @classmethod
+    def _of_report(cls, report: LeaseReport[LeaseCore[Any, Any]]) -> LeaseReport[Self]:
+        """Return a report with leases that have blocking methods."""
+        return LeaseReport(report.outcomes, cls._of_all(report.leases))
+
 
 def twin_of(job: Job[DataT, ResultT]) -> BlockingJob[DataT, ResultT]:
     """Return the job as a `BlockingJob`."""
@@ -191,27 +191,3 @@ def twins_in_matches(
 ) -> list[VectorMatch[BlockingJob[DataT, ResultT]]]:
     """Return the results of a vector search with `BlockingJob` objects."""
     return [VectorMatch(BlockingJob(match.job), match.score) for match in matches]
-
-
-def batch_of(batch: BatchCore) -> JobBatch:
-    """Return the batch with blocking methods."""
-    from glidemq_py.sync.job_batch_twin import JobBatch  # it imports this module
-
-    return JobBatch(batch)
-
-
-def leases_of(leases: list[LeaseCore[Any, Any]]) -> list[Lease[Any, Any]]:
-    """Return the leases with blocking methods."""
-    from glidemq_py.sync.lease_twin import Lease  # it imports this module
-
-    return [Lease(lease) for lease in leases]
-
-
-def report_of(report: LeaseReport[LeaseCore[Any, Any]]) -> LeaseReport[Lease[Any, Any]]:
-    """Return the report with leases that have blocking methods."""
-    return LeaseReport(report.outcomes, leases_of(report.leases))
-
-
-def context_of(context: LeaseContext) -> BlockingLeaseContext:
-    """Return the context for a ``with`` block."""
-    return BlockingLeaseContext(context, leases_of)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from glidemq_py._api.lease import Lease as LeaseCore
 from glidemq_py._api.leasing import LeaseContext
 from glidemq_py._client.portal import drive
-
-if TYPE_CHECKING:
-    from glidemq_py.sync.lease_twin import Lease
+from glidemq_py.sync.lease_twin import Lease
 
 __all__ = ["BlockingLeaseContext"]
 
@@ -19,19 +15,16 @@ __all__ = ["BlockingLeaseContext"]
 class BlockingLeaseContext:
     """The context of `Queue.lease`: ``with queue.lease() as lease``."""
 
-    __slots__ = ("_context", "_make")
+    __slots__ = ("_context",)
 
-    def __init__(
-        self, context: LeaseContext, make: Callable[[list[LeaseCore[Any, Any]]], list[Lease[Any, Any]]]
-    ) -> None:
+    def __init__(self, context: LeaseContext) -> None:
         """Create a context; for queues only."""
         self._context = context
-        self._make = make
 
     def __enter__(self) -> Lease[Any, Any] | None:
         """Fetch a job, and enter the middleware of the queue; None if no job was ready in time."""
         found = drive(self._context.__aenter__())
-        return None if found is None else self._make([found])[0]
+        return None if found is None else Lease(found)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,7 +6,7 @@ from glidemq_py import (
 )
 from tests.contract.test_broadcast import Seen, working
 from tests.contract.test_broadcast_extras import fail
-from tests.operating import Operator, ReplayDeadLetters, perform
+from tests.operating import Operator, ReplayDeadLetters, iter_dead_letters, perform
 
 
 async def test_operator_replays_entries_only_to_their_subscription(core_url: str, queue_name: str):
@@ -19,7 +19,7 @@ async def test_operator_replays_entries_only_to_their_subscription(core_url: str
                 await broadcast.publish("x", number)  # deletes the message before
                 await log.wait("failed", number)
                 await other_log.wait("completed", number)
-            first, second = [each.id async for each in operator.iter_dead_letters(queue_name)]
+            first, second = [each.id async for each in iter_dead_letters(operator, queue_name)]
             result = await perform(operator, ReplayDeadLetters(queue=queue_name))
             assert (result.ids, [each.id for each in result.problems]) == ((second,), [first])
             await log.wait("failed", 3)

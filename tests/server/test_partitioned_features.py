@@ -8,7 +8,7 @@ from glidemq_py import (
     QueueEvent,
     QueueEvents,
 )
-from tests.operating import Operator
+from tests.operating import Operator, get_newest_dead_letters
 from tests.server.test_partitions import id_in
 from tests.server.worker_support import with_timeout
 
@@ -42,9 +42,9 @@ async def test_operators_see_the_newest_dead_letters_of_all_partitions(url: str,
         assert {entry.data["originalQueue"] for entry in entries} == {queue_name}
         async with Operator(url) as operator:
             by_age = [job.id for job in reversed(await dead_queue.get_jobs("waiting"))]
-            newest, is_cut = await operator.get_newest_dead_letters(queue_name, 1)
+            newest, is_cut = await get_newest_dead_letters(operator, queue_name, 1)
             assert ([each.id for each in newest], is_cut) == (by_age[:1], True)
-            newest, is_cut = await operator.get_newest_dead_letters(queue_name, 100)
+            newest, is_cut = await get_newest_dead_letters(operator, queue_name, 100)
             assert ([each.id for each in newest], is_cut) == (by_age, False)
             assert {each.queue for each in newest} == {queue_name}
 

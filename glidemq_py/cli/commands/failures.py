@@ -149,7 +149,7 @@ async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None,
     await _check(shell, queue, subscription)
     found: list[DeadLetter] = []
     more = False
-    async for each in shell.operator.iter_dead_letters(queue, subscription):
+    async for each in operate.broadcasts.iter_dead_letters(shell.operator, queue, subscription):
         if len(found) == limit:
             more = True
             break

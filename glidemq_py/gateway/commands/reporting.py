@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._api.lease import DEFAULTS, Lease, maker
+from glidemq_py._api.lease import DEFAULTS, Lease
 from glidemq_py._api.lease_exchange import LeaseOutcome, Report, exchange
 from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
@@ -85,7 +85,7 @@ class LeasedJob:
 
     async def _end(self, row: working.Finished) -> None:
         report = Report(row, self.facts.limit, None)
-        found = await exchange(self.queue, [report], None, maker(self.queue, None))
+        found = await exchange(self.queue, [report])
         if not found.outcomes[0].applied:
             raise LeaseLostError(self.facts.id)
 

@@ -12,7 +12,7 @@ import pytest
 
 from glidemq_py import Failure, FailureReason, Job, Queue, SerializationError, Worker
 from tests.inside import connected, dead_letters
-from tests.operating import HOURS, JobFilter, Operator, group_failures
+from tests.operating import HOURS, JobFilter, Operator, get_newest_dead_letters, group_failures, iter_dead_letters
 from tests.server.dashboard.support import FROM_HERE, Elements, browsing
 from tests.server.dashboard.test_pages import page, posted
 
@@ -144,7 +144,7 @@ async def test_data_of_another_serializer_is_not_edited(url: str, queue_name: st
     async with Queue(queue_name, url, **options) as queue, Operator(url) as operator:
         failed = await queue.add("mail", {"error": "wrong"})
         await run_failing(url, queue_name, 1, **options)
-        (entry,) = [each async for each in operator.iter_dead_letters(queue_name)]
+        (entry,) = [each async for each in iter_dead_letters(operator, queue_name)]
         assert entry.encoding == encoding
         details = await operator.get_job(queue_name, failed.id)
         assert details is not None
@@ -179,10 +179,10 @@ async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str):
         await queue.add("mail", {"error": "other"})
         await run_failing(url, queue_name, 31, dead_letter_queue=dead)
         async with Operator(url) as operator:
-            newest, is_cut = await operator.get_newest_dead_letters(queue_name, 7)
-            everything = [each.id async for each in operator.iter_dead_letters(queue_name)]
+            newest, is_cut = await get_newest_dead_letters(operator, queue_name, 7)
+            everything = [each.id async for each in iter_dead_letters(operator, queue_name)]
             assert ([each.id for each in newest], is_cut) == (everything[:-8:-1], True)
-            assert (await operator.get_newest_dead_letters(queue_name, 31))[1] is False
+            assert (await get_newest_dead_letters(operator, queue_name, 31))[1] is False
         async with browsing(url, allow_changes=True) as client:
             shown = await page(client, "dead-letters", q=queue_name)
             assert re.findall(r'<td class="num">(\d+)</td>', shown) == ["30", "1"]

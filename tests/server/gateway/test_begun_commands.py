@@ -23,9 +23,9 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the commands that ran in a task."""
     names: list[str] = []
 
-    def counted(run: Any, session: Connection, name: str, *others: Any) -> Any:
-        names.append(name)
-        return run(session, name, *others)
+    def counted(run: Any, *given: Any) -> Any:
+        names.append(given[1])
+        return run(*given)
 
     around(monkeypatch, Connection, "_run", counted)
     return names

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import LeaseOutcome, Queue
 from glidemq_py.errors import GlideMQConnectionError
-from glidemq_py.gateway import Gateway, hub, state
+from glidemq_py.gateway import Gateway, hub
 from tests.inside import changed, forget_unused, hubs_of, lease_ending, queue_list
 from tests.inside import tokens as lease_tokens
 from tests.server.gateway.wire import Wire, good, packed
@@ -104,7 +104,7 @@ async def test_unused_queues_are_forgotten(
         async with asyncio.timeout(60):
             while waiting not in hubs_of(gateway) or not hubs_of(gateway)[waiting].is_in_use:
                 await good(patient, "Ping")
-        monkeypatch.setattr(state, "_UNUSED_S", -1.0)
+        monkeypatch.setattr("glidemq_py.gateway.state._UNUSED_S", -1.0)
         known = await forget_unused(gateway)
         assert [name in known for name in (kept, waiting, gone)] == [True, True, False]
         assert gone not in hubs_of(gateway)
@@ -125,7 +125,7 @@ async def test_an_unused_queue_that_exists_is_kept_if_another_program_has_unlist
         return queue_name in (await good(wire, "ListQueues"))["queues"], queue_name in known
 
     await good(wire, "PUSH", queue=queue_name, data=1)
-    monkeypatch.setattr(state, "_UNUSED_S", -1.0)
+    monkeypatch.setattr("glidemq_py.gateway.state._UNUSED_S", -1.0)
     assert await forget() == (True, True)
     await good(wire, "Obliterate", queue=queue_name, force=True)
     assert await forget() == (False, False)
