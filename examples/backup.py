@@ -19,11 +19,11 @@ async def main() -> None:
         async with Queue("orders") as queue:
             await queue.add_bulk([("ship", {"order": n}, {"delay": 3_600_000}) for n in range(500)])
             await queue.add_bulk([("ship", {"order": 500 + n}) for n in range(10)])
-            info = await queue.backup(folder)
+            info = await queue.backups.create(folder)
             print("backup:", info.jobs, "jobs")
             await queue.obliterate(force=True)
             print("lost:", (await queue.get_job_counts()).delayed, "delayed")
-            report = await queue.restore(folder)
+            report = await queue.backups.restore(folder)
             print("restored:", report.jobs, "jobs")
             async with Worker("orders", ship):
                 await all_done.wait()
@@ -36,7 +36,7 @@ async def main() -> None:
                 schedule = BackupSchedule([orders, invoices], other, every=6 * 3_600_000, keep=7)
                 print("created:", [(info.queue, info.jobs) for info in await schedule.run_due()])
                 print("due again:", len(await schedule.run_due()))
-                print("intact:", (await orders.verify_backup(other)).jobs, "jobs")
+                print("intact:", (await orders.backups.verify(other)).jobs, "jobs")
 
 
 if __name__ == "__main__":

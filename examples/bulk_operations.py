@@ -20,7 +20,7 @@ async def main() -> None:
         print("acme waits for:", [job.data["user"] for job in acme])
 
         # The survey goes out today. Other delayed jobs would stay delayed.
-        print("promoted:", await queue.promote_jobs(name="survey"))
+        print("promoted:", await queue.jobs.promote_delayed(name="survey"))
 
         # The user has left: cancel the job only if it has not started.
         print("cancelled:", await acme[1].revoke(states=("waiting", "delayed")))
@@ -28,7 +28,7 @@ async def main() -> None:
         async with Worker("letters", handle, concurrency=5) as worker:
             await worker.drain()
         # The mail server has lost what it got: send everything again, oldest first.
-        print("sent again:", await queue.requeue_completed())
+        print("sent again:", await queue.jobs.requeue_completed())
         async with Worker("letters", handle, concurrency=5) as worker:
             await worker.drain()
         try:

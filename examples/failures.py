@@ -29,16 +29,16 @@ async def main() -> None:
                     print(f"job {error.job_id} failed: {error.failed_reason}")
         for attempt in await jobs[0].get_failed_attempts():
             print(f"attempt {attempt.number}: {attempt.reason}, {attempt.error_type}, {attempt.worker != ''}")
-        stats = await queue.get_failure_stats()
+        stats = await queue.failures.get_stats()
         print("by reason:", {str(reason): stats.by_reason[reason] for reason in sorted(stats.by_reason)})
-        print("deleted:", await queue.purge_failures(reason=FailureReason.EXPLICIT_FAIL))
+        print("deleted:", await queue.failures.purge(reason=FailureReason.EXPLICIT_FAIL))
 
         repaired.set()
-        await queue.set_failure_policy(retry_interval=1_000, max_auto_retries=2)
+        await queue.failures.set_policy(retry_interval=1_000, max_auto_retries=2)
         async with Worker("mails", send, lock_duration=1_000, stalled_interval=1_000):
             print(await sent.get())
             print(await sent.get())
-        print("attempts kept after the requeue:", len(await queue.get_job_attempts(jobs[0].id)))
+        print("attempts kept after the requeue:", len(await queue.failures.get_attempts(jobs[0].id)))
 
 
 if __name__ == "__main__":

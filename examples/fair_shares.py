@@ -18,7 +18,7 @@ async def main() -> None:
         done = asyncio.Event()
         async with Worker("reports", handle, concurrency=1):
             await done.wait()
-        print("backlog of acme is over 900:", (await queue.get_fair_key("acme")).backlog > 900)
+        print("backlog of acme is over 900:", (await queue.fair_keys.get("acme")).backlog > 900)
         await queue.obliterate(force=True)
 
 

@@ -27,7 +27,7 @@ async def call(gateway: Gateway, cmd: str, **fields: Any) -> dict[str, Any]:
 
 async def backed_up(queue: Queue, folder: Path) -> None:
     """Wait until the gateway has written a backup of the queue."""
-    while not await queue.get_backups(folder):  # noqa: ASYNC110
+    while not await queue.backups.get_all(folder):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 
@@ -43,7 +43,7 @@ async def main(old: str, new: str, folder: Path) -> None:
             await backed_up(queue, folder)
     print("backed up")
     async with Queue("orders", new, prefix=PREFIX) as queue:
-        report = await queue.restore(folder)
+        report = await queue.backups.restore(folder)
         print("restored:", report.jobs)
         # On the command line: python -m glidemq_py.gateway --restore-ids
         (ids,) = await restore_ids(new, prefix=PREFIX)

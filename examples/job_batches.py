@@ -15,7 +15,7 @@ async def main() -> None:
             if job.name == "list":
                 ref = await job.get_batch_ref()
                 assert ref is not None
-                batch = await queue.get_batch(ref)
+                batch = await queue.job_batches.get(ref)
                 await batch.add_bulk(("send", {"to": f"{job.data}{n}@example.org"}) for n in range(3))
             elif job.name == "send":
                 sent.append(job.data["to"])
@@ -26,7 +26,7 @@ async def main() -> None:
                     done.set()
 
         # "archive" runs when all jobs have ended, also if some failed; "report" only if all have completed.
-        async with await queue.create_batch(on_complete=("archive",), on_success=("report",)) as batch:
+        async with await queue.job_batches.create(on_complete=("archive",), on_success=("report",)) as batch:
             await batch.add_bulk([("list", "reader"), ("list", "editor")])
         async with Worker("letters", handle, concurrency=4):
             await done.wait()

@@ -18,21 +18,21 @@ async def main() -> None:
 
     async with Queue("api") as queue:
         # The bank takes two requests at a time; other jobs do not wait for them.
-        await queue.set_name_limits("charge", concurrency=2)
+        await queue.limits.set_for_name("charge", concurrency=2)
         jobs = await queue.add_bulk([("charge", n) for n in range(10)] + [("mail", n) for n in range(10)])
         async with Worker("api", handle, concurrency=8):
             await asyncio.gather(*(job.wait_until_finished() for job in jobs))
         print("charge: at most", most["charge"], "at a time; mail: more than 2:", most["mail"] > 2)
-        limits = await queue.get_name_limits("charge")
+        limits = await queue.limits.get_for_name("charge")
         print("limit of charge:", limits.concurrency, "active:", limits.active)
 
         # For the next half second, all workers together start at most one job per 100 ms. The limit ends by itself.
-        await queue.set_global_rate_limit(1, 100, ttl=500)
-        print("during the incident:", (await queue.get_global_limits()).rate_limit)
+        await queue.limits.set_rate_limit(1, 100, ttl=500)
+        print("during the incident:", (await queue.limits.get()).rate_limit)
         jobs = await queue.add_bulk([("mail", n) for n in range(50)])
         async with Worker("api", handle, concurrency=8):
             await asyncio.gather(*(job.wait_until_finished() for job in jobs))
-        print("afterwards:", (await queue.get_global_limits()).rate_limit)
+        print("afterwards:", (await queue.limits.get()).rate_limit)
 
 
 if __name__ == "__main__":

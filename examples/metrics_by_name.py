@@ -15,7 +15,7 @@ async def handle(job: Job) -> None:
 
 async def main() -> None:
     async with Queue("shop") as queue:
-        await queue.set_metrics_by_name(minutes=10_080, max_names=20)  # a week
+        await queue.metrics_by_name.set(minutes=10_080, max_names=20)  # a week
         jobs = await queue.add_bulk([
             *(("render", {"page": n}) for n in range(20)),
             *(("notify", {"user": n}) for n in range(20)),
@@ -24,10 +24,10 @@ async def main() -> None:
         async with Worker("shop", handle, concurrency=5):  # closing sends the last figures
             await asyncio.gather(*(job.wait_until_finished() for job in jobs))
 
-        for each in await queue.get_metrics_by_name(timedelta(hours=1), interval=None):
+        for each in await queue.metrics_by_name.get(timedelta(hours=1), interval=None):
             slow = "slow" if each.run.p95 > 25 else "fast"
             print(f"{each.name}: {each.completed} completed, {each.retried} retried, {slow}")
-        (notify,) = await queue.get_metrics_by_name(name="notify", interval=None)
+        (notify,) = await queue.metrics_by_name.get(name="notify", interval=None)
         print("notify waits longer than it runs:", notify.wait.p95 > notify.run.p95)
 
 

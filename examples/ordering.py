@@ -32,7 +32,7 @@ async def main() -> None:
             for job in jobs:
                 await job.wait_until_finished()
         for customer in customers:
-            group = await queue.get_group(customer)
+            group = await queue.groups.get(customer)
             assert group is not None
             print(f"{customer}: {', '.join(done[customer])}; next is number {group.next_seq}")
 

@@ -18,11 +18,11 @@ async def main() -> None:
 
         await queue.add_bulk(("encode", f"film-{n}") for n in range(4))
         async with Worker("films", encode, lock_duration=1_000) as worker:
-            await queue.resize_workers(3, worker.consumer)
+            await queue.workers.resize(3, worker.consumer)
             await full.wait()
-            (activity,) = await queue.inspect_workers()
+            (activity,) = await queue.workers.inspect()
             print(f"{activity.active} of {activity.concurrency} slots are busy")
-            await queue.quiet_workers()
+            await queue.workers.quiet()
             finish.set()
         print("left for other workers:", (await queue.get_job_counts()).waiting)
         await queue.obliterate(force=True)

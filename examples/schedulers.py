@@ -24,16 +24,16 @@ async def main() -> None:
 
     async with Queue("clockwork") as queue, Worker("clockwork", handle):
         # Call it at every start: an unchanged scheduler continues.
-        await queue.upsert_job_scheduler("tick", every=200, limit=3)
-        await queue.upsert_job_scheduler("second", pattern="* * * * * *", misfire="skip")
-        await queue.upsert_job_scheduler(
+        await queue.schedulers.upsert("tick", every=200, limit=3)
+        await queue.schedulers.upsert("second", pattern="* * * * * *", misfire="skip")
+        await queue.schedulers.upsert(
             "crawler", repeat_after_complete=100, template=("crawl", {"url": "https://example.org"}, {"attempts": 3})
         )
         await enough.wait()
-        for scheduler in await queue.get_job_schedulers():
+        for scheduler in await queue.schedulers.get_all():
             if scheduler.name != "tick":
                 print(scheduler.name, "ran", "often enough" if scheduler.iteration_count >= 2 else "too seldom")
-                await queue.remove_job_scheduler(scheduler.name)
+                await queue.schedulers.remove(scheduler.name)
 
 
 if __name__ == "__main__":

@@ -22,17 +22,17 @@ async def main() -> None:
 
     async with Queue("imports") as queue:
         # "skip" drops a due time while the last job is unfinished; "buffer_one" makes up for all of them with one job.
-        await queue.upsert_job_scheduler("import", every=1_000, overlap="skip", template={"name": "import"})
+        await queue.schedulers.upsert("import", every=1_000, overlap="skip", template={"name": "import"})
         async with Worker("imports", handle, concurrency=10):
             await enough.wait()
-        scheduler = await queue.get_job_scheduler("import")
+        scheduler = await queue.schedulers.get("import")
         assert scheduler is not None
         print("at the same time:", most)
         print("skipped some:", scheduler.skipped_count > 0)
         print("last runs:", len(scheduler.last_runs) >= 4)
-        await queue.pause_job_scheduler("import")
-        await queue.upsert_job_scheduler("report", every=1_000, overlap="buffer_one", template={"name": "report"})
-        print([(each.name, each.schedule.overlap, each.paused) for each in await queue.get_job_schedulers()])
+        await queue.schedulers.pause("import")
+        await queue.schedulers.upsert("report", every=1_000, overlap="buffer_one", template={"name": "report"})
+        print([(each.name, each.schedule.overlap, each.paused) for each in await queue.schedulers.get_all()])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ async def main() -> None:
         job = await queue.add("write")
         shown: list[str] = []
         kinds: list[str | None] = []
-        async for chunk in queue.stream(job.id):  # ends when the job does
+        async for chunk in queue.jobs.iter_stream(job.id):  # ends when the job does
             kinds.append(chunk.type)
             if chunk.type == "token":
                 shown.append(chunk.content or "")

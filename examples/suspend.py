@@ -24,7 +24,7 @@ async def main() -> None:
     async with Queue("expenses") as queue, worker:
         hotel = await queue.add("hotel", {"amount": 120, "patience": 60_000})
         await suspended.wait()
-        info = await queue.get_suspend_info(hotel.id)
+        info = await queue.jobs.get_suspend_info(hotel.id)
         print("suspended with", info.reason if info else None)
 
         # The second signal arrives early and is kept.

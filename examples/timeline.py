@@ -12,7 +12,7 @@ async def convert(job: Job) -> None:
 
 async def main() -> None:
     async with Queue("videos") as queue:
-        await queue.set_timeline()
+        await queue.timelines.set()
         job = await queue.add("convert", delay=50, attempts=2, backoff=50)
         async with Worker("videos", convert, log_failures=False):
             await job.wait_until_finished()

@@ -30,11 +30,11 @@ async def main() -> None:
             for text in ("draft 2", "draft 3"):
                 last = await queue.add("publish", text, deduplication=latest)
                 print(text, last.outcome)
-            owner = await queue.get_deduplication_job("page-7")
+            owner = await queue.jobs.get_deduplicated("page-7")
             print("newest:", owner.data if owner else None)
             proceed.set()
             await last.wait_until_finished()
-        print("removed:", await queue.remove_deduplication("report-7"))
+        print("removed:", await queue.jobs.remove_deduplication("report-7"))
 
 
 asyncio.run(main())

@@ -36,7 +36,7 @@ async def main() -> None:
         if finished and (last := finished.usage):
             print(f"{last.model}: {last.total_tokens} tokens, {last.total_cost:.5f} {last.cost_unit}")
 
-        hour = await questions.get_usage_summary(window=timedelta(hours=1))
+        hour = await questions.usage.get_summary(window=timedelta(hours=1))
         print(f"{hour.job_count} jobs: {hour.total_tokens:.0f} tokens, {hour.total_cost:.5f} {hour.cost_unit}")
         print("by model:", dict(sorted(hour.models.items())))
 

@@ -143,7 +143,7 @@ async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[
     destination = given.destination
     if given.command == "create":
         share = given.max_server_cpu
-        info = await queue.backup(destination, keep=given.keep, max_server_cpu=share, storage_options=storage)
+        info = await queue.backups.create(destination, keep=given.keep, max_server_cpu=share, storage_options=storage)
         _print_backup("created ", info)
     elif given.command == "list":
         found, unusable = await list_backups(queue, destination, storage)
@@ -152,10 +152,10 @@ async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[
         return [f"queue {queue.name!r}: {error}" for error in unusable]
     elif given.command == "verify":
         _print_backup(
-            "intact ", await queue.verify_backup(destination, backup_id=given.backup, storage_options=storage)
+            "intact ", await queue.backups.verify(destination, backup_id=given.backup, storage_options=storage)
         )
     else:
-        report = await queue.restore(
+        report = await queue.backups.restore(
             destination, backup_id=given.backup, source=given.source, partitions=given.partitions,
             storage_options=storage,
         )  # fmt: skip

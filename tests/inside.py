@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
-from glidemq_py._api import dead_letters, job_queue, lease_ending, lease_exchange, parts, queue_events
+from glidemq_py._api import dead_letters, job_queue, lease_ending, lease_exchange, queue_events
 from glidemq_py._client import (
     busy_poll,
     call_retry,
@@ -100,7 +100,7 @@ from glidemq_py._features.schedulers.cron import CronPattern, instants, next_ins
 from glidemq_py._job import run, waiting
 from glidemq_py._job.reading import listed_states, read_jobs
 from glidemq_py._job.run import FinishedAttempt
-from glidemq_py._partitions import creating, layout, routing, stored
+from glidemq_py._partitions import creating, layout, parts, routing, stored
 from glidemq_py._partitions.layout import (
     MAX_PARTITIONS,
     Layout,
@@ -147,6 +147,14 @@ from glidemq_py.sync import Queue as BlockingQueue
 if TYPE_CHECKING:
     from glidemq_py._client.transport import Transport
     from glidemq_py._worker.base_worker import BaseWorker
+
+AREAS = [name for name, value in vars(Queue).items() if isinstance(value, property) and not name.startswith("_")]
+"""Areas of a `Queue`, such as ``queue.limits``."""
+
+
+def areas(queue: Any) -> dict[str, type[Any]]:
+    """Return the classes of a queue's areas by name."""
+    return {name: type(getattr(queue, name)) for name in AREAS}
 
 
 def around(patch: pytest.MonkeyPatch, owner: Any, name: str, called: Callable[..., Any]):

@@ -45,7 +45,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
-    from glidemq_py._api.parts import PartQueues
+    from glidemq_py._partitions.parts import PartQueues
 
 T = TypeVar("T")
 

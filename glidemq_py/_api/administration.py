@@ -12,17 +12,16 @@ from typing import Final
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.job_states import JobState, check_states
-from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, priorities, ranks, results
+from glidemq_py._features import delays
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.reading import get_counts
 from glidemq_py._partitions.deleting import delete_keys, jobs_active_error
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
-from glidemq_py._partitions.sums import added
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 _BATCH: Final = 250
@@ -50,65 +49,6 @@ async def is_paused(self: ConnectedQueue) -> bool:
     """Return True if the queue is paused."""
     link = await self._first()
     return bool(await link.command("HGET", link.keys.meta, "paused") == b"1")
-
-
-async def set_event_retention(self: ConnectedQueue, count: int) -> None:
-    """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
-
-    The number is approximate; an event takes about 100 bytes. The setting applies to events that this library
-    writes: a Node peer that writes an event trims the stream to 1000.
-
-    Args:
-        count: 1 to 100,000,000; 0 restores the default (about 1000).
-
-    Raises:
-        GlideMQValidationError: If ``count`` is invalid.
-    """
-    number = check_int("count", count, 0, _MOST_EVENTS)
-    text = str(number) if number else None
-    await self._change(lambda link: link.call(administration.set_settings, maxLenEvents=text))
-
-
-async def get_event_retention(self: ConnectedQueue) -> int:
-    """Return the approximate number of events that the queue keeps; the default is 1000."""
-    link = await self._first()
-    found = await link.command("HGET", link.keys.meta, "maxLenEvents")
-    return int(found) if found and found.isdigit() else _EVENTS_KEPT
-
-
-async def set_result_retention(self: ConnectedQueue, count: int) -> None:
-    """Set how many finished jobs the result sequence keeps, for readers that fall further behind.
-
-    The sequence numbers finished jobs for readers such as Spark streams. The first reader turns it on, with a
-    retention of 1,000,000 jobs. The number is approximate; an entry takes about 30 bytes. The jobs themselves are
-    kept or deleted by their own retention.
-
-    Args:
-        count: 1 to 1,000,000,000; 0 turns the sequence off and deletes it, so readers must start again.
-
-    Raises:
-        GlideMQValidationError: If ``count`` is invalid.
-    """
-    number = check_int("count", count, 0, _MOST_RESULTS)
-    await self._change(lambda link: link.call(results.set_retention, number))
-
-
-async def get_result_retention(self: ConnectedQueue) -> int:
-    """Return the approximate number of finished jobs that the result sequence keeps; 0 = it is off."""
-    link = await self._first()
-    found = await link.command("HGET", link.keys.meta, "resultsKept")
-    return int(found) if found and found.isdigit() else 0
-
-
-async def get_features(self: ConnectedQueue) -> dict[str, str]:
-    """Return the features in use that older versions of this package would mishandle.
-
-    The values are the versions that added the features; most queues use none. The result also contains features
-    that this version lacks; with one of them, every other call about the queue raises `UnsupportedFeatureError`.
-    """
-    texts = await self._each(lambda link: link.command("HGET", link.keys.meta, "features"))
-    listed = ",".join(text.decode("utf-8", "replace") for text in texts if text)
-    return {name: version for name, _, version in (entry.partition(":") for entry in listed.split(",")) if name}
 
 
 async def drain(self: ConnectedQueue, *, delayed: bool = False) -> int:
@@ -163,7 +103,8 @@ async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, s
     ms = to_ms("grace", grace)
     most = check_int("limit", limit, 1, 2**53)
     chosen = JobState(check_choice("state", state, CLEANABLE))
-    return await self._up_to(most, lambda link, left: _clean(link, chosen, ms, left))
+    found = await self._up_to(most, lambda link, left: _clean(link, chosen, ms, left), len)
+    return [job_id for ids in found for job_id in ids]
 
 
 async def _clean(link: QueueLink, state: JobState, ms: int, most: int) -> list[str]:
@@ -191,29 +132,8 @@ def checked_count(count: object) -> int:
     return 0 if count is None else check_int("count", count, 1, 2**53)
 
 
-async def promote_jobs(self: ConnectedQueue, count: int | None = None, *, name: str | None = None) -> int:
-    """Make delayed jobs ready to run, including retries that wait for their backoff.
-
-    Jobs without a priority come first, then by priority, each by due time. Order, ordering groups, limits and fair
-    shares apply to the jobs as if they had been due. A job that becomes delayed during the call may be promoted or
-    not. Messages that wait for a retry of a broadcast subscription are not promoted.
-
-    Args:
-        count: Maximum number of jobs, >= 1; None promotes all jobs that are delayed at the time of the call.
-        name: Promote only jobs with this name; None = any. The others are read and kept.
-
-    Returns:
-        The number of promoted jobs.
-
-    Raises:
-        GlideMQValidationError: If an argument is invalid.
-    """
-    want = checked_count(count)
-    only = "" if name is None else validate_job_name(name)
-    return await self._count_up_to(want, lambda link, left: _promote(link, only, left))
-
-
-async def _promote(link: QueueLink, name: str, want: int) -> int:
+async def promote_up_to(link: QueueLink, name: str, want: int) -> int:
+    """Promote delayed jobs of a part, at most ``want``; 0 = all. Return their number."""
     return sum([number async for number, _ in promote_in_pieces(link, name, want=want)])
 
 
@@ -233,7 +153,7 @@ async def promote_in_pieces(
 async def retry_jobs(self: ConnectedQueue, count: int | None = None) -> int:
     """Requeue failed jobs with all their attempts, oldest failure first.
 
-    Cancelled jobs stay failed: `retry_failures` with their reason, or `Job.retry`, requeues them. A job stays
+    Cancelled jobs stay failed: `failures.retry` with their reason, or `Job.retry`, requeues them. A job stays
     failed while another job that has not ended has its deduplication id.
 
     Args:
@@ -246,29 +166,12 @@ async def retry_jobs(self: ConnectedQueue, count: int | None = None) -> int:
         GlideMQValidationError: If ``count`` is invalid.
         ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
     """
-    return await self._count_up_to(checked_count(count), lambda link, left: _requeue(link, left, completed=False))
+    want = checked_count(count)
+    return sum(await self._up_to(want, lambda link, left: requeue_up_to(link, left, completed=False), int))
 
 
-async def requeue_completed(self: ConnectedQueue, count: int | None = None) -> int:
-    """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
-
-    Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
-    completed while another job that has not ended has its deduplication id.
-
-    Args:
-        count: Maximum number of jobs, >= 1; None requeues all jobs that are completed at the time of the call.
-
-    Returns:
-        The number of requeued jobs.
-
-    Raises:
-        GlideMQValidationError: If ``count`` is invalid.
-        ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
-    """
-    return await self._count_up_to(checked_count(count), lambda link, left: _requeue(link, left, completed=True))
-
-
-async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
+async def requeue_up_to(link: QueueLink, want: int, *, completed: bool) -> int:
+    """Requeue failed or completed jobs of a part, at most ``want``; 0 = all. Return their number."""
     requeued, left, kept = 0, -1, 0
     while left:
         wanted = want and want - requeued
@@ -338,20 +241,6 @@ async def remove(self: ConnectedQueue, job_id: str, *, states: str | Iterable[st
     return await self._of(job_id, lambda link, own: link.call(administration.remove, own, allowed))
 
 
-async def discard(self: ConnectedQueue, job_id: str) -> None:
-    """Give up the remaining attempts of an active job.
-
-    The attempt continues. If it fails or stalls, the job fails permanently, without another attempt. A handler
-    does the same with `Job.discard`. `Queue.retry_jobs` gives the job all its attempts again. Workers of Node
-    peers and of version 0.1.0 retry the job nevertheless.
-
-    Raises:
-        JobStateError: If the job is not active. Nothing was changed.
-        JobNotFoundError: If the job does not exist.
-    """
-    await self._of(job_id, revocation.discard_job)
-
-
 async def revoke(self: ConnectedQueue, job_id: str, *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
     """Cancel a job: it does not start, or stops running.
 
@@ -372,63 +261,6 @@ async def revoke(self: ConnectedQueue, job_id: str, *, states: str | Iterable[st
         JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
     return await self._of(job_id, lambda link, own: revocation.revoke_job(link, own, states))
-
-
-async def change_priority(self: ConnectedQueue, job_id: str, priority: int) -> None:
-    """Change the priority of a job that has not started.
-
-    Args:
-        job_id: Id of the job.
-        priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
-
-    Raises:
-        GlideMQValidationError: If ``priority`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group.
-        JobNotFoundError: If the job does not exist.
-    """
-    await self._of(job_id, lambda link, own: priorities.change_job_priority(link, own, priority))
-
-
-async def change_rank(self: ConnectedQueue, job_id: str, rank: int) -> None:
-    """Change the rank of a job that has not started.
-
-    Args:
-        job_id: Id of the job.
-        rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
-
-    Raises:
-        GlideMQValidationError: If ``rank`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
-            limited name and no priority has this rank.
-        JobNotFoundError: If the job does not exist.
-    """
-    await self._of(job_id, lambda link, own: ranks.change_job_rank(link, own, rank))
-
-
-async def get_rank_counts(self: ConnectedQueue) -> dict[int, int]:
-    """Return the number of ready jobs of each rank that has any, highest rank first.
-
-    Rank 0 has the jobs without a priority or rank, except those parked in their ordering groups. A priority p
-    counts as rank 2048 - p. The ranks are counted in pages, so jobs that move meanwhile may be missing or
-    counted twice.
-    """
-    sums = added(await self._each(ranks.count_ranks))
-    return dict(sorted(sums.items(), reverse=True))
-
-
-async def change_delay(self: ConnectedQueue, job_id: str, delay: Milliseconds) -> None:
-    """Change when a job that has not started becomes due.
-
-    Args:
-        job_id: Id of the job.
-        delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
-
-    Raises:
-        GlideMQValidationError: If ``delay`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group.
-        JobNotFoundError: If the job does not exist.
-    """
-    await self._of(job_id, lambda link, own: delays.change_job_delay(link, own, delay))
 
 
 async def promote(self: ConnectedQueue, job_id: str) -> None:

@@ -45,8 +45,8 @@ class BackupSchedule(BackgroundService):
         destination: A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore.
         every: Time from the start of one backup to the start of the next, ms or timedelta, at least a minute; 6 hours.
         keep: Number of complete backups per queue to keep, at least 1.
-        max_server_cpu: See `Queue.backup`.
-        storage_options: See `Queue.backup`.
+        max_server_cpu: See `Queue.backups.create`.
+        storage_options: See `Queue.backups.create`.
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
@@ -106,7 +106,7 @@ class BackupSchedule(BackgroundService):
         return info
 
     async def _create(self, queue: Queue[Any, Any]) -> BackupInfo:
-        return await queue.backup(self._destination, **self._options)
+        return await queue.backups.create(self._destination, **self._options)
 
     async def _is_due(self, queue: Queue[Any, Any]) -> bool:
         for backup in reversed(await self._store.backups(queue.name)):

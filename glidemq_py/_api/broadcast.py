@@ -270,7 +270,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
         Args:
             job_id: id of the entry (not of the message).
-            subscription: as for `get_dead_letter_jobs`.
+            subscription: as for `dead_letters.get_all`.
 
         Returns:
             False if there is no such entry.
@@ -287,7 +287,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
         Args:
             job_id: id of the entry (not of the message).
-            subscription: as for `get_dead_letter_jobs`.
+            subscription: as for `dead_letters.get_all`.
         """
         found = await self._find_dead_letter(parse_job_id(job_id), subscription)
         return False if found is None else await remove_dead_letter(*found)
@@ -331,11 +331,11 @@ class Broadcast(AsyncOnly, Generic[DataT]):
             ttl: time to live, in ms or as a timedelta; afterwards the limit that applied before applies again. None =
                 no end.
         """
-        await self._queue.set_global_rate_limit(max, duration, ttl=ttl)
+        await self._queue.limits.set_rate_limit(max, duration, ttl=ttl)
 
     async def remove_global_rate_limit(self) -> None:
         """Remove the global rate limit."""
-        await self._queue.remove_global_rate_limit()
+        await self._queue.limits.remove_rate_limit()
 
     @property
     def queue(self) -> Queue[DataT, Any]:

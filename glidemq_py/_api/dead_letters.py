@@ -14,6 +14,7 @@ from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions, cost_error, read_stored_options
 from glidemq_py._core.job_states import JobOutcome, JobState
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.record import JobRecord
@@ -21,7 +22,8 @@ from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._features.outbox import STORED, STORED_JSON
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import FairKeyFullError, GlideMQValidationError, JobDataError, SerializationError
 
 _PAGE: Final = 200
@@ -29,16 +31,6 @@ _NOT_REPLAYED: Final = frozenset(
     ("jobId", "delay", "deduplication", "parent", "parents", "dependsOn", "onDependencyFailure")
 )
 """Options of the original job that a replay does not copy."""
-
-
-def iter_dead_letter_jobs(self: ConnectedQueue, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
-    """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
-
-    Args:
-        page: number of jobs read per call, 1..1000.
-    """
-    check_int("page", page, 1, 1_000)
-    return self._in_turn(lambda link: _entries(link, page))
 
 
 async def _entries(link: QueueLink, page: int) -> AsyncIterator[Job[Any, Any]]:
@@ -87,61 +79,10 @@ async def get_newest_dead_letter_jobs(
     return found[::-1], bool(cursor)
 
 
-async def get_dead_letter_jobs(self: ConnectedQueue, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-    """Return the dead-letter entries of this queue by position, oldest first.
-
-    Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
-    ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. If the data of the original job cannot be
-    read or is not JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
-
-    Args:
-        start: position of the first entry.
-        end: position of the last entry, inclusive; -1 = the last one.
-
-    Returns:
-        The entries; an empty list if the queue has no dead letter queue.
-    """
-    return await reading.between(iter_dead_letter_jobs(self), start, end)
-
-
-async def get_dead_letter_job(self: ConnectedQueue, job_id: str) -> Job[Any, Any] | None:
-    """Return the dead-letter entry with this id (not the id of the original job), or None."""
-    found = await _find(self, job_id)
-    return None if found is None else shown_entry(found[2], found[0])
-
-
-async def remove_dead_letter_job(self: ConnectedQueue, job_id: str) -> bool:
-    """Delete the dead-letter entry with this id; return False if it does not exist."""
-    found = await _find(self, job_id)
-    return False if found is None else await remove_dead_letter(*found[1:])
-
-
-async def replay_dead_letter_job(self: ConnectedQueue, job_id: str) -> Job[Any, Any] | None:
-    """Add the job of a dead-letter entry to this queue again, and delete the entry.
-
-    If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
-    ``run_at``, ``deduplication`` and parents), otherwise the data and tags of the entry. Its id is derived
-    from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
-    ``duplicate``.
-
-    Args:
-        job_id: id of the entry (not of the original job).
-
-    Returns:
-        The new job, or None if the entry does not exist.
-
-    Raises:
-        GlideMQValidationError: the job costs more than its group's token bucket holds; the entry is kept.
-        FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
-        GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
-    """
-    return await replay_entry(self, job_id)
-
-
 async def replay_entry(
     self: ConnectedQueue, job_id: str, edit: Callable[[], Any] | None = None
 ) -> Job[Any, Any] | None:
-    """Add the job of an entry again, as `replay_dead_letter_job` does.
+    """Add the job of an entry again, as `dead_letters.replay` does.
 
     Args:
         self: the queue.
@@ -282,3 +223,66 @@ async def _entry_of(dead_queue: QueueLink, job_id: str) -> str:
         cursor = found.cursor
         if not cursor:
             return ""
+
+
+@known_methods
+class DeadLetters(Area):
+    """``queue.dead_letters``: the entries of this queue in its dead letter queue."""
+
+    __slots__ = ()
+
+    def iter(self, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
+        """Iterate over the dead-letter entries of this queue, oldest first; see `dead_letters.get_all`.
+
+        Args:
+            page: number of jobs read per call, 1..1000.
+        """
+        check_int("page", page, 1, 1_000)
+        return self._queue._in_turn(lambda link: _entries(link, page))
+
+    async def get_all(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
+        """Return the dead-letter entries of this queue by position, oldest first.
+
+        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
+        ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. If the data of the original job cannot be
+        read or is not JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
+
+        Args:
+            start: position of the first entry.
+            end: position of the last entry, inclusive; -1 = the last one.
+
+        Returns:
+            The entries; an empty list if the queue has no dead letter queue.
+        """
+        return await reading.between(self.iter(), start, end)
+
+    async def get(self, job_id: str) -> Job[Any, Any] | None:
+        """Return the dead-letter entry with this id (not the id of the original job), or None."""
+        found = await _find(self._queue, job_id)
+        return None if found is None else shown_entry(found[2], found[0])
+
+    async def remove(self, job_id: str) -> bool:
+        """Delete the dead-letter entry with this id; return False if it does not exist."""
+        found = await _find(self._queue, job_id)
+        return False if found is None else await remove_dead_letter(*found[1:])
+
+    async def replay(self, job_id: str) -> Job[Any, Any] | None:
+        """Add the job of a dead-letter entry to this queue again, and delete the entry.
+
+        If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
+        ``run_at``, ``deduplication`` and parents), otherwise the data and tags of the entry. Its id is derived
+        from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
+        ``duplicate``.
+
+        Args:
+            job_id: id of the entry (not of the original job).
+
+        Returns:
+            The new job, or None if the entry does not exist.
+
+        Raises:
+            GlideMQValidationError: the job costs more than its group's token bucket holds; the entry is kept.
+            FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
+            GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
+        """
+        return await replay_entry(self._queue, job_id)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast
 
-from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_choice, check_iterable
 from glidemq_py._core.job_states import ADDED_OUTCOMES
@@ -23,7 +22,8 @@ from glidemq_py._features import job_batches as calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._job.job import Job
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
@@ -114,28 +114,11 @@ JoinAndAdd = Callable[[Adding, Any, Sequence[int]], Awaitable[None]]
 """Lets jobs join a batch, and sends them to a queue or a partition."""
 
 
-@runtime_checkable
-class JobQueue(ConnectedQueue, Protocol):
-    """A `Queue` to which a batch adds jobs."""
-
-    _runtime: Runtime
-
-    def _next_part(self) -> int:
-        """Return the number of the part whose turn it is."""
-        ...
-
-    async def _add_all(
-        self, jobs: Iterable[Any], durable: DurableInput = None, around: JoinAndAdd | None = None
-    ) -> list[Job[Any, Any]]:
-        """Add jobs as `Queue.add_bulk` does, but call ``around`` for the jobs of each partition, to send them."""
-        ...
-
-
 class JobBatch(Connected):
     """A set of jobs, in any queues, with jobs that are added when all of them have ended.
 
-    `Queue.create_batch` and `Queue.get_batch` return it. An ``async with`` block closes the batch at its end, unless it
-    raises an exception.
+    `Queue.job_batches.create` and `Queue.job_batches.get` return it. An ``async with`` block closes the batch at its
+    end, unless it raises an exception.
 
     Attributes:
         id: id of the batch.
@@ -145,7 +128,7 @@ class JobBatch(Connected):
 
     id: str
 
-    def __init__(self, home: JobQueue, link: QueueLink, own_id: str) -> None:
+    def __init__(self, home: ConnectedQueue, link: QueueLink, own_id: str) -> None:
         """Create a batch; for queues only. ``link``: the part of the queue that has it, under ``own_id``."""
         self._home, self._link, self._own_id = home, link, own_id
         self.id = link.shown_id(own_id)
@@ -256,7 +239,7 @@ class JobBatch(Connected):
                 raise ends[0] from None
             raise
 
-    async def _join_and_add(self, jobs: Adding, target: JobQueue, mine: Sequence[int]) -> None:
+    async def _join_and_add(self, jobs: Adding, target: ConnectedQueue, mine: Sequence[int]) -> None:
         stem = (await target._first()).keys.stem
         ids, new, batch = await self._join(stem, [jobs.given[i][2].job_id or "" for i in mine])
         try:
@@ -271,10 +254,10 @@ class JobBatch(Connected):
             raise
         await self._withdraw(stem, ids, new, batch, [jobs.results[i] for i in mine])
 
-    def _target(self, queue: Any) -> JobQueue:
+    def _target(self, queue: Any) -> ConnectedQueue:
         # A blocking queue holds the queue itself.
         target = self._home if queue is None else getattr(queue, "_core", queue)
-        if not isinstance(target, JobQueue):
+        if not isinstance(target, ConnectedQueue):
             raise GlideMQValidationError("queue", queue, "must be a Queue or None")
         if target.options.prefix != self._link.keys.prefix:
             problem = f"its prefix must be that of the batch, {self._link.keys.prefix!r}"

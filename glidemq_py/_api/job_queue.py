@@ -5,23 +5,18 @@ It adds and reads jobs. The other methods are functions of their features, which
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Generic, Literal, Never, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api import administration, dead_letters, job_batches, partitioned_backups
-from glidemq_py._api import leasing as leases
+from glidemq_py._api import administration, leasing
 from glidemq_py._api.adds import Plan, add_routed, added_job, entries_of
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_batch import JoinAndAdd
-from glidemq_py._api.parts import PartQueues, QueueParts
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopPart, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
@@ -33,7 +28,7 @@ from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import LogLevel
-from glidemq_py._core.misuse import AsyncOnly, known_arguments, known_methods, reject_positional_options
+from glidemq_py._core.misuse import AsyncOnly, former_names, known_arguments, known_methods, reject_positional_options
 from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
@@ -53,27 +48,12 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._core.tags import parse_tags_filter
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features import metrics as figures
 from glidemq_py._features import (
-    deduplication,
-    failure_policy,
-    failures,
-    fair_keys,
-    limits,
-    metrics_by_name,
     queue_list,
-    remote_control,
-    stalled_jobs,
     streams,
     suspend,
-    usage_summaries,
-    vectors,
 )
-from glidemq_py._features import metrics as figures
-from glidemq_py._features import timeline as timelines
-from glidemq_py._features.backup import queue_api as backups
-from glidemq_py._features.backup.manifest import BackupInfo
-from glidemq_py._features.backup.restoring import RestoreReport
-from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.dependencies import Relations
@@ -81,47 +61,51 @@ from glidemq_py._features.durability import Confirmer
 from glidemq_py._features.durable_adds import DurableAdds, add_marked
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.metrics import JobLogs, Metrics
-from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.suspend import SuspendTimeoutsTask
-from glidemq_py._features.vectors import VectorMatch, nearest
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware, add_within
 from glidemq_py._job.reading import between, get_slice
-from glidemq_py._job.search import Search
 from glidemq_py._job.waiting import LoopWaiter
-from glidemq_py._partitions.creating import open_layout
-from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, Partition, QueuePartitions
+from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, Partition
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.renewing import renewed_layout
+from glidemq_py._partitions.parts import ConnectedQueue, PartQueues
 from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import (
-    ClosedError,
-    GlideMQConnectionError,
     GlideMQValidationError,
     JobStateError,
-    PartitionedQueueError,
-    PermissionDeniedError,
 )
 from glidemq_py.telemetry.spans import observed_add
 from glidemq_py.telemetry.state import TELEMETRY
+
+if TYPE_CHECKING:
+    from glidemq_py._api.areas import Jobs, Settings, Vectors
+    from glidemq_py._api.dead_letters import DeadLetters
+    from glidemq_py._api.job_batches import JobBatches
+    from glidemq_py._api.leasing import Leases
+    from glidemq_py._features.backup.queue_api import Backups
+    from glidemq_py._features.failures import Failures
+    from glidemq_py._features.fair_keys import FairKeys
+    from glidemq_py._features.limits import Groups, Limits
+    from glidemq_py._features.metrics_by_name import NamedMetrics
+    from glidemq_py._features.remote_control import Workers
+    from glidemq_py._features.schedulers.queue_api import Schedulers
+    from glidemq_py._features.timeline import Timelines
+    from glidemq_py._features.usage_summaries import Usage
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 P = TypeVar("P", bound=LoopPart)
 
 _NAMES_KEPT = 1_000
-LAYOUT_S = 10.0
-"""Time after which a method reads the layout of the partitions again."""
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 0.0)
-"""How long to wait for another client that obliterates the queue, each time; 0 = no longer."""
 _ADDS, _LISTING, _SWEEP, _WAKES = "adds", "listing", "sweep", "wakes"
 """Parts that a queue has per event loop, in addition to its connection. Their keys are the queue and one of these: all
 partitions of a queue share its connection."""
 
 
+@former_names
 @known_methods
-class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
+class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
     In ``Queue[DataT, ResultT]``, the parameters are the types of the jobs' data and results.
@@ -231,36 +215,6 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
         if link is None or link.transport is self._transport:
             await self._transport.connected()
 
-    async def _plain_link(self) -> QueueLink | None:
-        """Return the queue's link; None if it is partitioned.
-
-        Raises:
-            ClosedError: If the queue is closed.
-            GlideMQConnectionError: If the server cannot be reached.
-        """
-        if self._closed:
-            raise ClosedError(f"queue {self._shown_name!r} is closed")
-        if self._link is None:
-            if self._partitions is None:
-                await self._transport.connected()
-            if self._partitions is not None:
-                return None
-            self._link = self._link_over(self._transport)
-        return self._link
-
-    async def _connected(self) -> QueueLink:
-        link = await self._plain_link()
-        if link is None:
-            raise PartitionedQueueError(self.name, len(self._parts))
-        return link
-
-    async def _first_connected(self) -> QueueLink:
-        """Return the link of the first part. Raises the errors of `_plain_link`."""
-        link = await self._plain_link()
-        while link is None:
-            link = await self._parts[0]._plain_link()
-        return link
-
     def _link_over(self, transport: Transport) -> QueueLink:
         return QueueLink(
             transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys),
@@ -282,79 +236,6 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
             raise
         connection.transport = transport
         await self._begin_parts(connection, transport)
-
-    @property
-    def _parts(self) -> Sequence[Queue[Any, Any]]:
-        """The queues that share this one's connection: its partitions, or the queue itself."""
-        return (self,) if self._partitions is None else self._partitions.queues
-
-    async def _current_parts(self) -> Sequence[Queue[Any, Any]]:
-        """Return `_parts`, by a layout that is at most `LAYOUT_S` old. Raises the errors of `_connected`."""
-        await self._check_layout()
-        await self._plain_link()
-        return self._parts
-
-    async def _find_partitions(self, transport: Transport) -> None:
-        layout = await open_layout(transport, self._keys, self._wanted_partitions)
-        if layout is not None:
-            self._partitions = PartQueues(self, layout)
-        self._layout_known, self._layout_read_at = True, time.monotonic()
-
-    async def _renew_layout(self, *, refused: bool = False) -> None:
-        """Read the layout again, and wait for a while if the queue is being obliterated.
-
-        Args:
-            refused: True if a partition has refused the known one.
-
-        Raises:
-            LayoutChangedError: If an obliterate takes long, or was interrupted.
-            GlideMQError: As `renewed_layout`.
-        """
-        known = self._partitions
-        for pause in _PAUSES_S:
-            began = time.monotonic()
-            try:
-                layout = await renewed_layout(
-                    self._transport, self._keys, None if known is None else known.layout, refused=refused
-                )
-                break
-            except LayoutChangedError:
-                if not pause:
-                    raise
-                await self._runtime.there(asyncio.sleep(pause))
-        else:
-            raise AssertionError
-        self._layout_read_at, self._layout_renewed_at = time.monotonic(), began
-        if self._partitions is known and not (layout is None and known is None):  # else the reply may be an older one
-            await self._use_layout(layout)
-
-    def _is_renewed_after(self, refusal: LayoutChangedError) -> bool:
-        """Return whether the layout was read after a partition had refused the one before it."""
-        return self._layout_renewed_at > refusal.raised_at
-
-    async def _use_layout(self, layout: Layout | None) -> None:
-        """Use the layout that partition 0 has; None = it has none any more: the queue itself is the only partition."""
-        known = self._partitions
-        if known is not None and known.layout == layout:
-            return
-        self._partitions = PartQueues(self, layout or Layout(0, (self.name,)))
-        self._link = self._adder = None
-        connection = await self._transport.connected()
-        if connection.transport is not None:
-            await self._runtime.there(self._begin_parts(connection, connection.transport))
-
-    @property
-    def _layout_is_old(self) -> bool:
-        """True if the layout was not read for `LAYOUT_S`: another client may have changed it."""
-        at = self._layout_read_at
-        return at is not None and time.monotonic() - at >= LAYOUT_S and not self._closed
-
-    async def _check_layout(self, *, always: bool = False) -> None:
-        """Read the layout again if it is old, or ``always`` unless it was never read."""
-        if not self._layout_is_old and (not always or self._layout_read_at is None or self._closed):
-            return
-        with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
-            await self._renew_layout()
 
     def _partition_queue(self, name: str, partition: Partition, layout: Layout) -> Queue[DataT, ResultT]:
         """Return a partition of this queue, as a queue that uses this one's connection.
@@ -393,11 +274,6 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
         if not self._dead_letters_declared:
             await declare_dead_letters(self._link_over(transport), self.options)
             self._dead_letters_declared = True
-
-    async def _begin_parts(self, connection: LoopConnection, transport: Transport) -> None:
-        """Start the tasks of the queue, or of its partitions, in the running event loop."""
-        for queue in self._parts:
-            queue._begin_here(connection, transport)
 
     def _begin_here(self, connection: LoopConnection, transport: Transport) -> None:
         link = self._link_over(transport)
@@ -621,7 +497,7 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
     async def _add_all(
         self, jobs: Iterable[Any], durable: DurableInput = None, around: JoinAndAdd | None = None
     ) -> list[Job[Any, Any]]:
-        """Add jobs within the middleware, which may change them; see also `JobQueue`."""
+        """Add jobs within the middleware, which may change them; see also `ConnectedQueue`."""
         link = await self._first_connected()
         durability = self._durable if durable is None else parse_durable(durable)
 
@@ -757,36 +633,6 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
         """Return the live workers of this queue, oldest first, including those of other processes and languages."""
         return reading.merged_workers(await self._each(reading.get_workers))
 
-    def iter_search_jobs(
-        self,
-        state: str | None = None,
-        name: str | None = None,
-        data: Mapping[str, Any] | None = None,
-        *,
-        exclude_data: bool = False,
-        tags: str | Iterable[str] | None = None,
-    ) -> AsyncIterator[Job[DataT, ResultT]]:
-        """Iterate over the jobs that match all given criteria.
-
-        Jobs are read page by page, so a search over a large queue does not block the server. It may be stopped at any
-        time.
-
-        Args:
-            state: A state that `Queue.iter_jobs` accepts; None searches all of them, one after the other.
-            name: The complete job name.
-            data: Keys and values that the job's data (a dict) must contain at its top level. Keys are literal strings,
-                not paths. Values match if they are equal in serialized form.
-            exclude_data: If True, `Job.data` of the results is None. Without ``data`` it is not read at all.
-            tags: A tag or several: only jobs with all of these. The server selects them.
-
-        Raises:
-            GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
-                serialized.
-        """
-        bare, only = check_bool("exclude_data", exclude_data), parse_tags_filter(tags)
-        listed = None if state is None else reading.listable(state)
-        return self._in_turn(Search(listed, name, data, bare, serializer_of(self.options.serializer), only).run)
-
     async def search_jobs(
         self,
         state: str | None = None,
@@ -802,7 +648,7 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
         Args:
             state: A state that `Queue.iter_jobs` accepts; None searches all of them, one after the other.
             name: The complete job name.
-            data: Keys and values that the job's data must contain; see `Queue.iter_search_jobs`.
+            data: Keys and values that the job's data must contain; see `Queue.jobs.iter_search`.
             limit: Maximum number of jobs, >= 1.
             exclude_data: If True, `Job.data` of the results is None.
             tags: A tag or several: only jobs with all of these.
@@ -813,7 +659,7 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
         """
         most = check_int("limit", limit, 1, 2**31)
         found: list[Job[DataT, ResultT]] = []
-        async for job in self.iter_search_jobs(state, name, data, exclude_data=exclude_data, tags=tags):
+        async for job in self.jobs.iter_search(state, name, data, exclude_data=exclude_data, tags=tags):
             found.append(job)
             if len(found) == most:
                 break
@@ -856,223 +702,131 @@ class Queue(QueueParts, AsyncOnly, Generic[DataT, ResultT]):
     is_paused = administration.is_paused
     drain = administration.drain
     clean = administration.clean
-    promote_jobs = administration.promote_jobs
     retry_jobs = administration.retry_jobs
-    requeue_completed = administration.requeue_completed
     obliterate = administration.obliterate
-    set_event_retention = administration.set_event_retention
-    get_event_retention = administration.get_event_retention
-    set_result_retention = administration.set_result_retention
-    get_result_retention = administration.get_result_retention
-    get_features = administration.get_features
 
     remove = administration.remove
     revoke = administration.revoke
-    discard = administration.discard
     promote = administration.promote
-    change_priority = administration.change_priority
-    change_rank = administration.change_rank
-    get_rank_counts = administration.get_rank_counts
-    change_delay = administration.change_delay
-
     check = consistency.check
-
-    # -- backup -------------------------------------------------------------------------------------------
-
-    async def _backup_layout(self) -> Sequence[QueueLink]:
-        """See `QueueWithBackups`."""
-        await self._check_layout(always=True)
-        return await self._links()
-
-    async def _restore_partitions(self, store: BackupStore, info: BackupInfo, wanted: int | None) -> RestoreReport:
-        """See `QueueWithBackups`."""
-        return await partitioned_backups.restore_partitions(self, store, info, wanted)
-
-    backup = backups.backup
-    get_backups = backups.get_backups
-    verify_backup = backups.verify_backup
-    restore = backups.restore
-
-    # -- limits -------------------------------------------------------------------------------------------
-
-    set_global_concurrency = limits.set_global_concurrency
-    set_global_rate_limit = limits.set_global_rate_limit
-    get_global_limits = limits.get_global_limits
-    remove_global_rate_limit = limits.remove_global_rate_limit
-    set_group_limits = limits.set_group_limits
-    rate_limit_group = limits.rate_limit_group
-    get_group = limits.get_group
-
-    # -- partitions ---------------------------------------------------------------------------------------
-
-    async def get_partitions(self) -> QueuePartitions:
-        """Return the partitions of the queue. A queue without partitions has 1, which is the queue itself."""
-        await self._plain_link()
-        await self._renew_layout()
-        names = tuple(queue.name for queue in self._parts)
-        return QueuePartitions(count=len(names), names=names)
-
-    # -- remote control -----------------------------------------------------------------------------------
-
-    ping_workers = remote_control.ping_workers
-    inspect_workers = remote_control.inspect_workers
-    quiet_workers = remote_control.quiet_workers
-    resume_workers = remote_control.resume_workers
-    resize_workers = remote_control.resize_workers
-    cancel_on_worker = remote_control.cancel_on_worker
-
-    # -- batches ------------------------------------------------------------------------------------------
-
-    create_batch = job_batches.create_batch
-    get_batch = job_batches.get_batch
-    iter_batches = job_batches.iter_batches
-
-    # -- deduplication ------------------------------------------------------------------------------------
-
-    async def get_deduplication_job(self, deduplication_id: str) -> Job[DataT, ResultT] | None:
-        """Return the job that was added last with this deduplication id, or None.
-
-        Args:
-            deduplication_id: The ``id`` of the option ``deduplication``, 1 to 256 characters.
-
-        Returns:
-            The job, which may have ended. None if there is no such job, or if it was deleted.
-
-        Raises:
-            GlideMQValidationError: If ``deduplication_id`` is invalid.
-        """
-        checked = deduplication.check_id(deduplication_id)
-
-        async def find(link: QueueLink) -> Job[DataT, ResultT] | None:
-            job_id = await deduplication.find_job_id(link, checked)
-            return await reading.get_job(link, job_id) if job_id else None
-
-        return await self._at(checked, find)
-
-    remove_deduplication = deduplication.remove_deduplication
-
-    # -- fair keys ----------------------------------------------------------------------------------------
-
-    set_fair_key_limits = fair_keys.set_fair_key_limits
-    set_fair_key_defaults = fair_keys.set_fair_key_defaults
-    get_fair_key_defaults = fair_keys.get_fair_key_defaults
-    set_name_limits = fair_keys.set_name_limits
-    get_name_limits = fair_keys.get_name_limits
-    pause_fair_key = fair_keys.pause_fair_key
-    resume_fair_key = fair_keys.resume_fair_key
-    get_fair_key = fair_keys.get_fair_key
-    iter_fair_keys = fair_keys.iter_fair_keys
-
-    # -- stalled jobs -------------------------------------------------------------------------------------
-
-    set_stalled_policy = stalled_jobs.set_stalled_policy
-    get_stalled_policy = stalled_jobs.get_stalled_policy
-    remove_stalled_policy = stalled_jobs.remove_stalled_policy
-
-    # -- failures -----------------------------------------------------------------------------------------
-
-    get_job_attempts = failures.get_job_attempts
-    iter_failures = failures.iter_failures
-    get_failures = failures.get_failures
-    get_failure_stats = failures.get_failure_stats
-    reset_failure_stats = failures.reset_failure_stats
-    purge_failures = failures.purge_failures
-    retry_failures = failures.retry_failures
-    set_failure_policy = failure_policy.set_failure_policy
-    get_failure_policy = failure_policy.get_failure_policy
-    remove_failure_policy = failure_policy.remove_failure_policy
-    set_metrics_by_name = metrics_by_name.set_metrics_by_name
-    get_metrics_by_name_setting = metrics_by_name.get_metrics_by_name_setting
-    get_metrics_by_name = metrics_by_name.get_metrics_by_name
-    set_timeline = timelines.set_timeline
-    get_timeline_setting = timelines.get_timeline_setting
-    get_job_timeline = timelines.get_job_timeline
-    set_attempt_history = failure_policy.set_attempt_history
-    get_attempt_history = failure_policy.get_attempt_history
-
-    # -- leases -------------------------------------------------------------------------------------------
-
-    fetch = leases.fetch
-    lease = leases.lease
-    complete_leases = leases.complete_leases
-    fail_leases = leases.fail_leases
-    extend_leases = leases.extend_leases
-    release_leases = leases.release_leases
-    release_owner = leases.release_owner
-
-    # -- schedulers ---------------------------------------------------------------------------------------
-
-    upsert_job_scheduler = schedulers.upsert_job_scheduler
-    remove_job_scheduler = schedulers.remove_job_scheduler
-    pause_job_scheduler = schedulers.pause_job_scheduler
-    resume_job_scheduler = schedulers.resume_job_scheduler
-    get_job_scheduler = schedulers.get_job_scheduler
-    get_job_schedulers = schedulers.get_job_schedulers
-
-    # -- dead letters -------------------------------------------------------------------------------------
-
-    iter_dead_letter_jobs = dead_letters.iter_dead_letter_jobs
-    get_dead_letter_jobs = dead_letters.get_dead_letter_jobs
-    get_dead_letter_job = dead_letters.get_dead_letter_job
-    remove_dead_letter_job = dead_letters.remove_dead_letter_job
-    replay_dead_letter_job = dead_letters.replay_dead_letter_job
-
-    # -- suspended jobs -----------------------------------------------------------------------------------
-
     signal = suspend.signal
-    get_suspend_info = suspend.get_suspend_info
-
-    async def get_suspended_jobs(
-        self, start: int = 0, end: int = -1, *, exclude_data: bool = False
-    ) -> list[Job[DataT, ResultT]]:
-        """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
-        return await self.get_jobs("suspended", start, end, exclude_data=exclude_data)
-
-    # -- streams of jobs ----------------------------------------------------------------------------------
-
-    stream = streams.stream
     read_stream = streams.read_stream
+    fetch = leasing.fetch
+    lease = leasing.lease
 
-    # -- usage and budgets --------------------------------------------------------------------------------
+    # -- areas --------------------------------------------------------------------------------------------
 
-    get_flow_usage = usage_summaries.get_flow_usage
-    get_flow_budget = usage_summaries.get_flow_budget
-    get_usage_summary = usage_summaries.get_usage_summary
+    @property
+    def jobs(self) -> Jobs[DataT, ResultT]:
+        """Further operations on jobs, given their ids or states."""
+        from glidemq_py._api.areas import Jobs
 
-    # -- vector search ------------------------------------------------------------------------------------
+        return Jobs(self)
 
-    create_job_index = vectors.create_job_index
-    drop_job_index = vectors.drop_job_index
+    @property
+    def limits(self) -> Limits:
+        """Limits of the whole queue, and of jobs with a name."""
+        from glidemq_py._features.limits import Limits
 
-    async def vector_search(
-        self,
-        embedding: Iterable[float],
-        *,
-        k: int = 10,
-        filter: str = "*",
-        field: str | None = None,
-        name: str | None = None,
-        score_field: str = "__score",
-    ) -> list[VectorMatch[Job[DataT, ResultT]]]:
-        """Return the jobs whose embeddings are nearest to ``embedding``, nearest first.
+        return Limits(self)
 
-        Args:
-            embedding: the query vector, with as many numbers as the index has dimensions.
-            k: maximum number of results, 1..1_000.
-            filter: filter expression in the query language of the search module, such as ``@state:{completed}``; at
-                most 10,000 characters.
-            field: name of the vector field; None = the only vector field of the index.
-            name: name of the index; ``<queue>-idx`` by default.
-            score_field: name of the distance in the query; must not be a field of the index.
+    @property
+    def groups(self) -> Groups:
+        """Limits of ordering groups."""
+        from glidemq_py._features.limits import Groups
 
-        Raises:
-            SearchIndexError: the server has no search module.
-            SearchIndexError: the index does not exist, or the server rejects the query.
-            GlideMQValidationError: an argument is invalid.
-        """
-        hits = await nearest(self, embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
-        jobs = [(await reading.get_job(link, own), score) for score, link, own in hits]
-        return [VectorMatch(job, score) for job, score in jobs if job is not None]
+        return Groups(self)
+
+    @property
+    def fair_keys(self) -> FairKeys:
+        """Fair shares of keys, and their limits."""
+        from glidemq_py._features.fair_keys import FairKeys
+
+        return FairKeys(self)
+
+    @property
+    def schedulers(self) -> Schedulers:
+        """Jobs that are added by a cron expression, an interval or a calendar."""
+        from glidemq_py._features.schedulers.queue_api import Schedulers
+
+        return Schedulers(self)
+
+    @property
+    def failures(self) -> Failures:
+        """Failed jobs by reason, and what happens to them."""
+        from glidemq_py._features.failures import Failures
+
+        return Failures(self)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The entries of this queue in its dead letter queue."""
+        from glidemq_py._api.dead_letters import DeadLetters
+
+        return DeadLetters(self)
+
+    @property
+    def leases(self) -> Leases:
+        """Reports of many leases in one call; `fetch` and `lease` return them."""
+        from glidemq_py._api.leasing import Leases
+
+        return Leases(self)
+
+    @property
+    def workers(self) -> Workers:
+        """Commands to the running workers; `get_workers` lists them."""
+        from glidemq_py._features.remote_control import Workers
+
+        return Workers(self)
+
+    @property
+    def job_batches(self) -> JobBatches:
+        """Sets of jobs with callbacks."""
+        from glidemq_py._api.job_batches import JobBatches
+
+        return JobBatches(self)
+
+    @property
+    def backups(self) -> Backups:
+        """Backups in a directory or an object store."""
+        from glidemq_py._features.backup.queue_api import Backups
+
+        return Backups(self)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, costs and budgets that jobs have reported."""
+        from glidemq_py._features.usage_summaries import Usage
+
+        return Usage(self)
+
+    @property
+    def vectors(self) -> Vectors[DataT, ResultT]:
+        """Search among the embeddings of jobs."""
+        from glidemq_py._api.areas import Vectors
+
+        return Vectors(self)
+
+    @property
+    def timelines(self) -> Timelines:
+        """Every change of a job's state."""
+        from glidemq_py._features.timeline import Timelines
+
+        return Timelines(self)
+
+    @property
+    def metrics_by_name(self) -> NamedMetrics:
+        """Durations, waits and outcomes per job name."""
+        from glidemq_py._features.metrics_by_name import NamedMetrics
+
+        return NamedMetrics(self)
+
+    @property
+    def settings(self) -> Settings:
+        """What is stored with the queue and applies to all its clients."""
+        from glidemq_py._api.areas import Settings
+
+        return Settings(self)
 
 
 Queue._part_type = Queue

@@ -11,7 +11,6 @@ from glidemq_py._api import lease_exchange as exchanging
 from glidemq_py._api.lease_exchange import (
     FetchOptions,
     LeaseOutcome,
-    LeasingQueue,
     Report,
     completed_row,
     exchange,
@@ -28,6 +27,7 @@ from glidemq_py._features.leases.tokens import Leased, LeaseFacts, decode_token,
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
 
 DataT = TypeVar("DataT", default=Any)
@@ -58,7 +58,7 @@ class Lease(Connected, Generic[DataT, ResultT]):
     """True once a report of this object was applied."""
 
     def __init__(
-        self, queue: LeasingQueue, facts: LeaseFacts, options: FetchOptions, run: Run | None = None
+        self, queue: ConnectedQueue, facts: LeaseFacts, options: FetchOptions, run: Run | None = None
     ) -> None:  # fmt: skip
         """Create a lease; for queues only."""
         self._queue = queue
@@ -217,20 +217,20 @@ def lock_ms(option: str, value: Milliseconds) -> int:
     return to_ms(option, value, minimum=SECOND_MS, maximum=MAX_LOCK_MS)
 
 
-def next_fetch(queue: LeasingQueue, options: FetchOptions, count: Any) -> FetchOptions | None:
+def next_fetch(queue: ConnectedQueue, options: FetchOptions, count: Any) -> FetchOptions | None:
     """Return the fetch of ``fetch_next``; None if it is 0."""
     if not check_int("fetch_next", count, 0, exchanging.ROWS_PER_CALL):
         return None
     return FetchOptions(count, options.lock_duration, options.owner or queue._lease_owner, options.expiry)
 
 
-def leases_of(queue: LeasingQueue, options: FetchOptions | None, runs: Iterable[Run]) -> list[Lease[Any, Any]]:
+def leases_of(queue: ConnectedQueue, options: FetchOptions | None, runs: Iterable[Run]) -> list[Lease[Any, Any]]:
     """Return the leases of jobs that were fetched with these options."""
     return [Lease(queue, exchanging.facts_of(run), options or DEFAULTS, run) for run in runs]
 
 
 async def report_all(
-    queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch: FetchOptions | None
+    queue: ConnectedQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch: FetchOptions | None
 ) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]]]:
     """Report leases, and fetch others; return the outcomes and the fetched leases."""
     found = await exchange(queue, reports, fetch)

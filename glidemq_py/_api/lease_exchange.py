@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._core.calls import Call, pieces, reading, working
@@ -30,15 +30,15 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
 from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.retention import kept
 from glidemq_py._core.retries import is_retried, retry_delay
-from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._core.times import to_ms
 from glidemq_py._features.leases.tokens import CONSUMER, LeaseFacts
-from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._features.usage import check_budget
 from glidemq_py._job.attempt import reason_of, stacktraces_with, stored_text, unstored_error
 from glidemq_py._job.run import Run
 from glidemq_py._job.signals import signal_row
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import (
     AmbiguousResultError,
     BudgetExceededError,
@@ -51,8 +51,7 @@ from glidemq_py.errors import (
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
-    from glidemq_py._client.runtime import Runtime
-    from glidemq_py._job.middleware import Middleware
+    pass
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
@@ -101,42 +100,6 @@ _OUTCOMES: Final[dict[int, LeaseOutcome]] = {
     AttemptStatus.WAITING_CHILDREN: LeaseOutcome.WAITING_CHILDREN,
     AttemptStatus.GONE: LeaseOutcome.GONE,
 }
-
-
-class LeasingQueue(ConnectedQueue, Protocol):
-    """A `Queue` as leases use it."""
-
-    _lease_owner: str
-    _middleware: tuple[Middleware, ...]
-    _partition: Any
-    """Of a partitioned queue: which part of it this is; else None."""
-    _runtime: Runtime
-    _shown_name: str
-
-    @property
-    def _parts(self) -> Sequence[LeasingQueue]:
-        """The parts of the queue, which are queues themselves."""
-        ...
-
-    def _next_part(self) -> int:
-        """Return the number of the part whose turn it is."""
-        ...
-
-    async def _wake_ups(self) -> WakeUps: ...
-
-    async def _first_connected(self) -> QueueLink:
-        """Return the queue's link; that of its first partition if it is partitioned.
-
-        A job that was fetched before the queue had partitions is in the first one.
-        """
-        ...
-
-    async def fetch(
-        self, count: int = 1, *, lock_duration: Milliseconds = 30_000, wait: Milliseconds = 0,
-        owner: str | None = None, count_expiry: bool = False,
-    ) -> list[Any]:  # fmt: skip
-        """See `Queue.fetch`."""
-        ...
 
 
 @dataclass(slots=True)  # not frozen: that takes as long to create as several other steps of a fetch
@@ -297,7 +260,7 @@ class Exchanged(NamedTuple):
 
 
 async def exchange(
-    queue: LeasingQueue, reports: Sequence[Report], fetch: FetchOptions | None = None,
+    queue: ConnectedQueue, reports: Sequence[Report], fetch: FetchOptions | None = None,
     channel: WakeChannel | None = None,
 ) -> Exchanged:  # fmt: skip
     """Report leases, and fetch others with the last call.
@@ -323,7 +286,7 @@ async def exchange(
 
 
 async def _call(
-    queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
+    queue: ConnectedQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
     channel: WakeChannel | None,
 ) -> Exchanged:  # fmt: skip
     reply, outcomes = await exchange_rows(queue, link, reports, fetch, channel)
@@ -335,7 +298,7 @@ async def _call(
 
 
 def exchange_call(
-    queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
+    queue: ConnectedQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
     channel: WakeChannel | None,
 ) -> Call[ExchangeReply]:  # fmt: skip
     """Return the call that reports at most `ROWS_PER_CALL` leases and fetches others."""
@@ -361,7 +324,7 @@ def outcomes_of(
 
 
 async def exchange_rows(
-    queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
+    queue: ConnectedQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
     channel: WakeChannel | None,
 ) -> tuple[ExchangeReply, list[LeaseOutcome]]:  # fmt: skip
     """Report at most `ROWS_PER_CALL` leases and fetch others in one call; return its reply and one outcome per report.
@@ -442,7 +405,7 @@ def _charges(link: QueueLink, reports: Sequence[Report]) -> list[working.BudgetC
     return charges
 
 
-async def within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run], budgets: list[Any]) -> list[Run]:
+async def within_budgets(queue: ConnectedQueue, link: QueueLink, runs: list[Run], budgets: list[Any]) -> list[Run]:
     """Return the jobs that may start. The others fail or are delayed, as a worker does it."""
     verdicts: dict[str, list[str]] = BudgetVerdicts(*budgets).verdicts or {}
     allowed: list[Run] = []
@@ -500,12 +463,12 @@ def _runs_of(link: QueueLink, reply: ExchangeReply) -> list[Run]:
     return [Run(link, job, reply.now, None) for job in reply.jobs]
 
 
-def _release_unclaimed(queue: LeasingQueue, link: QueueLink, reply: ExchangeReply) -> None:
+def _release_unclaimed(queue: ConnectedQueue, link: QueueLink, reply: ExchangeReply) -> None:
     """Release the jobs of a fetch that was cancelled."""
     _release_runs(queue, _runs_of(link, reply))
 
 
-def _release_runs(queue: LeasingQueue, runs: list[Run]) -> None:
+def _release_runs(queue: ConnectedQueue, runs: list[Run]) -> None:
     if runs:
         task = asyncio.ensure_future(_release(queue, runs))
         _releasing.add(task)
@@ -515,13 +478,13 @@ def _release_runs(queue: LeasingQueue, runs: list[Run]) -> None:
 _releasing: set[asyncio.Task[None]] = set()
 
 
-async def release_runs(queue: LeasingQueue, runs: list[Run]) -> None:
+async def release_runs(queue: ConnectedQueue, runs: list[Run]) -> None:
     """Release the leases of jobs that were fetched and nobody gets."""
     if runs:
         await exchange(queue, [Report(released_row(facts_of(each)), 0, None) for each in runs])
 
 
-async def _release(queue: LeasingQueue, runs: list[Run]) -> None:
+async def _release(queue: ConnectedQueue, runs: list[Run]) -> None:
     try:
         await release_runs(queue, runs)
     except GlideMQError as error:

@@ -16,7 +16,6 @@ from glidemq_py._api.lease_exchange import (
     Exchanged,
     FetchOptions,
     LeaseOutcome,
-    LeasingQueue,
     Report,
     completed_row,
     exchange,
@@ -25,11 +24,13 @@ from glidemq_py._api.lease_exchange import (
 )
 from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int, check_text
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import Milliseconds, monotonic, to_ms
 from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py._features.leases.tokens import release_leases as release_call
 from glidemq_py._job.middleware import enter_run
 from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
 from glidemq_py.telemetry.spans import observing
 from glidemq_py.telemetry.state import TELEMETRY
@@ -69,7 +70,7 @@ class LeaseReport(NamedTuple, Generic[LeaseT]):
 
 
 async def fetch(
-    self: LeasingQueue,
+    self: ConnectedQueue,
     count: int = 1,
     *,
     lock_duration: Milliseconds = 30_000,
@@ -86,7 +87,7 @@ async def fetch(
         count: Maximum number of jobs, 1..500.
         lock_duration: How long no other client gets the jobs, 1_000 ms to 12 hours; see `Lease.extend`.
         wait: How long to wait if no job is ready, 0 ms to one hour. Fewer jobs than ``count`` are returned at once.
-        owner: Name of the caller for `release_owner`, 1..256 characters; None is a name of this object's own.
+        owner: Name of the caller for `leases.release_owner`, 1..256 characters; None is a name of this object's own.
         count_expiry: If True, the expiry of the lock counts as a failed attempt; if False, the job has stalled.
 
     Returns:
@@ -115,7 +116,7 @@ async def fetch(
             pause = min(2 * pause, _LAST_PAUSE_S)
 
 
-async def _fetch_in_turn(queue: LeasingQueue, options: FetchOptions) -> tuple[list[Lease[Any, Any]], int]:
+async def _fetch_in_turn(queue: ConnectedQueue, options: FetchOptions) -> tuple[list[Lease[Any, Any]], int]:
     """Fetch from the parts, beginning with the one whose turn it is. Return the leases, and when the next is due."""
     await queue._first()
     parts, first = queue._parts, queue._next_part()
@@ -137,7 +138,7 @@ async def _fetch_in_turn(queue: LeasingQueue, options: FetchOptions) -> tuple[li
 
 
 def _fetch_options(
-    queue: LeasingQueue, count: int, lock_duration: Milliseconds, owner: str | None, count_expiry: bool
+    queue: ConnectedQueue, count: int, lock_duration: Milliseconds, owner: str | None, count_expiry: bool
 ) -> FetchOptions:
     expiry = Expiry.FAILED_ATTEMPT if check_bool("count_expiry", count_expiry) else Expiry.STALL
     return FetchOptions(
@@ -155,7 +156,7 @@ class LeaseContext:
 
     __slots__ = ("_around", "_fetched", "_lease", "_queue")
 
-    def __init__(self, queue: LeasingQueue, fetched: Any) -> None:
+    def __init__(self, queue: ConnectedQueue, fetched: Any) -> None:
         """Create a context; for queues only."""
         self._queue = queue
         self._fetched = fetched
@@ -228,7 +229,7 @@ async def _report_quietly(lease: Lease[Any, Any], error: BaseException) -> None:
 
 
 def lease(
-    self: LeasingQueue,
+    self: ConnectedQueue,
     *,
     lock_duration: Milliseconds = 30_000,
     wait: Milliseconds = 0,
@@ -256,142 +257,14 @@ def lease(
     to_ms("wait", wait, maximum=MAX_WAIT_MS)
 
     async def fetched() -> list[Lease[Any, Any]]:
-        return await self.fetch(
-            1, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry
+        return await fetch(
+            self, 1, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry
         )  # fmt: skip
 
     return LeaseContext(self, fetched)
 
 
-async def complete_leases(
-    self: LeasingQueue, results: Iterable[tuple[LeaseHandle, Any]], *, fetch_next: int = 0
-) -> LeaseReport[Lease[Any, Any]]:
-    """Complete many leases in few calls, at most 500 per call.
-
-    A lost lease is an outcome here (`LeaseOutcome.applied` is False), and does not affect the others.
-
-    Args:
-        results: Pairs of a lease and its result, one per lease.
-        fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched, or with the
-            defaults of `fetch` if there is none; 0..500.
-
-    Raises:
-        GlideMQValidationError: If an argument is invalid. Nothing was sent.
-        SerializationError: If a result cannot be serialized. Nothing was sent.
-        PayloadTooLargeError: If a serialized result exceeds 1 MiB. Nothing was sent.
-        AmbiguousResultError: If a reply was lost; repeating the call is safe.
-        GlideMQConnectionError: If the server cannot be reached.
-    """
-    serializer = (await self._first()).serializer
-    pairs = _pairs(self, "results", results)
-    check_distinct("results", (lease for lease, _ in pairs))
-    reports = [
-        Report(completed_row(serializer, lease._facts, result, lease._run), lease._facts.limit, lease._run)
-        for lease, result in pairs
-    ]
-    return await _report_many(self, [lease for lease, _ in pairs], reports, fetch_next)
-
-
-async def fail_leases(
-    self: LeasingQueue, failures: Iterable[tuple[LeaseHandle, Any]], *, retry: bool = True, fetch_next: int = 0
-) -> LeaseReport[Lease[Any, Any]]:
-    """Fail many leases in few calls, at most 500 per call. See `complete_leases`.
-
-    Args:
-        failures: Pairs of a lease and its error: an exception, or a message. One per lease.
-        retry: If False, the jobs fail permanently.
-        fetch_next: See `complete_leases`.
-
-    Raises:
-        GlideMQValidationError: If an argument is invalid. Nothing was sent.
-        AmbiguousResultError: If a reply was lost; repeating the call is safe.
-        GlideMQConnectionError: If the server cannot be reached.
-    """
-    link = await self._first()
-    pairs, retried = _pairs(self, "failures", failures), check_bool("retry", retry)
-    check_distinct("failures", (lease for lease, _ in pairs))
-    rows = await failed_rows(link, [(lease._facts, lease._run, error) for lease, error in pairs], retried)
-    reports = [
-        Report(row, lease._facts.limit, lease._run, error) for row, (lease, error) in zip(rows, pairs, strict=True)
-    ]
-    return await _report_many(self, [lease for lease, _ in pairs], reports, fetch_next)
-
-
-async def release_leases(self: LeasingQueue, leases: Iterable[LeaseHandle]) -> list[LeaseOutcome]:
-    """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
-
-    Args:
-        leases: The leases, each once.
-
-    Returns:
-        One outcome per lease, in their order.
-
-    Raises:
-        GlideMQValidationError: If an item is not a lease of this queue, or is given twice. Nothing was sent.
-        GlideMQConnectionError: If the server cannot be reached.
-    """
-    await self._first()
-    given = _leases(self, "leases", leases)
-    check_distinct("leases", given)
-    reports = [Report(released_row(each._facts), each._facts.limit, each._run) for each in given]
-    return (await _report_many(self, given, reports, 0)).outcomes
-
-
-async def extend_leases(
-    self: LeasingQueue, leases: Iterable[LeaseHandle], duration: Milliseconds
-) -> list[LeaseOutcome]:
-    """Extend many leases in few calls, at most 500 per call.
-
-    Args:
-        leases: The leases; their `Lease.expires_at` is updated.
-        duration: The locks expire this long from now; see `Lease.extend`.
-
-    Returns:
-        One outcome per lease, in their order: extended, revoked (extended, but the job was revoked), lost or gone.
-
-    Raises:
-        GlideMQValidationError: If an argument is invalid. Nothing was sent.
-        GlideMQConnectionError: If the server cannot be reached.
-    """
-    await self._first()
-    given = _leases(self, "leases", leases)
-    outcomes = [LeaseOutcome.LOST] * len(given)
-    for part, positions in _divided(self, given):
-        found = await extend_all(part._first_connected, [given[at] for at in positions], duration)
-        for at, (outcome, _) in zip(positions, found, strict=True):
-            outcomes[at] = outcome
-    return outcomes
-
-
-async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
-    """Release all leases of an owner, for example of a client that has disconnected.
-
-    It reads all leases of the queue, 500 per call. An interrupted call is continued by calling again.
-
-    Args:
-        owner: The ``owner`` of the fetches; None is this object's own name.
-
-    Returns:
-        The number of released jobs.
-
-    Raises:
-        GlideMQValidationError: If the owner is invalid.
-        GlideMQConnectionError: If the server cannot be reached.
-    """
-    name = self._lease_owner if owner is None else _check_owner(owner)
-
-    async def release(link: QueueLink) -> int:
-        released, cursor = 0, ""
-        while True:
-            reply = await link.call(release_call, name, cursor, not self.options.events)
-            released, cursor = released + reply.released, reply.cursor
-            if not cursor:
-                return released
-
-    return sum(await self._each(release, fresh=True))
-
-
-def _divided(queue: LeasingQueue, leases: Sequence[Lease[Any, Any]]) -> list[tuple[LeasingQueue, list[int]]]:
+def _divided(queue: ConnectedQueue, leases: Sequence[Lease[Any, Any]]) -> list[tuple[ConnectedQueue, list[int]]]:
     """Return the parts with the positions of their leases."""
     parts = {part.name: part for part in queue._parts}
     positions: dict[str, list[int]] = {}
@@ -401,7 +274,7 @@ def _divided(queue: LeasingQueue, leases: Sequence[Lease[Any, Any]]) -> list[tup
 
 
 async def _report_many(
-    queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch_next: int
+    queue: ConnectedQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch_next: int
 ) -> LeaseReport[Lease[Any, Any]]:
     following = next_fetch(queue, leases[0]._options if leases else DEFAULTS, fetch_next)
     if not reports and following is None:
@@ -426,7 +299,7 @@ def _items(option: str, given: Any, what: str) -> list[Any]:
     return list(given)
 
 
-def _check_queue(queue: LeasingQueue, option: str, lease: Lease[Any, Any]) -> None:
+def _check_queue(queue: ConnectedQueue, option: str, lease: Lease[Any, Any]) -> None:
     """Reject a lease of another queue: its id and token may be those of a job of this one."""
     mine, its = (queue.options.prefix, queue.name), (lease._queue.options.prefix, lease._queue.name)
     if its not in {(part.options.prefix, part.name) for part in queue._parts}:
@@ -448,7 +321,7 @@ def check_distinct(option: str, given: Iterable[Any]) -> None:
             raise GlideMQValidationError(f"{option}[{number}]", each, problem)
 
 
-def _leases(queue: LeasingQueue, option: str, given: object) -> list[Lease[Any, Any]]:
+def _leases(queue: ConnectedQueue, option: str, given: object) -> list[Lease[Any, Any]]:
     found: list[Lease[Any, Any]] = []
     for number, each in enumerate(_items(option, given, "leases")):
         lease = getattr(each, "_core", each)  # a blocking lease
@@ -460,7 +333,7 @@ def _leases(queue: LeasingQueue, option: str, given: object) -> list[Lease[Any, 
     return found
 
 
-def _pairs(queue: LeasingQueue, option: str, given: object) -> list[tuple[Lease[Any, Any], Any]]:
+def _pairs(queue: ConnectedQueue, option: str, given: object) -> list[tuple[Lease[Any, Any], Any]]:
     found: list[tuple[Lease[Any, Any], Any]] = []
     for number, each in enumerate(_items(option, given, "pairs")):
         first: Any
@@ -476,3 +349,131 @@ def _pairs(queue: LeasingQueue, option: str, given: object) -> list[tuple[Lease[
             _check_queue(queue, f"{option}[{number}]", lease)
         found.append((lease, value))
     return found
+
+
+@known_methods
+class Leases(Area):
+    """``queue.leases``: many leases in one call. `Queue.fetch` and `Queue.lease` return them."""
+
+    __slots__ = ()
+
+    async def complete(
+        self, results: Iterable[tuple[LeaseHandle, Any]], *, fetch_next: int = 0
+    ) -> LeaseReport[Lease[Any, Any]]:
+        """Complete many leases in few calls, at most 500 per call.
+
+        A lost lease is an outcome here (`LeaseOutcome.applied` is False), and does not affect the others.
+
+        Args:
+            results: Pairs of a lease and its result, one per lease.
+            fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched, or with the
+                defaults of `fetch` if there is none; 0..500.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Nothing was sent.
+            SerializationError: If a result cannot be serialized. Nothing was sent.
+            PayloadTooLargeError: If a serialized result exceeds 1 MiB. Nothing was sent.
+            AmbiguousResultError: If a reply was lost; repeating the call is safe.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        serializer = (await self._queue._first()).serializer
+        pairs = _pairs(self._queue, "results", results)
+        check_distinct("results", (lease for lease, _ in pairs))
+        reports = [
+            Report(completed_row(serializer, lease._facts, result, lease._run), lease._facts.limit, lease._run)
+            for lease, result in pairs
+        ]
+        return await _report_many(self._queue, [lease for lease, _ in pairs], reports, fetch_next)
+
+    async def fail(
+        self, failures: Iterable[tuple[LeaseHandle, Any]], *, retry: bool = True, fetch_next: int = 0
+    ) -> LeaseReport[Lease[Any, Any]]:
+        """Fail many leases in few calls, at most 500 per call. See `leases.complete`.
+
+        Args:
+            failures: Pairs of a lease and its error: an exception, or a message. One per lease.
+            retry: If False, the jobs fail permanently.
+            fetch_next: See `leases.complete`.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Nothing was sent.
+            AmbiguousResultError: If a reply was lost; repeating the call is safe.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        link = await self._queue._first()
+        pairs, retried = _pairs(self._queue, "failures", failures), check_bool("retry", retry)
+        check_distinct("failures", (lease for lease, _ in pairs))
+        rows = await failed_rows(link, [(lease._facts, lease._run, error) for lease, error in pairs], retried)
+        reports = [
+            Report(row, lease._facts.limit, lease._run, error) for row, (lease, error) in zip(rows, pairs, strict=True)
+        ]
+        return await _report_many(self._queue, [lease for lease, _ in pairs], reports, fetch_next)
+
+    async def release(self, leases: Iterable[LeaseHandle]) -> list[LeaseOutcome]:
+        """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
+
+        Args:
+            leases: The leases, each once.
+
+        Returns:
+            One outcome per lease, in their order.
+
+        Raises:
+            GlideMQValidationError: If an item is not a lease of this queue, or is given twice. Nothing was sent.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        await self._queue._first()
+        given = _leases(self._queue, "leases", leases)
+        check_distinct("leases", given)
+        reports = [Report(released_row(each._facts), each._facts.limit, each._run) for each in given]
+        return (await _report_many(self._queue, given, reports, 0)).outcomes
+
+    async def extend(self, leases: Iterable[LeaseHandle], duration: Milliseconds) -> list[LeaseOutcome]:
+        """Extend many leases in few calls, at most 500 per call.
+
+        Args:
+            leases: The leases; their `Lease.expires_at` is updated.
+            duration: The locks expire this long from now; see `Lease.extend`.
+
+        Returns:
+            One outcome per lease, in their order: extended, revoked (extended, but the job was revoked), lost or gone.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Nothing was sent.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        await self._queue._first()
+        given = _leases(self._queue, "leases", leases)
+        outcomes = [LeaseOutcome.LOST] * len(given)
+        for part, positions in _divided(self._queue, given):
+            found = await extend_all(part._first_connected, [given[at] for at in positions], duration)
+            for at, (outcome, _) in zip(positions, found, strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+    async def release_owner(self, owner: str | None = None) -> int:
+        """Release all leases of an owner, for example of a client that has disconnected.
+
+        It reads all leases of the queue, 500 per call. An interrupted call is continued by calling again.
+
+        Args:
+            owner: The ``owner`` of the fetches; None is this object's own name.
+
+        Returns:
+            The number of released jobs.
+
+        Raises:
+            GlideMQValidationError: If the owner is invalid.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        name = self._queue._lease_owner if owner is None else _check_owner(owner)
+
+        async def release(link: QueueLink) -> int:
+            released, cursor = 0, ""
+            while True:
+                reply = await link.call(release_call, name, cursor, not self._queue.options.events)
+                released, cursor = released + reply.released, reply.cursor
+                if not cursor:
+                    return released
+
+        return sum(await self._queue._each(release, fresh=True))

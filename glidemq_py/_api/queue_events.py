@@ -1,7 +1,7 @@
 """`QueueEvents`: reads the event stream of a queue without gaps.
 
-Events are notifications, not state: the stream keeps about the last 1000 (see `Queue.set_event_retention`). To get a
-job's result, read the job.
+Events are notifications, not state: the stream keeps about the last 1000 (see `Queue.settings.set_event_retention`).
+To get a job's result, read the job.
 """
 
 from __future__ import annotations

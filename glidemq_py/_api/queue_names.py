@@ -51,15 +51,15 @@ async def get_usage_summary(
     end: datetime | None = None,
     window: Milliseconds | None = None,
 ) -> UsageSummary:
-    """Return the total usage of queues over a time range, as `Queue.get_usage_summary` does, without a `Queue`.
+    """Return the total usage of queues over a time range, as `Queue.usage.get_summary` does, without a `Queue`.
 
     Args:
         connection: as for `Queue`; a connection made here is closed again.
         prefix: key prefix of the queues.
-        queues: as for `Queue.get_usage_summary`.
-        start: as for `Queue.get_usage_summary`.
-        end: as for `Queue.get_usage_summary`.
-        window: as for `Queue.get_usage_summary`.
+        queues: as for `Queue.usage.get_summary`.
+        start: as for `Queue.usage.get_summary`.
+        end: as for `Queue.usage.get_summary`.
+        window: as for `Queue.usage.get_summary`.
 
     Raises:
         GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.

@@ -1,7 +1,7 @@
 """Read the events stream of a queue without gaps.
 
 Events are notifications, not state: the stream keeps about the last thousand (docs/reference/data-model.md), or the
-number set by `Queue.set_event_retention`. To get a job's result, read the job.
+number set by `Queue.settings.set_event_retention`. To get a job's result, read the job.
 """
 
 from __future__ import annotations

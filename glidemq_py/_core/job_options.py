@@ -62,7 +62,7 @@ MAX_TRACE_LINES: Final = 1_000_000
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "parents": "is an option of flows; use FlowProducer.add_dag for several parents",
     "wait_timeout": "is an option of Queue.add_and_wait",
-    **dict.fromkeys(("repeat", "schedule", "scheduler"), "is an option of Queue.upsert_job_scheduler"),
+    **dict.fromkeys(("repeat", "schedule", "scheduler"), "is an option of Queue.schedulers.upsert"),
 }
 """Options that exist but are rejected here, with the reason."""
 

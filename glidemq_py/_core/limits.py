@@ -301,7 +301,7 @@ class FairKeyInfo:
         active: number of active jobs.
         weight: how many jobs of the key are served per job of a key with weight 1.
         concurrency: number of jobs that may be active at a time; None = no limit. This limit and the next two are those
-            of the key, else those of `Queue.set_fair_key_defaults`.
+            of the key, else those of `Queue.fair_keys.set_defaults`.
         rate_limit: number of jobs that may start per window; None = no limit.
         max_backlog: size of the backlog at which new jobs are rejected; None = no limit.
         paused: True if no job of the key is started.

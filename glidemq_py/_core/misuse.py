@@ -77,9 +77,9 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         **dict.fromkeys(("unique", "unique_for"), "use 'deduplication' or 'job_id'"),
         "keep_logs": "use Job.log(line, keep=number)",
         **dict.fromkeys(
-            ("rate_limit", "limiter"), "use Queue.set_global_rate_limit, or the option 'limiter' of Worker"
+            ("rate_limit", "limiter"), "use Queue.limits.set_rate_limit, or the option 'limiter' of Worker"
         ),
-        **dict.fromkeys(("cron", "every", "pattern", "interval"), "use Queue.upsert_job_scheduler"),
+        **dict.fromkeys(("cron", "every", "pattern", "interval"), "use Queue.schedulers.upsert"),
     },
     "queue": {
         **_SERVERS,
@@ -97,10 +97,10 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         ),
         **dict.fromkeys(
             ("stalled_interval", "max_stalled_count", "stalled_grace"),
-            "use Queue.set_stalled_policy, or the option of Worker",
+            "use Queue.settings.set_stalled_policy, or the option of Worker",
         ),
-        "limiter": "use Queue.set_global_rate_limit, or the option 'limiter' of Worker",
-        "streams": "use Queue.set_event_retention",
+        "limiter": "use Queue.limits.set_rate_limit, or the option 'limiter' of Worker",
+        "streams": "use Queue.settings.set_event_retention",
     },
     "worker": {
         **_SERVERS,
@@ -124,7 +124,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
                         f"{_NOT_NEEDED}: the lock is renewed three times per 'lock_duration'"),
         **dict.fromkeys(("acks_late", "visibility_timeout", "task_acks_late"),
                         f"{_NOT_NEEDED}: a job of a dead worker runs again after 'lock_duration'"),
-        "global_concurrency": "use Queue.set_global_concurrency",
+        "global_concurrency": "use Queue.limits.set_concurrency",
         "rate_limit": "use 'limiter'",
         "burst": "use await worker.drain()",
         "autorun": "use await worker.run() or async with",
@@ -342,6 +342,132 @@ def _reject_connection_option(name: str, value: object, names: Collection[str], 
         f"{option}=...), or specify it in the URL"
     )
     reject_unknown(name, value, names, problem, "connection")
+
+
+MOVED: Final = {
+    "limits": {
+        "set_global_concurrency": "set_concurrency",
+        "set_global_rate_limit": "set_rate_limit",
+        "remove_global_rate_limit": "remove_rate_limit",
+        "get_global_limits": "get",
+        "set_name_limits": "set_for_name",
+        "get_name_limits": "get_for_name",
+    },
+    "groups": {"set_group_limits": "set_limits", "rate_limit_group": "rate_limit", "get_group": "get"},
+    "fair_keys": {
+        "set_fair_key_limits": "set_limits",
+        "set_fair_key_defaults": "set_defaults",
+        "get_fair_key_defaults": "get_defaults",
+        "pause_fair_key": "pause",
+        "resume_fair_key": "resume",
+        "get_fair_key": "get",
+        "iter_fair_keys": "iter",
+    },
+    "schedulers": {
+        "upsert_job_scheduler": "upsert",
+        "remove_job_scheduler": "remove",
+        "pause_job_scheduler": "pause",
+        "resume_job_scheduler": "resume",
+        "get_job_scheduler": "get",
+        "get_job_schedulers": "get_all",
+    },
+    "failures": {
+        "get_job_attempts": "get_attempts",
+        "iter_failures": "iter",
+        "get_failures": "get_all",
+        "get_failure_stats": "get_stats",
+        "reset_failure_stats": "reset_stats",
+        "purge_failures": "purge",
+        "retry_failures": "retry",
+        "set_failure_policy": "set_policy",
+        "get_failure_policy": "get_policy",
+        "remove_failure_policy": "remove_policy",
+        "set_attempt_history": "set_attempt_history",
+        "get_attempt_history": "get_attempt_history",
+    },
+    "dead_letters": {
+        "iter_dead_letter_jobs": "iter",
+        "get_dead_letter_jobs": "get_all",
+        "get_dead_letter_job": "get",
+        "remove_dead_letter_job": "remove",
+        "replay_dead_letter_job": "replay",
+    },
+    "leases": {
+        "complete_leases": "complete",
+        "fail_leases": "fail",
+        "extend_leases": "extend",
+        "release_leases": "release",
+        "release_owner": "release_owner",
+    },
+    "workers": {
+        "ping_workers": "ping",
+        "inspect_workers": "inspect",
+        "quiet_workers": "quiet",
+        "resume_workers": "resume",
+        "resize_workers": "resize",
+        "cancel_on_worker": "cancel",
+    },
+    "job_batches": {"create_batch": "create", "get_batch": "get", "iter_batches": "iter"},
+    "backups": {"backup": "create", "get_backups": "get_all", "verify_backup": "verify", "restore": "restore"},
+    "usage": {"get_flow_usage": "get_flow", "get_flow_budget": "get_budget", "get_usage_summary": "get_summary"},
+    "vectors": {"create_job_index": "create_index", "drop_job_index": "drop_index", "vector_search": "search"},
+    "timelines": {"set_timeline": "set", "get_timeline_setting": "get_setting", "get_job_timeline": "get"},
+    "settings": {
+        "set_event_retention": "set_event_retention",
+        "get_event_retention": "get_event_retention",
+        "set_result_retention": "set_result_retention",
+        "get_result_retention": "get_result_retention",
+        "get_features": "get_features",
+        "set_stalled_policy": "set_stalled_policy",
+        "get_stalled_policy": "get_stalled_policy",
+        "remove_stalled_policy": "remove_stalled_policy",
+        "get_partitions": "get_partitions",
+    },
+    "jobs": {
+        "discard": "discard",
+        "change_priority": "change_priority",
+        "change_rank": "change_rank",
+        "change_delay": "change_delay",
+        "get_rank_counts": "get_rank_counts",
+        "promote_jobs": "promote_delayed",
+        "requeue_completed": "requeue_completed",
+        "iter_search_jobs": "iter_search",
+        "stream": "iter_stream",
+        "get_suspend_info": "get_suspend_info",
+        "get_deduplication_job": "get_deduplicated",
+        "remove_deduplication": "remove_deduplication",
+    },
+    "metrics_by_name": {
+        "set_metrics_by_name": "set",
+        "get_metrics_by_name_setting": "get_setting",
+        "get_metrics_by_name": "get",
+    },
+}
+"""Names of 0.1.0, in snake_case also those of Node, with their new names, by area."""
+_REPLACED: Final = {
+    "get_suspended_jobs": "get_jobs('suspended')",
+    "get_job_count_by_types": "get_job_counts",
+}
+
+
+def former_names(cls: ClassT) -> ClassT:
+    """Let former names of a queue's methods raise AttributeError with the new ones."""
+
+    def missing(self: object, name: str) -> NoReturn:
+        place = None if name.startswith("_") else _new_place(cls, name)
+        hint = f"; use queue.{place}" if place else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
+    cls.__getattr__ = missing
+    return cls
+
+
+def _new_place(cls: type[Any], name: str) -> str | None:
+    plain = snake_case(name)
+    if plain in _REPLACED:
+        return _REPLACED[plain]
+    found = (f"{area}.{names[plain]}" for area, names in MOVED.items() if plain in names)
+    return next(found, plain if plain != name and hasattr(cls, plain) else None)
 
 
 class Connected:

@@ -8,7 +8,7 @@ from typing import Final
 from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.deduplication import ID_LENGTH
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
 
 check_id: Final = partial(check_text, "deduplication_id", maximum=ID_LENGTH)
 
@@ -23,19 +23,3 @@ async def find_job_id(link: QueueLink, checked: str) -> str:
     """Return the id of the job that was added last with this deduplication id; '' if there is none."""
     found = await link.command("HGET", link.keys.dedup, checked)
     return found.decode("utf-8", "replace").rpartition(":")[0] if found else ""
-
-
-async def remove_deduplication(self: ConnectedQueue, deduplication_id: str) -> bool:
-    """Remove a deduplication id: the next add with it is not skipped. No job is changed.
-
-    Args:
-        deduplication_id: The ``id`` of the option ``deduplication``, 1 to 256 characters.
-
-    Returns:
-        True if a job had been added with the id.
-
-    Raises:
-        GlideMQValidationError: If ``deduplication_id`` is invalid.
-    """
-    checked = check_id(deduplication_id)
-    return await self._at(checked, lambda link: link.call(remove_entry, checked), fresh=True)

@@ -15,8 +15,10 @@ from glidemq_py._core.calls import Flag, call
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import MAX_DURATION_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
 POLICY_FIELD: Final = "failurePolicy"
@@ -50,7 +52,7 @@ def run_failure_policy(is_first: Flag) -> PolicyReply:
 
 
 class FailurePolicy(NamedTuple):
-    """Failure policy of a queue; see `Queue.set_failure_policy`.
+    """Failure policy of a queue; see `Queue.failures.set_policy`.
 
     Attributes:
         retry_interval: Time from a failure to the automatic requeue, ms; None = failed jobs are not requeued.
@@ -66,7 +68,7 @@ class FailurePolicy(NamedTuple):
 
 
 class AttemptHistory(NamedTuple):
-    """Bounds of the failed attempts that a job's record keeps; see `Queue.set_attempt_history`.
+    """Bounds of the failed attempts that a job's record keeps; see `Queue.failures.set_attempt_history`.
 
     Attributes:
         max_attempts: Number of failed attempts to keep, the newest; 0 = none are recorded.
@@ -82,62 +84,6 @@ class AttemptHistory(NamedTuple):
 # -- the policy ---------------------------------------------------------------------------------------
 
 
-async def set_failure_policy(
-    self: ConnectedQueue,
-    *,
-    retry_interval: Milliseconds | None = None,
-    max_auto_retries: int | None = None,
-    max_age: Milliseconds | None = None,
-    max_entries: int | None = None,
-) -> None:
-    """Set what happens to failed jobs of the queue; replaces the whole policy.
-
-    A worker requeues the jobs that fail in it on time. Workers and `Maintenance` execute the rest with their checks
-    for stalled jobs, by default every 30 seconds.
-
-    Args:
-        retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
-            None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
-            expired jobs are not requeued.
-        max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None = 3. Each has all
-            attempts of the job. A manual requeue starts at 0 again. Requires ``retry_interval``.
-        max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
-            never. Must be longer than ``retry_interval``.
-        max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid or has no effect, or none was given.
-    """
-    if max_auto_retries is not None and retry_interval is None:
-        problem = "requires 'retry_interval': without it, failed jobs are not requeued"
-        raise GlideMQValidationError("max_auto_retries", max_auto_retries, problem)
-    if retry_interval is None and max_age is None and max_entries is None:
-        problem = "give at least one of 'retry_interval', 'max_age' and 'max_entries'"
-        raise GlideMQValidationError("retry_interval", None, problem)
-    interval = 0 if retry_interval is None else _duration("retry_interval", retry_interval)
-    retries = _AUTO_RETRIES
-    if max_auto_retries is not None:
-        retries = check_int("max_auto_retries", max_auto_retries, 1, _MOST_RETRIES)
-    age = 0 if max_age is None else _duration("max_age", max_age)
-    if interval and 0 < age <= interval:
-        problem = f"must be longer than 'retry_interval' ({interval} ms): jobs would be deleted before their requeue"
-        raise GlideMQValidationError("max_age", max_age, problem)
-    entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
-    text = f"{interval}|{retries}|{age}|{entries}"
-    await self._change(lambda link: link.call(set_settings, failurePolicy=text))
-
-
-async def get_failure_policy(self: ConnectedQueue) -> FailurePolicy | None:
-    """Return the failure policy of the queue; None if it has none."""
-    link = await self._first()
-    return read_failure_policy(await link.command("HGET", link.keys.meta, POLICY_FIELD))
-
-
-async def remove_failure_policy(self: ConnectedQueue) -> None:
-    """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
-    await self._change(lambda link: link.call(set_settings, failurePolicy=None))
-
-
 def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
     """Return the policy of the meta field; None if it is absent or malformed."""
     found = re.fullmatch(rb"(\d{1,15})\|(\d{1,15})\|(\d{1,15})\|(\d{1,15})", text or b"")
@@ -148,45 +94,6 @@ def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
 
 
 # -- the attempt history ------------------------------------------------------------------------------
-
-
-async def set_attempt_history(
-    self: ConnectedQueue, *, max_attempts: int = 20, max_traceback: int | None = None, max_bytes: int | None = None
-) -> None:
-    """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
-
-    A job's existing history is shortened when its next attempt fails.
-
-    Args:
-        max_attempts: number of failed attempts to keep, the newest, 0..1_000; 0 = record none.
-        max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept. None = 4_096.
-        max_bytes: maximum size of the history of a job, 4_096..1_048_576 bytes, and at least 2_048 more than
-            ``max_traceback``; the oldest attempts are deleted. None = 65_536.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid or has no effect.
-    """
-    attempts = check_int("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
-    defaults = AttemptHistory()
-    traceback, size = defaults.max_traceback, defaults.max_bytes
-    if max_traceback is not None:
-        traceback = check_int("max_traceback", max_traceback, 0, _MOST_TRACEBACK, unit=" (bytes)")
-    if max_bytes is not None:
-        size = check_int("max_bytes", max_bytes, _LEAST_BYTES, _MOST_BYTES, unit=" (bytes)")
-    for option, value in (("max_traceback", max_traceback), ("max_bytes", max_bytes)):
-        if not attempts and value is not None:
-            raise GlideMQValidationError(option, value, "requires 'max_attempts' > 0: no attempts are recorded")
-    if size < traceback + _OTHER_BYTES:
-        problem = f"must be at least 'max_traceback' + {_OTHER_BYTES:,} = {traceback + _OTHER_BYTES:,} (bytes)"
-        raise GlideMQValidationError("max_bytes", max_bytes, problem)
-    text = f"{attempts}|{traceback}|{size}"
-    await self._change(lambda link: link.call(set_settings, attemptHistory=text))
-
-
-async def get_attempt_history(self: ConnectedQueue) -> AttemptHistory:
-    """Return the bounds of the jobs' attempt histories."""
-    link = await self._first()
-    return read_attempt_history(await link.command("HGET", link.keys.meta, _HISTORY))
 
 
 def read_attempt_history(text: bytes | None) -> AttemptHistory:
@@ -296,3 +203,102 @@ class FailurePolicyTask(BackgroundTask):
                     self._link.label, error, _RETRY_S,
                 )  # fmt: skip
                 self._plan(_RETRY_S)
+
+
+@known_methods
+class FailurePolicies(Area):
+    """How long failures are kept."""
+
+    __slots__ = ()
+
+    async def set_policy(
+        self,
+        *,
+        retry_interval: Milliseconds | None = None,
+        max_auto_retries: int | None = None,
+        max_age: Milliseconds | None = None,
+        max_entries: int | None = None,
+    ) -> None:
+        """Set what happens to failed jobs of the queue; replaces the whole policy.
+
+        A worker requeues the jobs that fail in it on time. Workers and `Maintenance` execute the rest with their checks
+        for stalled jobs, by default every 30 seconds.
+
+        Args:
+            retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
+                None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
+                expired jobs are not requeued.
+            max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None = 3. Each has all
+                attempts of the job. A manual requeue starts at 0 again. Requires ``retry_interval``.
+            max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
+                never. Must be longer than ``retry_interval``.
+            max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid or has no effect, or none was given.
+        """
+        if max_auto_retries is not None and retry_interval is None:
+            problem = "requires 'retry_interval': without it, failed jobs are not requeued"
+            raise GlideMQValidationError("max_auto_retries", max_auto_retries, problem)
+        if retry_interval is None and max_age is None and max_entries is None:
+            problem = "give at least one of 'retry_interval', 'max_age' and 'max_entries'"
+            raise GlideMQValidationError("retry_interval", None, problem)
+        interval = 0 if retry_interval is None else _duration("retry_interval", retry_interval)
+        retries = _AUTO_RETRIES
+        if max_auto_retries is not None:
+            retries = check_int("max_auto_retries", max_auto_retries, 1, _MOST_RETRIES)
+        age = 0 if max_age is None else _duration("max_age", max_age)
+        if interval and 0 < age <= interval:
+            problem = (
+                f"must be longer than 'retry_interval' ({interval} ms): jobs would be deleted before their requeue"
+            )
+            raise GlideMQValidationError("max_age", max_age, problem)
+        entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
+        text = f"{interval}|{retries}|{age}|{entries}"
+        await self._queue._change(lambda link: link.call(set_settings, failurePolicy=text))
+
+    async def get_policy(self) -> FailurePolicy | None:
+        """Return the failure policy of the queue; None if it has none."""
+        link = await self._queue._first()
+        return read_failure_policy(await link.command("HGET", link.keys.meta, POLICY_FIELD))
+
+    async def remove_policy(self) -> None:
+        """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
+        await self._queue._change(lambda link: link.call(set_settings, failurePolicy=None))
+
+    async def set_attempt_history(
+        self, *, max_attempts: int = 20, max_traceback: int | None = None, max_bytes: int | None = None
+    ) -> None:
+        """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
+
+        A job's existing history is shortened when its next attempt fails.
+
+        Args:
+            max_attempts: number of failed attempts to keep, the newest, 0..1_000; 0 = record none.
+            max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept. None = 4_096.
+            max_bytes: maximum size of the history of a job, 4_096..1_048_576 bytes, and at least 2_048 more than
+                ``max_traceback``; the oldest attempts are deleted. None = 65_536.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid or has no effect.
+        """
+        attempts = check_int("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
+        defaults = AttemptHistory()
+        traceback, size = defaults.max_traceback, defaults.max_bytes
+        if max_traceback is not None:
+            traceback = check_int("max_traceback", max_traceback, 0, _MOST_TRACEBACK, unit=" (bytes)")
+        if max_bytes is not None:
+            size = check_int("max_bytes", max_bytes, _LEAST_BYTES, _MOST_BYTES, unit=" (bytes)")
+        for option, value in (("max_traceback", max_traceback), ("max_bytes", max_bytes)):
+            if not attempts and value is not None:
+                raise GlideMQValidationError(option, value, "requires 'max_attempts' > 0: no attempts are recorded")
+        if size < traceback + _OTHER_BYTES:
+            problem = f"must be at least 'max_traceback' + {_OTHER_BYTES:,} = {traceback + _OTHER_BYTES:,} (bytes)"
+            raise GlideMQValidationError("max_bytes", max_bytes, problem)
+        text = f"{attempts}|{traceback}|{size}"
+        await self._queue._change(lambda link: link.call(set_settings, attemptHistory=text))
+
+    async def get_attempt_history(self) -> AttemptHistory:
+        """Return the bounds of the jobs' attempt histories."""
+        link = await self._queue._first()
+        return read_attempt_history(await link.command("HGET", link.keys.meta, _HISTORY))

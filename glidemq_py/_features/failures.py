@@ -11,10 +11,13 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
 from glidemq_py._features.failed_attempts import FIELD, FailedAttempt, FailureReason, read_failed_attempts, reason_named
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._features.failure_policy import FailurePolicies
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py._partitions.sums import added, known
 from glidemq_py.errors import GlideMQValidationError
 
@@ -180,31 +183,6 @@ def _failure(link: QueueLink, row: FailureRow) -> Failure:
     )  # fmt: skip
 
 
-def iter_failures(
-    self: ConnectedQueue,
-    *,
-    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-    name: str | None = None,
-    since: int | datetime | None = None,
-    until: int | datetime | None = None,
-) -> AsyncIterator[Failure]:
-    """Iterate over the failed jobs of the queue, oldest failure first.
-
-    A job that stays failed is returned exactly once.
-
-    Args:
-        reason: only these reasons: one `FailureReason` or several; None = all.
-        name: only jobs with this name.
-        since: only jobs that failed at this time or later, epoch ms or datetime.
-        until: only jobs that failed at this time or before, epoch ms or datetime.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-    """
-    wanted = _filter(reason, name, since, until)
-    return self._in_turn(lambda link: _failures(link, wanted))
-
-
 async def _failures(link: QueueLink, wanted: Filter) -> AsyncIterator[Failure]:
     cursor = ""
     seen_at, seen = -1, set[str]()
@@ -221,52 +199,6 @@ async def _failures(link: QueueLink, wanted: Filter) -> AsyncIterator[Failure]:
         cursor = reply.cursor
         if not cursor:
             return
-
-
-async def get_failures(
-    self: ConnectedQueue,
-    *,
-    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-    name: str | None = None,
-    since: int | datetime | None = None,
-    until: int | datetime | None = None,
-    limit: int = 100,
-) -> list[Failure]:
-    """Return the first ``limit`` failed jobs that match all given criteria, oldest failure first.
-
-    Args:
-        reason: only these reasons: one `FailureReason` or several; None = all.
-        name: only jobs with this name.
-        since: only jobs that failed at this time or later, epoch ms or datetime.
-        until: only jobs that failed at this time or before, epoch ms or datetime.
-        limit: maximum number of jobs, >= 1.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-    """
-    most = check_int("limit", limit, 1, 2**31)
-    found: list[Failure] = []
-    async for failure in iter_failures(self, reason=reason, name=name, since=since, until=until):
-        found.append(failure)
-        if len(found) == most:
-            break
-    return found
-
-
-async def get_failure_stats(self: ConnectedQueue) -> FailureStats:
-    """Return how many jobs have failed, by reason and by job name. Reads counters, no jobs.
-
-    Failures of Node workers are in ``kept``, but not in the counters.
-    """
-    found = await self._each(_stats)
-    return FailureStats(
-        kept=sum(each.kept for each in found), oldest=min(known(each.oldest for each in found), default=None),
-        newest=max(known(each.newest for each in found), default=None),
-        awaiting_retry=sum(each.awaiting_retry for each in found),
-        since=min(known(each.since for each in found), default=None), total=sum(each.total for each in found),
-        by_reason=added(each.by_reason for each in found), by_name=added(each.by_name for each in found),
-        counts=added(each.counts for each in found),
-    )  # fmt: skip
 
 
 async def _stats(link: QueueLink) -> FailureStats:
@@ -294,66 +226,6 @@ async def _stats(link: QueueLink) -> FailureStats:
 
 def _known(time: float) -> int | None:
     return None if time < 0 else int(time)
-
-
-async def reset_failure_stats(self: ConnectedQueue) -> None:
-    """Set the counters of `get_failure_stats` to 0. The failed jobs stay."""
-    await self._change(lambda link: link.call(set_settings, failureCounts=None))
-
-
-async def purge_failures(
-    self: ConnectedQueue,
-    *,
-    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-    name: str | None = None,
-    since: int | datetime | None = None,
-    until: int | datetime | None = None,
-) -> int:
-    """Delete the failed jobs that match all given criteria, in several short calls.
-
-    An interrupted operation is continued by calling it again.
-
-    Args:
-        reason: only these reasons: one `FailureReason` or several; None = all.
-        name: only jobs with this name.
-        since: only jobs that failed at this time or later, epoch ms or datetime.
-        until: only jobs that failed at this time or before, epoch ms or datetime.
-
-    Returns:
-        The number of deleted jobs.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-    """
-    return await _change(self, "purge", _filter(reason, name, since, until))
-
-
-async def retry_failures(
-    self: ConnectedQueue,
-    *,
-    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-    name: str | None = None,
-    since: int | datetime | None = None,
-    until: int | datetime | None = None,
-) -> int:
-    """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
-
-    Cancelled jobs are requeued only if ``reason`` has `FailureReason.CANCELLED`. A job stays failed while another
-    job that has not ended has its deduplication id.
-
-    Args:
-        reason: only these reasons: one `FailureReason` or several; None = all.
-        name: only jobs with this name.
-        since: only jobs that failed at this time or later, epoch ms or datetime.
-        until: only jobs that failed at this time or before, epoch ms or datetime.
-
-    Returns:
-        The number of requeued jobs.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-    """
-    return await _change(self, "retry", _filter(reason, name, since, until))
 
 
 async def _change(queue: ConnectedQueue, action: str, wanted: Filter) -> int:
@@ -391,10 +263,141 @@ async def read_attempts_of(link: QueueLink[JobTransport], job_id: str) -> list[F
     return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
 
 
-async def get_job_attempts(self: ConnectedQueue, job_id: str) -> list[FailedAttempt]:
-    """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
+@known_methods
+class Failures(FailurePolicies):
+    """``queue.failures``: failed jobs by reason, and what happens to them."""
 
-    Args:
-        job_id: Id of the job.
-    """
-    return await self._of(job_id, read_attempts_of)
+    __slots__ = ()
+
+    async def get_attempts(self, job_id: str) -> list[FailedAttempt]:
+        """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
+
+        Args:
+            job_id: Id of the job.
+        """
+        return await self._queue._of(job_id, read_attempts_of)
+
+    def iter(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> AsyncIterator[Failure]:
+        """Iterate over the failed jobs of the queue, oldest failure first.
+
+        A job that stays failed is returned exactly once.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        wanted = _filter(reason, name, since, until)
+        return self._queue._in_turn(lambda link: _failures(link, wanted))
+
+    async def get_all(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        limit: int = 100,
+    ) -> list[Failure]:
+        """Return the first ``limit`` failed jobs that match all given criteria, oldest failure first.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+            limit: maximum number of jobs, >= 1.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        most = check_int("limit", limit, 1, 2**31)
+        found: list[Failure] = []
+        async for failure in self.iter(reason=reason, name=name, since=since, until=until):
+            found.append(failure)
+            if len(found) == most:
+                break
+        return found
+
+    async def get_stats(self) -> FailureStats:
+        """Return how many jobs have failed, by reason and by job name. Reads counters, no jobs.
+
+        Failures of Node workers are in ``kept``, but not in the counters.
+        """
+        found = await self._queue._each(_stats)
+        return FailureStats(
+            kept=sum(each.kept for each in found), oldest=min(known(each.oldest for each in found), default=None),
+            newest=max(known(each.newest for each in found), default=None),
+            awaiting_retry=sum(each.awaiting_retry for each in found),
+            since=min(known(each.since for each in found), default=None), total=sum(each.total for each in found),
+            by_reason=added(each.by_reason for each in found), by_name=added(each.by_name for each in found),
+            counts=added(each.counts for each in found),
+        )  # fmt: skip
+
+    async def reset_stats(self) -> None:
+        """Set the counters of `failures.get_stats` to 0. The failed jobs stay."""
+        await self._queue._change(lambda link: link.call(set_settings, failureCounts=None))
+
+    async def purge(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> int:
+        """Delete the failed jobs that match all given criteria, in several short calls.
+
+        An interrupted operation is continued by calling it again.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+
+        Returns:
+            The number of deleted jobs.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return await _change(self._queue, "purge", _filter(reason, name, since, until))
+
+    async def retry(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> int:
+        """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
+
+        Cancelled jobs are requeued only if ``reason`` has `FailureReason.CANCELLED`. A job stays failed while another
+        job that has not ended has its deduplication id.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+
+        Returns:
+            The number of requeued jobs.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return await _change(self._queue, "retry", _filter(reason, name, since, until))

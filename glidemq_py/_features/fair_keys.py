@@ -19,8 +19,10 @@ from glidemq_py._core.limits import (
     check_weight,
     validate_fair_key,
 )
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import validate_job_name
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area
 from glidemq_py._partitions.sums import added_limits, added_rates, known, rate_of
 from glidemq_py.errors import GlideMQValidationError
 
@@ -127,118 +129,6 @@ def _info(row: FairKeyRow) -> FairKeyInfo:
     )
 
 
-async def set_fair_key_limits(
-    self: ConnectedQueue,
-    key: str,
-    *,
-    weight: int | None = None,
-    concurrency: int | Literal[False] | None = None,
-    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
-    max_backlog: int | Literal[False] | None = None,
-) -> None:
-    """Set the weight and the limits of a fair key. They take effect immediately; active jobs keep running.
-
-    Args:
-        key: the fair key; it need not have jobs.
-        weight: how many jobs of the key are served per job of a key with weight 1, 1..1_000; None = unchanged.
-        concurrency: number of jobs of the key that may be active at a time, >= 1; None = unchanged, False =
-            remove the limit.
-        rate_limit: number of jobs of the key that may start per window: `RateLimit` or
-            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
-        max_backlog: number of ready jobs of the key at which `Queue.add` rejects more, >= 1; None = unchanged,
-            False = remove the limit.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid, or none was given.
-    """
-    name = validate_fair_key("key", key)
-    if weight is None and concurrency is None and rate_limit is None and max_backlog is None:
-        problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
-        raise GlideMQValidationError("weight", None, problem)
-    heavy = False if weight is None else check_weight("weight", weight)
-    number, most, rate = _count("concurrency", concurrency), _count("max_backlog", max_backlog), _rate(rate_limit)
-    limits: Any = {"weight": heavy, "concurrency": number, "rate": rate, "max_backlog": most}
-    await self._at(name, lambda link: link.call(set_fair_limits, name, **limits), changes=True)
-
-
-async def set_fair_key_defaults(
-    self: ConnectedQueue,
-    *,
-    concurrency: int | Literal[False] | None = None,
-    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
-    max_backlog: int | Literal[False] | None = None,
-) -> None:
-    """Set limits of each fair key. They take effect immediately, also for new keys; active jobs keep running.
-
-    A limit that `set_fair_key_limits` sets for a key applies to that key instead.
-
-    Args:
-        concurrency: number of jobs of a key that may be active at a time, >= 1; None = unchanged, False =
-            remove the limit.
-        rate_limit: number of jobs of a key that may start per window: `RateLimit` or
-            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
-        max_backlog: number of ready jobs of a key at which `Queue.add` rejects more, >= 1; None = unchanged,
-            False = remove the limit.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid, or none was given.
-    """
-    if concurrency is None and rate_limit is None and max_backlog is None:
-        problem = "give at least one of 'concurrency', 'rate_limit' and 'max_backlog'"
-        raise GlideMQValidationError("concurrency", None, problem)
-    number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
-    rate = _rate(rate_limit)
-    await self._change(lambda link: link.call(
-        set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most))  # fmt: skip
-
-
-async def get_fair_key_defaults(self: ConnectedQueue) -> FairKeyDefaults:
-    """Return the limits of each fair key that has none of its own."""
-    link = await self._first()
-    (row,) = await link.call(fair_keys, _EACH_KEY)
-    found = _info(row)
-    return FairKeyDefaults(concurrency=found.concurrency, rate_limit=found.rate_limit, max_backlog=found.max_backlog)
-
-
-async def pause_fair_key(self: ConnectedQueue, key: str) -> None:
-    """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
-
-    Raises:
-        GlideMQValidationError: ``key`` is invalid.
-    """
-    name = validate_fair_key("key", key)
-    await self._at(name, lambda link: link.call(set_fair_limits, name, paused="yes"), changes=True)
-
-
-async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
-    """Start jobs of a paused fair key again. Idempotent.
-
-    Raises:
-        GlideMQValidationError: ``key`` is invalid.
-    """
-    name = validate_fair_key("key", key)
-    await self._at(name, lambda link: link.call(set_fair_limits, name, paused="no"), changes=True)
-
-
-async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
-    """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
-
-    Raises:
-        GlideMQValidationError: ``key`` is invalid.
-    """
-    name = validate_fair_key("key", key)
-    (row,) = await self._at(name, lambda link: link.call(fair_keys, name))
-    return _info(row)
-
-
-def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
-    """Iterate over the fair keys that have ready jobs, in the order of their names.
-
-    Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
-    """
-    return self._merged(_infos, lambda info: info.key.encode("utf-8", "surrogateescape"))
-
-
 async def _infos(link: QueueLink) -> AsyncIterator[FairKeyInfo]:
     after = ""
     while True:
@@ -250,59 +140,6 @@ async def _infos(link: QueueLink) -> AsyncIterator[FairKeyInfo]:
             return
         *_, last = rows
         after = last.key
-
-
-async def set_name_limits(
-    self: ConnectedQueue,
-    name: str,
-    *,
-    concurrency: int | Literal[False] | None = None,
-    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
-) -> None:
-    """Limit the jobs with a name, on all workers of the queue. Takes effect immediately; active jobs keep running.
-
-    Jobs with a ``fair_key`` or ``ordering`` are not affected: they have the limits of their key or group.
-
-    Args:
-        name: name of the jobs.
-        concurrency: number of jobs with this name that may be active at a time, >= 1; jobs that were active before
-            the name had a limit are not counted. None = unchanged, False = remove the limit.
-        rate_limit: number of jobs with this name that may start per window: `RateLimit` or
-            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid, or none was given.
-    """
-    validate_job_name(name)
-    if concurrency is None and rate_limit is None:
-        raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
-    number, rate = _count("concurrency", concurrency), _rate(rate_limit)
-
-    async def limit(link: QueueLink) -> None:
-        share = link.share("concurrency", number) if number else number
-        paced = (link.share("rate_limit.max", rate[0]), rate[1]) if isinstance(rate, tuple) else rate
-        await link.call(set_fair_limits, name, concurrency=share, rate=paced, named=True)
-
-    await self._change(limit)
-
-
-async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
-    """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
-
-    Raises:
-        GlideMQValidationError: ``name`` is invalid.
-    """
-    validate_job_name(name)
-    rows = await self._each(lambda link: link.call(fair_keys, name, named=True))
-    found = [_info(row) for (row,) in rows]
-    return NameLimits(
-        name=name,
-        backlog=sum(each.backlog for each in found),
-        active=sum(each.active for each in found),
-        concurrency=added_limits([each.concurrency for each in found]),
-        rate_limit=added_rates([each.rate_limit for each in found]),
-        limited_until=max(known(each.limited_until for each in found), default=None),
-    )
 
 
 def _rate(rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None) -> tuple[int, int] | int:
@@ -318,3 +155,175 @@ def _count(option: str, value: int | Literal[False] | None) -> int | Literal[Fal
     if value is None:
         return False
     return 0 if value is False else check_int(option, value, 1, MAX_COUNT)
+
+
+@known_methods
+class FairKeys(Area):
+    """``queue.fair_keys``: fair shares of keys, and their limits."""
+
+    __slots__ = ()
+
+    async def set_limits(
+        self,
+        key: str,
+        *,
+        weight: int | None = None,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+        max_backlog: int | Literal[False] | None = None,
+    ) -> None:
+        """Set the weight and the limits of a fair key. They take effect immediately; active jobs keep running.
+
+        Args:
+            key: the fair key; it need not have jobs.
+            weight: how many jobs of the key are served per job of a key with weight 1, 1..1_000; None = unchanged.
+            concurrency: number of jobs of the key that may be active at a time, >= 1; None = unchanged, False =
+                remove the limit.
+            rate_limit: number of jobs of the key that may start per window: `RateLimit` or
+                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+            max_backlog: number of ready jobs of the key at which `Queue.add` rejects more, >= 1; None = unchanged,
+                False = remove the limit.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        name = validate_fair_key("key", key)
+        if weight is None and concurrency is None and rate_limit is None and max_backlog is None:
+            problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
+            raise GlideMQValidationError("weight", None, problem)
+        heavy = False if weight is None else check_weight("weight", weight)
+        number, most, rate = _count("concurrency", concurrency), _count("max_backlog", max_backlog), _rate(rate_limit)
+        limits: Any = {"weight": heavy, "concurrency": number, "rate": rate, "max_backlog": most}
+        await self._queue._at(name, lambda link: link.call(set_fair_limits, name, **limits), changes=True)
+
+    async def set_defaults(
+        self,
+        *,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+        max_backlog: int | Literal[False] | None = None,
+    ) -> None:
+        """Set limits of each fair key. They take effect immediately, also for new keys; active jobs keep running.
+
+        A limit that `fair_keys.set_limits` sets for a key applies to that key instead.
+
+        Args:
+            concurrency: number of jobs of a key that may be active at a time, >= 1; None = unchanged, False =
+                remove the limit.
+            rate_limit: number of jobs of a key that may start per window: `RateLimit` or
+                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+            max_backlog: number of ready jobs of a key at which `Queue.add` rejects more, >= 1; None = unchanged,
+                False = remove the limit.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        if concurrency is None and rate_limit is None and max_backlog is None:
+            problem = "give at least one of 'concurrency', 'rate_limit' and 'max_backlog'"
+            raise GlideMQValidationError("concurrency", None, problem)
+        number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
+        rate = _rate(rate_limit)
+        await self._queue._change(lambda link: link.call(
+            set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most))  # fmt: skip
+
+    async def get_defaults(self) -> FairKeyDefaults:
+        """Return the limits of each fair key that has none of its own."""
+        link = await self._queue._first()
+        (row,) = await link.call(fair_keys, _EACH_KEY)
+        found = _info(row)
+        return FairKeyDefaults(
+            concurrency=found.concurrency, rate_limit=found.rate_limit, max_backlog=found.max_backlog
+        )
+
+    async def pause(self, key: str) -> None:
+        """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
+
+        Raises:
+            GlideMQValidationError: ``key`` is invalid.
+        """
+        name = validate_fair_key("key", key)
+        await self._queue._at(name, lambda link: link.call(set_fair_limits, name, paused="yes"), changes=True)
+
+    async def resume(self, key: str) -> None:
+        """Start jobs of a paused fair key again. Idempotent.
+
+        Raises:
+            GlideMQValidationError: ``key`` is invalid.
+        """
+        name = validate_fair_key("key", key)
+        await self._queue._at(name, lambda link: link.call(set_fair_limits, name, paused="no"), changes=True)
+
+    async def get(self, key: str) -> FairKeyInfo:
+        """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
+
+        Raises:
+            GlideMQValidationError: ``key`` is invalid.
+        """
+        name = validate_fair_key("key", key)
+        (row,) = await self._queue._at(name, lambda link: link.call(fair_keys, name))
+        return _info(row)
+
+    def iter(self) -> AsyncIterator[FairKeyInfo]:
+        """Iterate over the fair keys that have ready jobs, in the order of their names.
+
+        Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
+        """
+        return self._queue._merged(_infos, lambda info: info.key.encode("utf-8", "surrogateescape"))
+
+
+@known_methods
+class LimitsOfNames(Area):
+    """Limits of the jobs with a name."""
+
+    __slots__ = ()
+
+    async def set_for_name(
+        self,
+        name: str,
+        *,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    ) -> None:
+        """Limit the jobs with a name, on all workers of the queue. Takes effect immediately; active jobs keep running.
+
+        Jobs with a ``fair_key`` or ``ordering`` are not affected: they have the limits of their key or group.
+
+        Args:
+            name: name of the jobs.
+            concurrency: number of jobs with this name that may be active at a time, >= 1; jobs that were active before
+                the name had a limit are not counted. None = unchanged, False = remove the limit.
+            rate_limit: number of jobs with this name that may start per window: `RateLimit` or
+                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        validate_job_name(name)
+        if concurrency is None and rate_limit is None:
+            raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
+        number, rate = _count("concurrency", concurrency), _rate(rate_limit)
+
+        async def limit(link: QueueLink) -> None:
+            share = link.share("concurrency", number) if number else number
+            paced = (link.share("rate_limit.max", rate[0]), rate[1]) if isinstance(rate, tuple) else rate
+            await link.call(set_fair_limits, name, concurrency=share, rate=paced, named=True)
+
+        await self._queue._change(limit)
+
+    async def get_for_name(self, name: str) -> NameLimits:
+        """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
+
+        Raises:
+            GlideMQValidationError: ``name`` is invalid.
+        """
+        validate_job_name(name)
+        rows = await self._queue._each(lambda link: link.call(fair_keys, name, named=True))
+        found = [_info(row) for (row,) in rows]
+        return NameLimits(
+            name=name,
+            backlog=sum(each.backlog for each in found),
+            active=sum(each.active for each in found),
+            concurrency=added_limits([each.concurrency for each in found]),
+            rate_limit=added_rates([each.rate_limit for each in found]),
+            limited_until=max(known(each.limited_until for each in found), default=None),
+        )

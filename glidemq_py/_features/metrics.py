@@ -8,7 +8,8 @@ from typing import Final
 
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.logs import JobLogLine, LogLevel, check_level, parse_log_line
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 

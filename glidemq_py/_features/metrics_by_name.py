@@ -17,9 +17,11 @@ from glidemq_py._core.calls import call
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.calls.working import AttemptStatus, NameMetrics, NameMetricsReport
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import DAY_MS, Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area
 from glidemq_py.errors import GlideMQValidationError
 
 _LONGEST: Final = 2**40
@@ -246,7 +248,7 @@ class MetricsByName:
     """Attempts of the jobs with one name that ended within one interval.
 
     Attributes:
-        name: Name of the jobs; '' for the names above the limit of `Queue.set_metrics_by_name`.
+        name: Name of the jobs; '' for the names above the limit of `Queue.metrics_by_name.set`.
         timestamp: Start of the interval, epoch ms.
         completed: Number of jobs that completed.
         failed: Number of jobs that failed finally.
@@ -265,7 +267,7 @@ class MetricsByName:
 
 
 class MetricsByNameSetting(NamedTuple):
-    """Setting of a queue's figures per job name; see `Queue.set_metrics_by_name`.
+    """Setting of a queue's figures per job name; see `Queue.metrics_by_name.set`.
 
     Attributes:
         minutes: Number of minutes that are kept; 0 = the queue keeps none.
@@ -276,64 +278,10 @@ class MetricsByNameSetting(NamedTuple):
     max_names: int = 100
 
 
-async def set_metrics_by_name(self: ConnectedQueue, minutes: int = 1_440, *, max_names: int = 100) -> None:
-    """Keep counts and percentiles per job name and minute, or stop keeping them.
-
-    Off by default. Workers add up their figures, and send them every five seconds with a call that they make
-    anyway.
-
-    Args:
-        minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. Stored figures expire as before.
-        max_names: number of names per minute that are kept apart, 1..1_000; the others are added up under ''.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-    """
-    kept = check_int("minutes", minutes, 0, _MOST_MINUTES)
-    names = check_int("max_names", max_names, 1, _MOST_NAMES)
-    text = f"{kept}|{names}" if kept else None
-    await self._change(lambda link: link.call(set_settings, metricsByName=text))
-
-
-async def get_metrics_by_name_setting(self: ConnectedQueue) -> MetricsByNameSetting:
-    """Return whether and how long the queue keeps figures per job name."""
-    link = await self._first()
-    return read_metrics_by_name_setting(await link.command("HGET", link.keys.meta, _FIELD))
-
-
 def read_metrics_by_name_setting(text: bytes | None) -> MetricsByNameSetting:
     """Return the setting of the meta field; off if it is absent or malformed."""
     found = re.fullmatch(rb"(\d{1,9})\|(\d{1,9})", text or b"")
     return MetricsByNameSetting() if found is None else MetricsByNameSetting(int(found[1]), int(found[2]))
-
-
-async def get_metrics_by_name(
-    self: ConnectedQueue,
-    window: Milliseconds = 3_600_000,
-    *,
-    end: datetime | None = None,
-    name: str | None = None,
-    interval: Milliseconds | None = MINUTE_MS,
-) -> list[MetricsByName]:
-    """Return counts, and percentiles of the waiting and running times, per job name and interval.
-
-    Ordered by time, then name. Intervals and names without jobs are left out. `set_metrics_by_name` turns the
-    figures on.
-
-    Args:
-        window: length of the time range, a minute to 30 days, in ms or as a timedelta; rounded up to whole minutes,
-            the last one included.
-        end: end of the time range. Default: now.
-        name: return the figures of this job name only.
-        interval: length of the intervals, whole minutes, in ms or as a timedelta; None = one for the whole range.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-    """
-    asked = _Asked.checked(window, end, name, interval)
-    for link in await self._links():
-        await asked.read(link)
-    return asked.points()
 
 
 class _Asked:
@@ -354,7 +302,7 @@ class _Asked:
     def checked(
         cls, window: Milliseconds, end: datetime | None, name: str | None, interval: Milliseconds | None
     ) -> Self:
-        """Check the arguments of `get_metrics_by_name`."""
+        """Check the arguments of `metrics_by_name.get`."""
         minutes = -(-to_ms("window", window, minimum=MINUTE_MS, maximum=30 * DAY_MS) // MINUTE_MS)
         step = None if interval is None else to_ms("interval", interval, minimum=MINUTE_MS)
         if step is not None and step % MINUTE_MS:
@@ -418,3 +366,61 @@ def _stats(times: Times) -> DurationStats:
         return DurationStats()
     p50, p95, p99 = (times.percentile(percent) for percent in (50, 95, 99))
     return DurationStats(count=times.count, avg=times.total / times.count, p50=p50, p95=p95, p99=p99)
+
+
+@known_methods
+class NamedMetrics(Area):
+    """``queue.metrics_by_name``: durations, waits and outcomes per job name."""
+
+    __slots__ = ()
+
+    async def set(self, minutes: int = 1_440, *, max_names: int = 100) -> None:
+        """Keep counts and percentiles per job name and minute, or stop keeping them.
+
+        Off by default. Workers add up their figures, and send them every five seconds with a call that they make
+        anyway.
+
+        Args:
+            minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. Stored figures expire as before.
+            max_names: number of names per minute that are kept apart, 1..1_000; the others are added up under ''.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        kept = check_int("minutes", minutes, 0, _MOST_MINUTES)
+        names = check_int("max_names", max_names, 1, _MOST_NAMES)
+        text = f"{kept}|{names}" if kept else None
+        await self._queue._change(lambda link: link.call(set_settings, metricsByName=text))
+
+    async def get_setting(self) -> MetricsByNameSetting:
+        """Return whether and how long the queue keeps figures per job name."""
+        link = await self._queue._first()
+        return read_metrics_by_name_setting(await link.command("HGET", link.keys.meta, _FIELD))
+
+    async def get(
+        self,
+        window: Milliseconds = 3_600_000,
+        *,
+        end: datetime | None = None,
+        name: str | None = None,
+        interval: Milliseconds | None = MINUTE_MS,
+    ) -> list[MetricsByName]:
+        """Return counts, and percentiles of the waiting and running times, per job name and interval.
+
+        Ordered by time, then name. Intervals and names without jobs are left out. `metrics_by_name.set` turns the
+        figures on.
+
+        Args:
+            window: length of the time range, a minute to 30 days, in ms or as a timedelta; rounded up to whole minutes,
+                the last one included.
+            end: end of the time range. Default: now.
+            name: return the figures of this job name only.
+            interval: length of the intervals, whole minutes, in ms or as a timedelta; None = one for the whole range.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        asked = _Asked.checked(window, end, name, interval)
+        for link in await self._queue._links():
+            await asked.read(link)
+        return asked.points()

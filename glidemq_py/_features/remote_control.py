@@ -15,9 +15,10 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import call
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._partitions.link import ConnectedQueue
+from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import (
     SerializationError,
     WorkerCommandError,
@@ -102,142 +103,6 @@ class WorkerActivity:
     stuck: int = 0
 
 
-async def ping_workers(
-    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
-) -> list[str]:
-    """Return the ids of the workers that answer.
-
-    A worker with running jobs, and one that waits in a blocking read, reads commands with its heartbeat: every ten
-    seconds, or three times per lock duration if that is shorter. Others are called, and read them at once.
-
-    Args:
-        worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.
-        timeout: How long to wait for answers, in ms or as a timedelta.
-
-    Raises:
-        WorkerNotFoundError: If there is no such worker.
-        WorkerTimeoutError: If ``worker`` is given and does not answer in time.
-        GlideMQValidationError: If an argument is invalid.
-    """
-    try:
-        return sorted(await _command(self, worker, timeout, "ping"))
-    except WorkerTimeoutError as error:
-        if worker is not None:
-            raise
-        return sorted(error.answered)
-
-
-async def inspect_workers(
-    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
-) -> list[WorkerActivity]:
-    """Return what workers run: the jobs with their names and start times, and whether the worker fetches.
-
-    Args:
-        worker: Id of one worker; None means all workers of the queue.
-        timeout: See `ping_workers`.
-
-    Raises:
-        WorkerNotFoundError: If there is no such worker.
-        WorkerTimeoutError: If a worker does not answer in time. Its ``answered`` names those that did.
-        GlideMQValidationError: If an argument is invalid.
-    """
-    answers = await _command(self, worker, timeout, "inspect")
-    return [_activity(name, answers[name]) for name in sorted(answers)]
-
-
-async def quiet_workers(
-    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
-) -> list[str]:
-    """Let workers fetch no further jobs, for example before a deploy. Their running jobs continue.
-
-    The workers stay quiet until `resume_workers`, or until they end. `Queue.pause` also affects new workers.
-
-    Args:
-        worker: Id of one worker; None means all workers of the queue.
-        timeout: See `ping_workers`.
-
-    Returns:
-        The ids of the workers.
-
-    Raises:
-        WorkerNotFoundError: If there is no such worker.
-        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
-        GlideMQValidationError: If an argument is invalid.
-    """
-    return sorted(await _command(self, worker, timeout, "quiet"))
-
-
-async def resume_workers(
-    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
-) -> list[str]:
-    """Let quiet or paused workers fetch jobs again.
-
-    Args:
-        worker: Id of one worker; None means all workers of the queue.
-        timeout: See `ping_workers`.
-
-    Returns:
-        The ids of the workers.
-
-    Raises:
-        WorkerNotFoundError: If there is no such worker.
-        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
-        GlideMQValidationError: If an argument is invalid.
-    """
-    return sorted(await _command(self, worker, timeout, "resume"))
-
-
-async def resize_workers(
-    self: ConnectedQueue, concurrency: int, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
-) -> list[str]:
-    """Change how many jobs workers run at the same time, until they end. Running jobs continue.
-
-    Args:
-        concurrency: Maximum number of jobs per worker, 1..10_000.
-        worker: Id of one worker; None means all workers of the queue.
-        timeout: See `ping_workers`.
-
-    Returns:
-        The ids of the workers.
-
-    Raises:
-        WorkerNotFoundError: If there is no such worker.
-        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
-        WorkerCommandError: If a worker cannot change its concurrency: it has a batch handler or a sandbox.
-        GlideMQValidationError: If an argument is invalid.
-    """
-    check_int("concurrency", concurrency, 1, _MAX_CONCURRENCY)
-    return sorted(await _command(self, worker, timeout, "resize", concurrency))
-
-
-async def cancel_on_worker(
-    self: ConnectedQueue, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS
-) -> bool:
-    """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
-
-    `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for its effect.
-
-    Args:
-        job_id: Id of the job.
-        worker: Id of the worker.
-        timeout: See `ping_workers`.
-
-    Returns:
-        False if the worker does not run the job.
-
-    Raises:
-        WorkerNotFoundError: If there is no such worker.
-        WorkerTimeoutError: If the worker does not answer in time. It may still obey.
-        GlideMQValidationError: If an argument is invalid.
-    """
-    parse_job_id(job_id)
-    check_text("worker", worker, maximum=_NAME_LENGTH)
-    link, own = await self._locate(job_id)
-    argument = [link.shown_id(own), self.name]
-    (answer,) = (await _command(self, worker, timeout, "cancel", argument)).values()
-    return answer is True
-
-
 async def _command(
     queue: ConnectedQueue, worker: str | None, timeout: Milliseconds, action: Action, argument: Any = None
 ) -> dict[str, Any]:
@@ -307,3 +172,130 @@ def _activity(worker: str, answer: Any) -> WorkerActivity:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError):
         raise WorkerCommandError(worker, "malformed answer") from None
+
+
+@known_methods
+class Workers(Area):
+    """``queue.workers``: commands to the running workers. `Queue.get_workers` lists them."""
+
+    __slots__ = ()
+
+    async def ping(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
+        """Return the ids of the workers that answer.
+
+        A worker with running jobs, and one that waits in a blocking read, reads commands with its heartbeat: every ten
+        seconds, or three times per lock duration if that is shorter. Others are called, and read them at once.
+
+        Args:
+            worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.
+            timeout: How long to wait for answers, in ms or as a timedelta.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If ``worker`` is given and does not answer in time.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        try:
+            return sorted(await _command(self._queue, worker, timeout, "ping"))
+        except WorkerTimeoutError as error:
+            if worker is not None:
+                raise
+            return sorted(error.answered)
+
+    async def inspect(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[WorkerActivity]:
+        """Return what workers run: the jobs with their names and start times, and whether the worker fetches.
+
+        Args:
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `workers.ping`.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. Its ``answered`` names those that did.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        answers = await _command(self._queue, worker, timeout, "inspect")
+        return [_activity(name, answers[name]) for name in sorted(answers)]
+
+    async def quiet(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
+        """Let workers fetch no further jobs, for example before a deploy. Their running jobs continue.
+
+        The workers stay quiet until `workers.resume`, or until they end. `Queue.pause` also affects new workers.
+
+        Args:
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `workers.ping`.
+
+        Returns:
+            The ids of the workers.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return sorted(await _command(self._queue, worker, timeout, "quiet"))
+
+    async def resume(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
+        """Let quiet or paused workers fetch jobs again.
+
+        Args:
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `workers.ping`.
+
+        Returns:
+            The ids of the workers.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return sorted(await _command(self._queue, worker, timeout, "resume"))
+
+    async def resize(
+        self, concurrency: int, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+    ) -> list[str]:
+        """Change how many jobs workers run at the same time, until they end. Running jobs continue.
+
+        Args:
+            concurrency: Maximum number of jobs per worker, 1..10_000.
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `workers.ping`.
+
+        Returns:
+            The ids of the workers.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+            WorkerCommandError: If a worker cannot change its concurrency: it has a batch handler or a sandbox.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        check_int("concurrency", concurrency, 1, _MAX_CONCURRENCY)
+        return sorted(await _command(self._queue, worker, timeout, "resize", concurrency))
+
+    async def cancel(self, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS) -> bool:
+        """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
+
+        `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for its effect.
+
+        Args:
+            job_id: Id of the job.
+            worker: Id of the worker.
+            timeout: See `workers.ping`.
+
+        Returns:
+            False if the worker does not run the job.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If the worker does not answer in time. It may still obey.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        parse_job_id(job_id)
+        check_text("worker", worker, maximum=_NAME_LENGTH)
+        link, own = await self._queue._locate(job_id)
+        argument = [link.shown_id(own), self._queue.name]
+        (answer,) = (await _command(self._queue, worker, timeout, "cancel", argument)).values()
+        return answer is True

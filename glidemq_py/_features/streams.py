@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from glidemq_py._client.runtime import stop_task, wait_for_event
 from glidemq_py._client.transport import JobTransport
@@ -24,11 +24,11 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, PayloadTooLargeError
 
 if TYPE_CHECKING:
-    from glidemq_py._client.loop_transport import LoopTransport
     from glidemq_py._client.shared_reads import ReadConnection
 
 
@@ -249,14 +249,13 @@ _BEGINNING: Final = "0-0"
 _WATCH: Final = "chunk watch"
 
 
-class StreamedQueue(ConnectedQueue, Protocol):
-    """A `Queue` as the methods of this module use it."""
-
-    _transport: LoopTransport
-
-
 async def read_stream(
-    self: StreamedQueue, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
+    self: ConnectedQueue,
+    job_id: str,
+    *,
+    last_id: str | None = None,
+    count: int = 100,
+    block: Milliseconds | None = None,
 ) -> list[StreamChunk]:
     """Return chunks of a job's stream, oldest first.
 
@@ -278,7 +277,7 @@ async def read_stream(
 
 
 async def _wait_for(
-    self: StreamedQueue, link: QueueLink, key: str, position: str, most: int, seconds: float
+    self: ConnectedQueue, link: QueueLink, key: str, position: str, most: int, seconds: float
 ) -> list[StreamChunk]:
     deadline, interval = time.monotonic() + seconds, _FIRST_S
     while True:
@@ -290,24 +289,14 @@ async def _wait_for(
         interval = min(interval * _GROWTH, _LAST_S)
 
 
-def stream(
-    self: StreamedQueue, job_id: str, *, last_id: str | None = None, page: int = 100
+def follow_stream(
+    queue: ConnectedQueue, job_id: str, last_id: str | None = None, page: int = 100
 ) -> AsyncIterator[StreamChunk]:
-    """Iterate over a job's chunks as they are written, until the job completes, fails or is removed.
-
-    Args:
-        job_id: id of the job.
-        last_id: start after this entry id; None = with the oldest chunk kept.
-        page: number of chunks per read, 1..10_000.
-
-    Raises:
-        GlideMQValidationError: an argument is invalid.
-        JobNotFoundError: the job does not exist. If it is removed later, the iteration ends without an error.
-    """
-    return _stream(self, parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MAX_COUNT))
+    """Iterate over a job's chunks; see `Jobs.iter_stream`."""
+    return _stream(queue, parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MAX_COUNT))
 
 
-async def _stream(self: StreamedQueue, name: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
+async def _stream(self: ConnectedQueue, name: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
     link, job_id = await self._locate(name)
     interval, known = _FIRST_S, False
     while True:
@@ -328,7 +317,7 @@ async def _stream(self: StreamedQueue, name: str, position: str, page: int) -> A
         await link.runtime.there(_watch(self, link, job_id, position, interval))
 
 
-async def _watch(self: StreamedQueue, link: QueueLink, job_id: str, position: str, seconds: float) -> None:
+async def _watch(self: ConnectedQueue, link: QueueLink, job_id: str, position: str, seconds: float) -> None:
     """Wait by the `ChunkWatch` of the running event loop; see there."""
     connection = await self._transport.connected()
     watch = connection.part(_WATCH, lambda transport: ChunkWatch(replace(link, transport=transport)))

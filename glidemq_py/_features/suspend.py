@@ -20,7 +20,8 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, JobStateError, SuspendError
 
 
@@ -194,12 +195,8 @@ async def send_signal(queue: ConnectedQueue, job_id: str, name: str, data: Any) 
     return outcome
 
 
-async def get_suspend_info(self: ConnectedQueue, job_id: str) -> SuspendInfo | None:
+async def read_suspend_info(link: QueueLink, key: str) -> SuspendInfo | None:
     """Return details of a suspended job; None if the job does not exist or is not suspended."""
-    return await self._of(job_id, _suspend_info)
-
-
-async def _suspend_info(link: QueueLink, key: str) -> SuspendInfo | None:
     values = await link.command("HMGET", link.keys.job(key), *_FIELDS)
     fields = {
         name: None if value is None else value.decode("utf-8", "replace")

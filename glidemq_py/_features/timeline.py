@@ -9,7 +9,9 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._core.misuse import known_methods
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area
 from glidemq_py.errors import GlideMQValidationError
 
 FIELD: Final = "timeline"
@@ -32,7 +34,7 @@ class TimelineEntry(NamedTuple):
 
 
 class TimelineSetting(NamedTuple):
-    """Setting of a queue's timelines; see `Queue.set_timeline`.
+    """Setting of a queue's timelines; see `Queue.timelines.set`.
 
     Attributes:
         sample: Fraction of the jobs that have a timeline, 0.0..1.0; 0.0 = off.
@@ -102,36 +104,42 @@ async def read_job_timeline(link: QueueLink[JobTransport], job_id: str) -> list[
     return read_timeline(text.decode("utf-8", "replace"), int(added) if added and added.isdigit() else 0)
 
 
-async def set_timeline(self: ConnectedQueue, sample: float = 1.0, *, max_entries: int | None = None) -> None:
-    """Record every change of the jobs' states, with time and worker, or stop recording.
+@known_methods
+class Timelines(Area):
+    """``queue.timelines``: every change of a job's state."""
 
-    Off by default. Timelines that exist are kept.
+    __slots__ = ()
 
-    Args:
-        sample: fraction of the jobs that have a timeline, 0.0 to 1.0; 0 = off. Jobs are chosen by their id.
-        max_entries: number of newest transitions that a job keeps, 1..1_000; None = 50. Requires a ``sample`` > 0.
+    async def set(self, sample: float = 1.0, *, max_entries: int | None = None) -> None:
+        """Record every change of the jobs' states, with time and worker, or stop recording.
 
-    Raises:
-        GlideMQValidationError: an argument is invalid or has no effect.
-    """
-    share = check_sample(sample)
-    entries = TimelineSetting().max_entries if max_entries is None else check_entries(max_entries)
-    if max_entries is not None and not share:
-        raise GlideMQValidationError("max_entries", max_entries, "requires a 'sample' > 0: no timelines are recorded")
-    text = f"{share}|{entries}" if share else None
-    await self._change(lambda link: link.call(set_settings, timeline=text))
+        Off by default. Timelines that exist are kept.
 
+        Args:
+            sample: fraction of the jobs that have a timeline, 0.0 to 1.0; 0 = off. Jobs are chosen by their id.
+            max_entries: number of newest transitions that a job keeps, 1..1_000; None = 50. Requires a ``sample`` > 0.
 
-async def get_timeline_setting(self: ConnectedQueue) -> TimelineSetting:
-    """Return whether and how the queue records timelines."""
-    link = await self._first()
-    return read_timeline_setting(await link.command("HGET", link.keys.meta, "timeline"))
+        Raises:
+            GlideMQValidationError: an argument is invalid or has no effect.
+        """
+        share = check_sample(sample)
+        entries = TimelineSetting().max_entries if max_entries is None else check_entries(max_entries)
+        if max_entries is not None and not share:
+            raise GlideMQValidationError(
+                "max_entries", max_entries, "requires a 'sample' > 0: no timelines are recorded"
+            )
+        text = f"{share}|{entries}" if share else None
+        await self._queue._change(lambda link: link.call(set_settings, timeline=text))
 
+    async def get_setting(self) -> TimelineSetting:
+        """Return whether and how the queue records timelines."""
+        link = await self._queue._first()
+        return read_timeline_setting(await link.command("HGET", link.keys.meta, "timeline"))
 
-async def get_job_timeline(self: ConnectedQueue, job_id: str) -> list[TimelineEntry]:
-    """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
+    async def get(self, job_id: str) -> list[TimelineEntry]:
+        """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
 
-    Args:
-        job_id: Id of the job.
-    """
-    return await self._of(job_id, read_job_timeline)
+        Args:
+            job_id: Id of the job.
+        """
+        return await self._queue._of(job_id, read_job_timeline)

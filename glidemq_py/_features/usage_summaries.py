@@ -12,6 +12,7 @@ from typing import Final, cast
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import parse_job_id, validate_queue_name
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.usage import (
@@ -29,7 +30,8 @@ from glidemq_py._features.usage import (
     usage_minutes,
     usages,
 )
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink, server_time
+from glidemq_py._partitions.link import QueueLink, server_time
+from glidemq_py._partitions.parts import Area
 from glidemq_py._partitions.stored import layout_or_name, whole_queues
 from glidemq_py.errors import GlideMQValidationError
 
@@ -164,7 +166,7 @@ async def summarize_usage(
     end: datetime | None = None,
     window: Milliseconds | None = None,
 ) -> UsageSummary:
-    """Return the total usage of queues over a time range; see `Queue.get_usage_summary`."""
+    """Return the total usage of queues over a time range; see `Queue.usage.get_summary`."""
     first, last = await _span(transport, start, end, window)
     if queues is None:
         listed = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
@@ -225,22 +227,6 @@ async def _span(
     return max(0, first, last - KEPT_MS), last
 
 
-async def get_flow_usage(self: ConnectedQueue, parent_id: str) -> FlowUsage:
-    """Return the total usage of a job and its direct children, which may be in other queues."""
-    return await self._of(parse_job_id(parent_id, "parent_id"), flow_usage)
-
-
-async def get_flow_budget(self: ConnectedQueue, flow_id: str) -> FlowBudget | None:
-    """Return the budget of a flow and its usage so far; None if the flow has no budget.
-
-    A budget can be read until a week after the root job has ended.
-
-    Args:
-        flow_id: id of the root job, or of any job of the flow that is in this queue.
-    """
-    return await self._of(parse_job_id(flow_id, "flow_id"), _flow_budget)
-
-
 async def _flow_budget(link: QueueLink, job_id: str) -> FlowBudget | None:
     fields = await link.command("HGETALL", link.keys.budget(job_id))
     if not fields:
@@ -251,26 +237,46 @@ async def _flow_budget(link: QueueLink, job_id: str) -> FlowBudget | None:
     return read_budget({decode_name(name): decode_name(value) for name, value in fields.items()})
 
 
-async def get_usage_summary(
-    self: ConnectedQueue,
-    queues: Iterable[str] | None = None,
-    *,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    window: Milliseconds | None = None,
-) -> UsageSummary:
-    """Return the total usage of queues over a time range, by the time of the reports.
+@known_methods
+class Usage(Area):
+    """``queue.usage``: tokens, costs and budgets that jobs have reported."""
 
-    Usage is kept for 30 days: a ``start`` more than 30 days before ``end`` is moved to 30 days before it.
+    __slots__ = ()
 
-    Args:
-        queues: names of queues; None = all queues of this prefix that have reported usage.
-        start: start of the range (naive = local time); None = ``window`` before ``end``.
-        end: end of the range (naive = local time); None = now.
-        window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
+    async def get_flow(self, parent_id: str) -> FlowUsage:
+        """Return the total usage of a job and its direct children, which may be in other queues."""
+        return await self._queue._of(parse_job_id(parent_id, "parent_id"), flow_usage)
 
-    Raises:
-        GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
-    """
-    link = await self._first()
-    return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)
+    async def get_budget(self, flow_id: str) -> FlowBudget | None:
+        """Return the budget of a flow and its usage so far; None if the flow has no budget.
+
+        A budget can be read until a week after the root job has ended.
+
+        Args:
+            flow_id: id of the root job, or of any job of the flow that is in this queue.
+        """
+        return await self._queue._of(parse_job_id(flow_id, "flow_id"), _flow_budget)
+
+    async def get_summary(
+        self,
+        queues: Iterable[str] | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        window: Milliseconds | None = None,
+    ) -> UsageSummary:
+        """Return the total usage of queues over a time range, by the time of the reports.
+
+        Usage is kept for 30 days: a ``start`` more than 30 days before ``end`` is moved to 30 days before it.
+
+        Args:
+            queues: names of queues; None = all queues of this prefix that have reported usage.
+            start: start of the range (naive = local time); None = ``window`` before ``end``.
+            end: end of the range (naive = local time); None = now.
+            window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
+        """
+        link = await self._queue._first()
+        return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)

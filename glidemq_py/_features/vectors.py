@@ -17,7 +17,9 @@ from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checked_options import OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_choice, check_int, check_text
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._core.misuse import known_methods
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError
 
 MAX_DIMENSIONS: Final = 65_536
@@ -243,82 +245,11 @@ NO_INDEX: Final = re.compile(r"unknown index|no such index|index.*not found|not 
 """The error of a search module if an index does not exist."""
 
 
-async def create_job_index(
-    self: ConnectedQueue,
-    *,
-    name: str | None = None,
-    vector: VectorField | VectorFieldDict | None = None,
-    fields: Mapping[str, IndexFieldType] | None = None,
-) -> str:
-    """Create a search index over the jobs of this queue.
-
-    It covers ``name``, ``state``, ``timestamp`` and ``priority``, an embedding, and the given fields of the job
-    hash. Existing jobs are indexed too.
-
-    Args:
-        name: name of the index; ``<queue>-idx`` by default.
-        vector: the field of the embeddings: a `VectorField` or a mapping of its fields; None = no embeddings.
-        fields: more fields to index: their type "tag", "numeric" or "text" by name.
-
-    Returns:
-        The name of the index.
-
-    Raises:
-        SearchIndexError: the server has no search module.
-        SearchIndexError: the server rejects the index, for example because its name is already used.
-        GlideMQValidationError: an argument is invalid.
-    """
-
-    async def create(link: QueueLink) -> SearchIndexError | None:
-        words = create_arguments(_index(link, name), link.keys.job_prefix, fields, vector)
-        try:
-            try:
-                await _command(link, words)
-            except SearchIndexError as error:
-                if not _HASH_TAG.search(str(error)):
-                    raise
-                # valkey-search rejects braces in a prefix. This prefix covers other keys, too; results are filtered.
-                words[words.index(link.keys.job_prefix)] = link.keys.base.removesuffix("}")
-                await _command(link, words)
-        except SearchIndexError as error:
-            if _EXISTS.search(str(error)) is None:
-                raise
-            return error
-        return None
-
-    refused = await self._each(create, fresh=True)
-    if None not in refused:  # otherwise the index is in all parts now
-        raise next(filter(None, refused))
-    return _index_name(self.name, name)
-
-
-async def drop_job_index(self: ConnectedQueue, name: str | None = None) -> bool:
-    """Delete an index, but not its jobs. Raises the errors of `create_job_index`.
-
-    Args:
-        name: name of the index; ``<queue>-idx`` by default.
-
-    Returns:
-        True if the index was deleted; False if it did not exist.
-    """
-
-    async def drop(link: QueueLink) -> bool:
-        try:
-            await _command(link, ["FT.DROPINDEX", _index(link, name)])
-        except SearchIndexError as error:
-            if NO_INDEX.search(str(error)):
-                return False
-            raise
-        return True
-
-    return any(await self._each(drop, fresh=True))
-
-
 async def nearest(
     self: ConnectedQueue, embedding: Iterable[float], *, k: int, filter: str, field: str | None, name: str | None,
     score_field: str,
 ) -> list[tuple[float, QueueLink, str]]:  # fmt: skip
-    """Return scores, parts and ids of the jobs that `Queue.vector_search` finds: the nearest of those of each part."""
+    """Return scores, parts and ids of the jobs that `Queue.vectors.search` finds: the nearest of those of each part."""
     blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
     check_text("filter", filter, maximum=MAX_FILTER)
     check_field("score_field", score_field)
@@ -334,7 +265,7 @@ async def nearest(
             if link.parts == 1 or NO_INDEX.search(str(error)) is None:
                 raise
             problem = f"{error}: partition {link.keys.name!r} has no index {index!r}"
-            raise SearchIndexError(f"{problem}; call create_job_index") from error
+            raise SearchIndexError(f"{problem}; call queue.vectors.create_index") from error
         found = ((score, link, key.removeprefix(link.keys.job_prefix), key) for key, score in hits)
         # The index may contain keys of other queues, and other keys of jobs.
         return [(score, link, job_id) for score, link, job_id, key in found if job_id != key and ":" not in job_id]
@@ -373,3 +304,79 @@ async def _command(link: QueueLink, words: list[Any]) -> Any:
                 "the server has no search module; vector search requires valkey-search, or Redis with its query engine"
             ) from error
         raise SearchIndexError(str(error)) from error
+
+
+@known_methods
+class JobIndexes(Area):
+    """Search indexes over the jobs of a queue."""
+
+    __slots__ = ()
+
+    async def create_index(
+        self,
+        *,
+        name: str | None = None,
+        vector: VectorField | VectorFieldDict | None = None,
+        fields: Mapping[str, IndexFieldType] | None = None,
+    ) -> str:
+        """Create a search index over the jobs of this queue.
+
+        It covers ``name``, ``state``, ``timestamp`` and ``priority``, an embedding, and the given fields of the job
+        hash. Existing jobs are indexed too.
+
+        Args:
+            name: name of the index; ``<queue>-idx`` by default.
+            vector: the field of the embeddings: a `VectorField` or a mapping of its fields; None = no embeddings.
+            fields: more fields to index: their type "tag", "numeric" or "text" by name.
+
+        Returns:
+            The name of the index.
+
+        Raises:
+            SearchIndexError: the server has no search module.
+            SearchIndexError: the server rejects the index, for example because its name is already used.
+            GlideMQValidationError: an argument is invalid.
+        """
+
+        async def create(link: QueueLink) -> SearchIndexError | None:
+            words = create_arguments(_index(link, name), link.keys.job_prefix, fields, vector)
+            try:
+                try:
+                    await _command(link, words)
+                except SearchIndexError as error:
+                    if not _HASH_TAG.search(str(error)):
+                        raise
+                    # valkey-search rejects braces in a prefix. This one covers other keys, too; results are filtered.
+                    words[words.index(link.keys.job_prefix)] = link.keys.base.removesuffix("}")
+                    await _command(link, words)
+            except SearchIndexError as error:
+                if _EXISTS.search(str(error)) is None:
+                    raise
+                return error
+            return None
+
+        refused = await self._queue._each(create, fresh=True)
+        if None not in refused:  # otherwise the index is in all parts now
+            raise next(filter(None, refused))
+        return _index_name(self._queue.name, name)
+
+    async def drop_index(self, name: str | None = None) -> bool:
+        """Delete an index, but not its jobs. Raises the errors of `vectors.create_index`.
+
+        Args:
+            name: name of the index; ``<queue>-idx`` by default.
+
+        Returns:
+            True if the index was deleted; False if it did not exist.
+        """
+
+        async def drop(link: QueueLink) -> bool:
+            try:
+                await _command(link, ["FT.DROPINDEX", _index(link, name)])
+            except SearchIndexError as error:
+                if NO_INDEX.search(str(error)):
+                    return False
+                raise
+            return True
+
+        return any(await self._queue._each(drop, fresh=True))

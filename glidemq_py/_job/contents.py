@@ -308,7 +308,7 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
         return [line.decode("utf-8", "replace") for line in reply]
 
     async def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
+        """Append a chunk to the job's stream, which `Queue.jobs.iter_stream` and `Queue.read_stream` read.
 
         Args:
             chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
@@ -357,7 +357,7 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     ) -> JobUsage:
         """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
 
-        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
+        The report is stored with the job and added to the totals of the minute (`Queue.usage.get_summary`); the event
         ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
         budget of the flow. Numbers are finite, from 0 to 2**53.
 
@@ -405,10 +405,10 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
         attempt.tokens = number
 
     async def store_vector(self, field: str, embedding: Iterable[float]) -> None:
-        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
+        """Store an embedding with the job, for `Queue.vectors.search`. Works without a search module, too.
 
         Args:
-            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
+            field: name of the vector field, see `Queue.vectors.create_index`; not a name that the job hash uses itself.
             embedding: the numbers, as many as the index has dimensions; stored as float32.
 
         Raises:

@@ -168,7 +168,8 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
     async def get_failed_attempts(self) -> list[FailedAttempt]:
         """Return the failed attempts of the job, oldest first, also those before a requeue.
 
-        By default the last 20 are kept (`Queue.set_attempt_history`). Attempts that a Node worker ran are not recorded.
+        By default the last 20 are kept (`Queue.failures.set_attempt_history`). Attempts that a Node worker ran are not
+        recorded.
 
         Returns:
             The attempts; an empty list if none has failed or the job does not exist.
@@ -178,7 +179,7 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
     async def get_timeline(self) -> list[TimelineEntry]:
         """Return the changes of the job's state, oldest first; an empty list if none are recorded.
 
-        `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.
+        `Queue.timelines.set` turns the recording on. Changes by Node clients are not recorded.
         """
         return await timelines.read_job_timeline(self._link, self._stored_id)
 

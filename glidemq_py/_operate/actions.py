@@ -179,11 +179,11 @@ class SetQueueLimits(Action):
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
         if self.concurrency is not None:
-            await queue.set_global_concurrency(self.concurrency or 0, ttl=self.ttl)
+            await queue.limits.set_concurrency(self.concurrency or 0, ttl=self.ttl)
         if self.rate_limit is False:
-            await queue.remove_global_rate_limit()
+            await queue.limits.remove_rate_limit()
         elif self.rate_limit is not None:
-            await queue.set_global_rate_limit(self.rate_limit.max, self.rate_limit.duration, ttl=self.ttl)
+            await queue.limits.set_rate_limit(self.rate_limit.max, self.rate_limit.duration, ttl=self.ttl)
         return ActionResult(done=1)
 
 
@@ -200,7 +200,7 @@ class SetGroupLimits(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        await queue.set_group_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
+        await queue.groups.set_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
         return ActionResult(done=1)
 
 
@@ -226,11 +226,11 @@ class SetFairKeyLimits(Action):
             "concurrency": self.concurrency, "rate_limit": self.rate_limit, "max_backlog": self.max_backlog,
         }  # fmt: skip
         if self.key is not None:
-            await queue.set_fair_key_limits(self.key, weight=self.weight, **limits)
+            await queue.fair_keys.set_limits(self.key, weight=self.weight, **limits)
         elif self.weight is not None:
             raise GlideMQValidationError("weight", self.weight, "needs a fair key")
         else:
-            await queue.set_fair_key_defaults(**limits)
+            await queue.fair_keys.set_defaults(**limits)
         return ActionResult(done=1)
 
 
@@ -248,7 +248,7 @@ class PauseFairKey(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        await queue.pause_fair_key(self.key)
+        await queue.fair_keys.pause(self.key)
         return ActionResult(done=1)
 
 
@@ -263,7 +263,7 @@ class ResumeFairKey(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        await queue.resume_fair_key(self.key)
+        await queue.fair_keys.resume(self.key)
         return ActionResult(done=1)
 
 
@@ -278,7 +278,7 @@ class QuietWorker(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
-        return _workers(await queue.quiet_workers(self.worker, timeout=self.timeout))
+        return _workers(await queue.workers.quiet(self.worker, timeout=self.timeout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +292,7 @@ class ResumeWorker(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
-        return _workers(await queue.resume_workers(self.worker, timeout=self.timeout))
+        return _workers(await queue.workers.resume(self.worker, timeout=self.timeout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +307,7 @@ class ResizeWorker(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError, WorkerTimeoutError and WorkerCommandError."""
-        return _workers(await queue.resize_workers(self.concurrency, self.worker, timeout=self.timeout))
+        return _workers(await queue.workers.resize(self.concurrency, self.worker, timeout=self.timeout))
 
 
 def _workers(ids: list[str]) -> ActionResult:
@@ -325,7 +325,7 @@ class SetMetricsByName(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        await queue.set_metrics_by_name(self.minutes)
+        await queue.metrics_by_name.set(self.minutes)
         return ActionResult(done=1)
 
 
@@ -350,7 +350,7 @@ class CancelBatch(Action):
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
         try:
-            return ActionResult(done=await (await queue.get_batch(self.batch)).cancel())
+            return ActionResult(done=await (await queue.job_batches.get(self.batch)).cancel())
         except JobBatchNotFoundError:
             return ActionResult(done=0, problems=(Problem(id=self.batch, error="does not exist", missing=True),))
 
@@ -360,7 +360,7 @@ class CancelBatch(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutSchedule(Action):
-    """Create or update a schedule; ``schedule`` are the options of `Queue.upsert_job_scheduler`."""
+    """Create or update a schedule; ``schedule`` are the options of `Queue.schedulers.upsert`."""
 
     kind: ClassVar[str] = "put_schedule"
 
@@ -375,7 +375,7 @@ class PutSchedule(Action):
         if data is None:
             data = {}
         template: Any = {"name": self.job_name or self.name, "data": data}
-        await queue.upsert_job_scheduler(self.name, template=template, **self.schedule)
+        await queue.schedulers.upsert(self.name, template=template, **self.schedule)
         return ActionResult(done=1)
 
 
@@ -390,12 +390,12 @@ class PauseSchedule(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        return ActionResult(done=1) if await queue.pause_job_scheduler(self.name) else _no_schedule(self.name)
+        return ActionResult(done=1) if await queue.schedulers.pause(self.name) else _no_schedule(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeSchedule(Action):
-    """Resume a schedule; ``catch_up`` is that of `Queue.resume_job_scheduler`."""
+    """Resume a schedule; ``catch_up`` is that of `Queue.schedulers.resume`."""
 
     kind: ClassVar[str] = "resume_schedule"
     subject: ClassVar[str] = "schedule"
@@ -405,9 +405,9 @@ class ResumeSchedule(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        if await queue.get_job_scheduler(self.name) is None:
+        if await queue.schedulers.get(self.name) is None:
             return _no_schedule(self.name)
-        resumed = await queue.resume_job_scheduler(self.name, catch_up=self.catch_up)
+        resumed = await queue.schedulers.resume(self.name, catch_up=self.catch_up)
         return ActionResult(done=1, detail="" if resumed else "no due time is left: the schedule has ended")
 
 
@@ -422,7 +422,7 @@ class RunSchedule(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        found = await queue.get_job_scheduler(self.name)
+        found = await queue.schedulers.get(self.name)
         if found is None:
             return _no_schedule(self.name)
         given = {each.name: getattr(found.options, each.name) for each in fields(found.options) if each.init}
@@ -447,7 +447,7 @@ class RemoveSchedule(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        return ActionResult(done=1) if await queue.remove_job_scheduler(self.name) else _no_schedule(self.name)
+        return ActionResult(done=1) if await queue.schedulers.remove(self.name) else _no_schedule(self.name)
 
 
 def _no_schedule(name: str) -> ActionResult:

@@ -232,7 +232,7 @@ async def iter_dead_letters(
         async for _, entry in letters.iter():
             yield letters.shown(entry)
         return
-    async for entry in (await operator.queue(queue)).iter_dead_letter_jobs():
+    async for entry in (await operator.queue(queue)).dead_letters.iter():
         yield dead_letter_of(entry, queue)
 
 

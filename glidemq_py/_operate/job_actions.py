@@ -378,7 +378,7 @@ class SignalJob(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FailuresAction(ManyAction):
-    """A change of failed jobs; the criteria are those of `Queue.iter_failures`."""
+    """A change of failed jobs; the criteria are those of `Queue.failures.iter`."""
 
     how: ClassVar[Literal["retry", "purge"]]
 
@@ -388,7 +388,7 @@ class _FailuresAction(ManyAction):
     until: int | None = None
 
     def criteria(self) -> dict[str, Any]:
-        """Return the criteria as arguments of `Queue.iter_failures`."""
+        """Return the criteria as arguments of `Queue.failures.iter`."""
         return {"reason": self.reason or None, "name": self.name, "since": self.since, "until": self.until}
 
     async def count(self, operator: Operator) -> int | None:
@@ -507,7 +507,7 @@ class ReplayDeadLetters(_DeadLettersAction):
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
-        job = await queue.replay_dead_letter_job(entry_id)
+        job = await queue.dead_letters.replay(entry_id)
         return None if job is None else job.id
 
     async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
@@ -548,7 +548,7 @@ class PurgeDeadLetters(_DeadLettersAction):
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
-        return entry_id if await queue.remove_dead_letter_job(entry_id) else None
+        return entry_id if await queue.dead_letters.remove(entry_id) else None
 
     async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
         """See `_DeadLettersAction`."""

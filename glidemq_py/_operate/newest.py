@@ -45,7 +45,7 @@ async def iter_newest_jobs(operator: Operator, queue: str, wanted: JobFilter) ->
 async def iter_newest_failures(operator: Operator, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
     """Iterate over the failed jobs of a queue, the last failure first.
 
-    ``criteria`` are those of `Queue.iter_failures`; ``since`` and ``until`` are epoch ms.
+    ``criteria`` are those of `Queue.failures.iter`; ``since`` and ``until`` are epoch ms.
     """
     since, until = criteria.pop("since", None), criteria.pop("until", None)
     links = await operator.links(queue)

@@ -286,12 +286,12 @@ class Operator:
         failed = (await queue.get_metrics("failed")).data
         return QueueDetails(
             queue=await self.get_queue(name),
-            limits=await queue.get_global_limits(),
+            limits=await queue.limits.get(),
             dead_letter_queue=await self.get_dead_letter_queue(name),
-            failures=await queue.get_failure_stats(),
+            failures=await queue.failures.get_stats(),
             completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
             failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
-            features=await queue.get_features(),
+            features=await queue.settings.get_features(),
             subscriptions=tuple(await self.get_subscriptions(name)),
         )
 
@@ -326,15 +326,15 @@ class Operator:
 
     async def get_limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""
-        return await (await self.queue(name)).get_global_limits()
+        return await (await self.queue(name)).limits.get()
 
     async def get_metrics_by_name(
         self, queue: str, window: int, *, name: str | None = None
     ) -> tuple[list[MetricsByName], MetricsByNameSetting]:
         """Return the figures per job name of the last ``window`` ms, and whether they are recorded."""
         opened = await self.queue(queue)
-        found = await opened.get_metrics_by_name(window, name=name, interval=None)
-        return found, await opened.get_metrics_by_name_setting()
+        found = await opened.metrics_by_name.get(window, name=name, interval=None)
+        return found, await opened.metrics_by_name.get_setting()
 
     async def get_workers(self, queue: str) -> list[WorkerInfo]:
         """Return the live workers of a queue, oldest first."""
@@ -356,12 +356,12 @@ class Operator:
         """Return the running jobs of all workers of a queue, or of one; see `inspect_worker`."""
         return [
             replace(found, jobs=tuple(job for job in found.jobs if self.access.may_see(job.queue)))
-            for found in await (await self.queue(queue)).inspect_workers(worker, timeout=timeout)
+            for found in await (await self.queue(queue)).workers.inspect(worker, timeout=timeout)
         ]
 
     async def ping_workers(self, queue: str, worker: str | None = None, *, timeout: int = 15_000) -> list[str]:
         """Return the ids of the workers of a queue that answer."""
-        return await (await self.queue(queue)).ping_workers(worker, timeout=timeout)
+        return await (await self.queue(queue)).workers.ping(worker, timeout=timeout)
 
     async def is_broadcast(self, name: str) -> bool:
         """Return True if the queue has subscriptions, so it holds messages instead of jobs."""
@@ -454,7 +454,7 @@ class Operator:
             result: Any = job.returnvalue
         except SerializationError:
             result = job._result_text
-        attempts = tuple(map(shown_failure, await opened.get_job_attempts(job.id)))
+        attempts = tuple(map(shown_failure, await opened.failures.get_attempts(job.id)))
         return JobDetails(
             job=summary_of(job, attempts), data=data_of(job), encoding=encoding_of(job), result=result,
             options=job.opts, attempts=attempts, timeline=tuple(await job.get_timeline()),
@@ -483,11 +483,11 @@ class Operator:
 
     async def get_failure_stats(self, queue: str) -> FailureStats:
         """Return how many jobs of a queue have failed."""
-        return await (await self.queue(queue)).get_failure_stats()
+        return await (await self.queue(queue)).failures.get_stats()
 
     async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
-        """Iterate over the failed jobs of a queue, with readable errors; ``criteria`` as for `Queue.iter_failures`."""
-        async for failure in (await self.queue(queue)).iter_failures(**criteria):
+        """Iterate over the failed jobs of a queue, with readable errors; ``criteria`` as for `Queue.failures.iter`."""
+        async for failure in (await self.queue(queue)).failures.iter(**criteria):
             yield shown_failure(failure)
 
     async def get_newest_failures(self, queue: str, count: int, **criteria: Any) -> tuple[list[Failure], bool]:
@@ -496,7 +496,7 @@ class Operator:
         Args:
             queue: Name of the queue.
             count: Number of failed jobs that are examined; of a partitioned queue, as many per partition.
-            criteria: ``reason`` and ``name`` of `Queue.iter_failures`.
+            criteria: ``reason`` and ``name`` of `Queue.failures.iter`.
         """
         since = 0
         for link in await self.links(queue):
@@ -519,13 +519,13 @@ class Operator:
 
     async def get_schedules(self, queue: str) -> list[ScheduleSnapshot]:
         """Return the schedules of a queue, sorted by name."""
-        found = await (await self.queue(queue)).get_job_schedulers()
+        found = await (await self.queue(queue)).schedulers.get_all()
         states = await self._states(queue, [job_id for each in found for _, job_id in each.last_runs])
         return [schedule_of(each, queue, states) for each in found]
 
     async def get_schedule(self, queue: str, name: str) -> ScheduleSnapshot | None:
         """Return the schedule with this name, or None."""
-        found = await (await self.queue(queue)).get_job_scheduler(name)
+        found = await (await self.queue(queue)).schedulers.get(name)
         if found is None:
             return None
         return schedule_of(found, queue, await self._states(queue, [job_id for _, job_id in found.last_runs]))
@@ -555,20 +555,20 @@ class Operator:
 
     async def get_group(self, queue: str, key: str) -> GroupInfo | None:
         """Return an ordering group; None if it does not exist."""
-        return await (await self.queue(queue)).get_group(key)
+        return await (await self.queue(queue)).groups.get(key)
 
     # -- batches ------------------------------------------------------------------------------------------
 
     async def iter_batches(self, queue: str) -> AsyncIterator[BatchSnapshot]:
         """Iterate over the batches of a queue that are open or have jobs that have not ended."""
-        async for batch in (await self.queue(queue)).iter_batches():
+        async for batch in (await self.queue(queue)).job_batches.iter():
             with contextlib.suppress(JobBatchNotFoundError):  # it has just expired
                 yield BatchSnapshot(id=batch.id, queue=queue, status=await batch.get_status())
 
     async def get_batch(self, queue: str, batch_id: str) -> BatchSnapshot | None:
         """Return a batch of a queue, or None."""
         try:
-            status = await (await (await self.queue(queue)).get_batch(batch_id)).get_status()
+            status = await (await (await self.queue(queue)).job_batches.get(batch_id)).get_status()
         except JobBatchNotFoundError:
             return None
         return BatchSnapshot(id=batch_id, queue=queue, status=status)
@@ -577,21 +577,21 @@ class Operator:
         self, queue: str, batch_id: str, state: Literal["pending", "completed", "failed"] | None = None
     ) -> AsyncIterator[BatchJob]:
         """Iterate over the jobs of a batch; ``state``: only those."""
-        batch = await (await self.queue(queue)).get_batch(batch_id)
+        batch = await (await self.queue(queue)).job_batches.get(batch_id)
         async for job in batch.iter_jobs(state):
             yield job
 
     async def get_fair_key(self, queue: str, key: str) -> FairKeyInfo:
         """Return a fair key of a queue; zeros if it is not known."""
-        return await (await self.queue(queue)).get_fair_key(key)
+        return await (await self.queue(queue)).fair_keys.get(key)
 
     async def get_fair_key_defaults(self, queue: str) -> FairKeyDefaults:
         """Return the limits of every fair key of a queue that has none of its own."""
-        return await (await self.queue(queue)).get_fair_key_defaults()
+        return await (await self.queue(queue)).fair_keys.get_defaults()
 
     async def iter_fair_keys(self, queue: str) -> AsyncIterator[FairKeyInfo]:
         """Iterate over the fair keys of a queue that have ready jobs."""
-        async for info in (await self.queue(queue)).iter_fair_keys():
+        async for info in (await self.queue(queue)).fair_keys.iter():
             yield info
 
 

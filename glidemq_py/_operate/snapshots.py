@@ -200,7 +200,7 @@ class JobDetails:
         result: Its result; None if it has not completed.
         options: Its options as they are stored.
         attempts: Its failed attempts, oldest first.
-        timeline: Changes of its state, oldest first; empty if none are recorded (see `Queue.set_timeline`).
+        timeline: Changes of its state, oldest first; empty if none are recorded (see `Queue.timelines.set`).
         traceback: The end of the last traceback; '' without one.
         logs: The last lines of its log.
         log_count: Number of all lines of its log.
@@ -235,7 +235,7 @@ class DeadLetter:
         added_at: When the entry was added, epoch ms.
         data: Data of the job.
         encoding: None if ``data`` is the value. "stored" if it is the stored text, "json" if that text is JSON (see
-            `Queue.get_dead_letter_jobs`).
+            `Queue.dead_letters.get_all`).
         tags: Tags of the job.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol
 
@@ -14,7 +14,7 @@ from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER, PAYLOAD_LIMIT
-from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
+from glidemq_py._core.queue_options import Compression, Serializer
 from glidemq_py._partitions.layout import Partition, shares
 from glidemq_py.errors import JobNotFoundError, JobStateError
 
@@ -137,81 +137,6 @@ async def server_time(connection: QueueLink[Any] | JobTransport) -> int:
     """Return the time of the server, epoch ms."""
     seconds, microseconds = await connection.command("TIME")
     return int(seconds) * 1000 + int(microseconds) // 1000
-
-
-class ConnectedQueue(Protocol):
-    """A `Queue` as the methods of its features use it: one or more parts, of which a plain queue has one.
-
-    These methods are functions of the feature's module, whose first parameter is the queue; the class `Queue` lists
-    them under their names. Each of the methods below connects first if necessary, and raises ClosedError if the queue
-    is closed and GlideMQConnectionError if the server cannot be reached.
-    """
-
-    name: str
-    options: QueueOptions
-    _adder: Any
-
-    async def _first(self) -> QueueLink:
-        """Return the link of the first part, which stores the settings of the whole queue."""
-        ...
-
-    async def _links(self) -> list[QueueLink]:
-        """Return the links of all parts; an old layout is read again before."""
-        ...
-
-    async def _disconnect(self) -> None:
-        """Send the pending adds and disconnect. The next use connects, and finds or creates a layout."""
-        ...
-
-    async def _routed(self, run: Callable[[], Awaitable[T]], *, fresh: bool = False) -> T:
-        """Run calls for parts, again if they were refused because another client has just created the partitions."""
-        ...
-
-    async def _settled(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Run a change, again until no other client has created partitions meanwhile; return the first true result."""
-        ...
-
-    async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        """Await several calls, at the same time unless the queue is a blocking one or has one part."""
-        ...
-
-    async def _each(self, use: Callable[[QueueLink], Awaitable[T]], *, fresh: bool = False) -> list[T]:
-        """Call ``use`` for all parts; return the results in their order. ``fresh``: read the layout before."""
-        ...
-
-    async def _change(self, use: Callable[[QueueLink], Awaitable[object]]) -> None:
-        """Call ``use`` for all parts, the first one last; again if other clients create partitions meanwhile."""
-        ...
-
-    async def _up_to(self, most: int, use: Callable[[QueueLink, int], Awaitable[list[T]]]) -> list[T]:
-        """Collect at most ``most`` items of all parts, one after the other; 0 = all."""
-        ...
-
-    async def _count_up_to(self, most: int, use: Callable[[QueueLink, int], Awaitable[int]]) -> int:
-        """Sum numbers of jobs of all parts, one after the other, until they are ``most``; 0 = all."""
-        ...
-
-    def _in_turn(self, items: Callable[[QueueLink], AsyncIterator[T]]) -> AsyncIterator[T]:
-        """Iterate over the items of all parts, one after the other."""
-        ...
-
-    async def _locate(self, job_id: object) -> tuple[QueueLink, str]:
-        """Return the part of a job, and the job's id in it."""
-        ...
-
-    def _merged(self, items: Callable[[QueueLink], AsyncIterator[T]], key: Callable[[T], Any]) -> AsyncIterator[T]:
-        """Iterate over the items of all parts, which are sorted by ``key`` in each, in that order."""
-        ...
-
-    async def _at(
-        self, key: str, use: Callable[[QueueLink], Awaitable[T]], *, changes: bool = False, fresh: bool = False
-    ) -> T:
-        """Call ``use`` for the part of a routing key; with ``changes`` as `_change`."""
-        ...
-
-    async def _of(self, job_id: object, use: Callable[[QueueLink, str], Awaitable[T]]) -> T:
-        """Call ``use`` for the part that has a job, and the job's id in it; errors name the job as the caller does."""
-        ...
 
 
 _REJECT_REASONS: Final = {

@@ -305,7 +305,7 @@ class BaseWorker(AsyncOnly):
         self._life.resume()
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change how many jobs run at the same time. Running jobs continue. `Queue.resize_workers` does it remotely.
+        """Change how many jobs run at the same time. Running jobs continue. `Queue.workers.resize` does it remotely.
 
         Args:
             concurrency: Maximum number of jobs, 1..10_000.

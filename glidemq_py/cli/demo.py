@@ -176,10 +176,10 @@ async def _run(url: str, options: Options) -> None:
     async with contextlib.AsyncExitStack() as stack:
         queues = [await stack.enter_async_context(Queue(name, url)) for name in QUEUES]
         by_name = dict(zip(QUEUES, queues, strict=True))
-        await by_name["emails"].set_metrics_by_name()
-        await by_name["orders"].set_timeline()
-        await by_name["reports"].upsert_job_scheduler("sales", every=5_000, template=("sales", {"by": "product"}))
-        await by_name["reports"].upsert_job_scheduler("stock", pattern="* * * * *", overlap="skip")
+        await by_name["emails"].metrics_by_name.set()
+        await by_name["orders"].timelines.set()
+        await by_name["reports"].schedulers.upsert("sales", every=5_000, template=("sales", {"by": "product"}))
+        await by_name["reports"].schedulers.upsert("stock", pattern="* * * * *", overlap="skip")
         for name, handler, slots in _WORKERS:
             worker = Worker(name, handler, url, concurrency=slots, log_failures=False)
             await stack.enter_async_context(worker)

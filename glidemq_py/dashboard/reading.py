@@ -195,7 +195,7 @@ class Reader:
         """
 
         async def read() -> list[MetricsByName]:
-            return await (await self._operator.queue(name)).get_metrics_by_name(window, interval=None)
+            return await (await self._operator.queue(name)).metrics_by_name.get(window, interval=None)
 
         return await self._once(("by name", name, window), read, 10_000 if window <= _HOUR_MS else 60_000)
 

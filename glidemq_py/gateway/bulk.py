@@ -360,7 +360,7 @@ class Bulk:
                 missing.pop(job_id, None)
         for left in pieces([*missing.values()], _HOLDERS_TOGETHER):
             keys = [self._pushes[i][2]["deduplication"]["id"] for i in left]
-            holders = await asyncio.gather(*map(part.get_deduplication_job, keys))
+            holders = await asyncio.gather(*map(part.jobs.get_deduplicated, keys))
             for i, holder in zip(left, holders, strict=True):
                 if holder is not None:
                     wire[i] = await self._ids.on_wire(self._queue.name, holder.id)

@@ -60,7 +60,7 @@ async def set_group_sizes(queue: Queue[Any, Any], sizes: Iterable[GroupSize | No
     known, now = _known.setdefault(queue, {}), time.monotonic()
     new = [(group, size) for group, size in wanted.items() if not _is_known(known.get(group), size, now)]
     for some in pieces(new, _TOGETHER):
-        await asyncio.gather(*(queue.set_fair_key_limits(group, max_backlog=size) for group, size in some))
+        await asyncio.gather(*(queue.fair_keys.set_limits(group, max_backlog=size) for group, size in some))
         if len(known) + len(some) > _KEPT:
             known.clear()
         for group, size in some:
@@ -82,8 +82,8 @@ async def set_group_defaults(queue: Queue[Any, Any], given: Mapping[Any, Any]) -
         return
     concurrency, rate = wanted
     # Nothing is written for a client that gives an empty map, if there are no limits.
-    if wanted != (None, None) or (known or await queue.get_fair_key_defaults() != FairKeyDefaults()):
-        await queue.set_fair_key_defaults(
+    if wanted != (None, None) or (known or await queue.fair_keys.get_defaults() != FairKeyDefaults()):
+        await queue.fair_keys.set_defaults(
             concurrency=concurrency or False, rate_limit=False if rate is None else RateLimit(*rate)
         )
     _defaults[queue] = wanted, now + _KNOWN_S

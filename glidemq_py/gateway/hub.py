@@ -629,7 +629,7 @@ class Hub:
 
     async def _release_all(self, jobs: Sequence[Fetched]) -> None:
         try:
-            await self._queue.release_leases([each.lease for each in jobs])
+            await self._queue.leases.release([each.lease for each in jobs])
         except GlideMQError as error:
             _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", self._queue.name, error)
 

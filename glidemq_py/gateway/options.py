@@ -84,11 +84,11 @@ class GatewayOptions(OptionValue, kw_only=True):
         rate_limit_window: length of the window, ms or timedelta.
         max_completed: number of completed jobs of a queue to keep, applied when a client completes a job that has no
             ``removeOnComplete`` of its own; None = all.
-        backup: directory or URL such as ``s3://bucket/prefix`` to which all queues are backed up (`Queue.backup`);
-            None = no backups. It requires the extra ``backup``.
+        backup: directory or URL such as ``s3://bucket/prefix`` to which all queues are backed up
+            (`Queue.backups.create`); None = no backups. It requires the extra ``backup``.
         backup_every: time between the backups of a queue, ms or timedelta.
         backup_keep: number of backups of a queue to keep.
-        backup_storage: options of the store, as for `Queue.backup`.
+        backup_storage: options of the store, as for `Queue.backups.create`.
         webhook_networks: networks to which webhooks may be sent besides the public ones, such as "10.0.0.0/8".
         webhook_timeout: maximum time of one attempt to deliver a webhook, ms or timedelta.
         webhook_attempts: maximum number of attempts.

@@ -61,14 +61,14 @@ async def repeated(
     created: list[str] = []
     try:
         for name, options in plans:
-            is_new = await queue.get_job_scheduler(name) is None
+            is_new = await queue.schedulers.get(name) is None
             await _create(queue, name, options)
             if is_new:
                 created.append(name)
         yield True
     except BaseException:
         for name in created:
-            await queue.remove_job_scheduler(name)
+            await queue.schedulers.remove(name)
         raise
 
 
@@ -122,7 +122,7 @@ async def _create(queue: Queue[Any, Any], name: str, options: dict[str, Any]) ->
     if options.get("limit", 1) <= 0:
         return  # the last run
     try:
-        await queue.upsert_job_scheduler(name, **options)
+        await queue.schedulers.upsert(name, **options)
     except GlideMQValidationError as error:
         if error.option in ("pattern", "tz"):
             value = options[error.option]

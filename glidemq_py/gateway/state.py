@@ -176,6 +176,7 @@ class GatewayState:
         if queue._partitions is None and home == name:
             return queue
         await queue._plain_link()
+        each: Queue[Any, Any]
         for each in queue._parts:
             if each.name == name:
                 self.ids.met(name)
@@ -594,7 +595,7 @@ class GatewayState:
             if state == b"active" and _deadline(text) == each.expires_at
         ]  # fmt: skip
         if left:
-            await queue.release_leases(left)
+            await queue.leases.release(left)
 
 
 def _digest(token: str) -> bytes:

@@ -92,7 +92,7 @@ async def read_priority_counts(queue: Queue[Any, Any]) -> dict[str, int]:
     Raises:
         GlideMQError: If the server cannot be reached or rejects a call.
     """
-    counts, ranks = await asyncio.gather(queue.get_job_counts(), queue.get_rank_counts())
+    counts, ranks = await asyncio.gather(queue.get_job_counts(), queue.jobs.get_rank_counts())
     unranked = counts.waiting + counts.group_waiting + counts.prioritized - sum(ranks.values())
     if unranked > 0:  # the reads are not one step
         ranks[0] = ranks.get(0, 0) + unranked

@@ -143,7 +143,7 @@ async def replay_all(
     for _ in range(_MAX_PAGES):
         jobs, inner = await read_page(dead_queue, JobState.WAITING, inner, min(left, _ENTRIES_PER_CALL))
         for entry in jobs:
-            job = await queue.replay_dead_letter_job(entry.id) if _origin(entry) in parts else None
+            job = await queue.dead_letters.replay(entry.id) if _origin(entry) in parts else None
             if job is not None:
                 replayed.append({"id": job.id, "name": job.name, "sourceId": entry.id})
                 left -= 1
@@ -160,7 +160,7 @@ def _origin(entry: Job[Any, Any]) -> str:
 
 @router.get("/{id}", summary="Return a dead-letter entry", response_model=DeadLetter)
 async def dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
-    entry = await queue.get_dead_letter_job(id)
+    entry = await queue.dead_letters.get(id)
     if entry is None:
         raise _no_entry(id)
     return answer(_entry_view(entry))
@@ -168,14 +168,14 @@ async def dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
 
 @router.delete("/{id}", summary="Delete a dead-letter entry", response_model=Removed)
 async def remove_dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
-    if not await queue.remove_dead_letter_job(id):
+    if not await queue.dead_letters.remove(id):
         raise _no_entry(id)
     return answer({"removed": True})
 
 
 @router.post("/{id}/replay", summary="Replay a dead-letter entry", response_model=Replayed)
 async def replay(queue: OpenQueue, id: given.JobId) -> Response:
-    job = await queue.replay_dead_letter_job(id)
+    job = await queue.dead_letters.replay(id)
     if job is None:
         raise _no_entry(id)
     return answer({"name": job.name, "newJobId": job.id})

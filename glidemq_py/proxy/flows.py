@@ -255,7 +255,7 @@ async def _summary(
     budget = None
     if found.roots:
         root = found.roots[0]
-        budget = await proxy.queue(root.queue).get_flow_budget(root.id)
+        budget = await proxy.queue(root.queue).usage.get_budget(root.id)
     counts = Counter(str(nodes[ref].state or "gone") for ref in found.jobs)
     return {
         "flowId": found.flow_id, "kind": found.kind, "createdAt": found.created_at, "counts": dict(counts),

@@ -268,7 +268,7 @@ def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
 
 @router.get("/{id}/suspend", summary="Return the suspension of a suspended job", response_model=_Suspended)
 async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
-    info = await queue.get_suspend_info(id)
+    info = await queue.jobs.get_suspend_info(id)
     if info is None:
         raise NotFoundError(f"job {id!r} is not suspended")
     return answer(camel(info))
@@ -282,7 +282,7 @@ async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
     openapi_extra=with_example(priority=1),
 )  # fmt: skip
 async def priority(queue: OpenQueue, id: given.JobId, body: given.NewPriority) -> Response:
-    await queue.change_priority(id, body["priority"])
+    await queue.jobs.change_priority(id, body["priority"])
     return answer({"priority": body["priority"], "updated": True})
 
 
@@ -291,7 +291,7 @@ async def priority(queue: OpenQueue, id: given.JobId, body: given.NewPriority) -
     openapi_extra=with_example(delay=60_000),
 )  # fmt: skip
 async def delay(queue: OpenQueue, id: given.JobId, body: given.NewDelay) -> Response:
-    await queue.change_delay(id, body["delay"])
+    await queue.jobs.change_delay(id, body["delay"])
     return answer({"delay": body["delay"], "updated": True})
 
 

@@ -143,7 +143,7 @@ async def workers(queue: OpenQueue) -> Response:
 @router.get("/suspended", summary="List the suspended jobs", response_model=JobPage)
 async def suspended(queue: OpenQueue, proxy: State, page: JobsPage) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
-        infos = await asyncio.gather(*(queue.get_suspend_info(job.id) for job in jobs))
+        infos = await asyncio.gather(*(queue.jobs.get_suspend_info(job.id) for job in jobs))
         views = [await job_view(job, with_data=not page.exclude_data) for job in jobs]
         return [encode({**view, "suspend": camel(info)}) for view, info in zip(views, infos, strict=True)]
 
@@ -183,7 +183,7 @@ async def clean(
 
 @router.get("/rate-limit", summary="Return the queue's rate limit", response_model=RateLimitState)
 async def rate_limit(queue: OpenQueue) -> Response:
-    return answer({"rateLimit": camel((await queue.get_global_limits()).rate_limit)})
+    return answer({"rateLimit": camel((await queue.limits.get()).rate_limit)})
 
 
 @router.put(
@@ -191,11 +191,11 @@ async def rate_limit(queue: OpenQueue) -> Response:
     openapi_extra=with_example(max=100, duration=1_000),
 )  # fmt: skip
 async def set_rate_limit(queue: OpenQueue, body: Annotated[Any, Body(), like(given.NewRateLimit)]) -> Response:
-    await queue.set_global_rate_limit(body["max"], body["duration"])
+    await queue.limits.set_rate_limit(body["max"], body["duration"])
     return answer({"rateLimit": body})
 
 
 @router.delete("/rate-limit", summary="Remove the queue's rate limit", response_model=RateLimitRemoved)
 async def no_rate_limit(queue: OpenQueue) -> Response:
-    await queue.remove_global_rate_limit()
+    await queue.limits.remove_rate_limit()
     return answer({"removed": True, "rateLimit": None})

@@ -103,7 +103,7 @@ def _scheduler_view(scheduler: JobScheduler) -> dict[str, Any]:
 
 @router.get("/{scheduler}", summary="Return a scheduler", response_model=SchedulerView)
 async def scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    found = await queue.get_job_scheduler(scheduler)
+    found = await queue.schedulers.get(scheduler)
     if found is None:
         raise _no_scheduler(scheduler)
     return answer(_scheduler_view(found))
@@ -120,7 +120,7 @@ async def put_scheduler(queue: OpenQueue, scheduler: given.SchedulerName, body: 
     template: dict[str, Any] | None = None
     if "template" in body:
         template = {"options" if name == "opts" else name: value for name, value in body["template"].items()}
-    await queue.upsert_job_scheduler(scheduler, **body["schedule"], template=template)
+    await queue.schedulers.upsert(scheduler, **body["schedule"], template=template)
     return answer({"upserted": True})
 
 
@@ -128,7 +128,7 @@ async def put_scheduler(queue: OpenQueue, scheduler: given.SchedulerName, body: 
     "/{scheduler}/pause", summary="Pause a scheduler: it adds no jobs until it is resumed", response_model=SchedulerView
 )  # fmt: skip
 async def pause_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    found = await queue.pause_job_scheduler(scheduler)
+    found = await queue.schedulers.pause(scheduler)
     if found is None:
         raise _no_scheduler(scheduler)
     return answer(_scheduler_view(found))
@@ -139,7 +139,7 @@ async def pause_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> R
     response_model=SchedulerView,
 )  # fmt: skip
 async def resume_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    found = await queue.resume_job_scheduler(scheduler)
+    found = await queue.schedulers.resume(scheduler)
     if found is None:
         raise _no_scheduler(scheduler)
     return answer(_scheduler_view(found))
@@ -149,7 +149,7 @@ async def resume_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> 
     "/{scheduler}", summary="Remove a scheduler; its jobs are kept", response_model=Removed
 )  # fmt: skip
 async def remove_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    if not await queue.remove_job_scheduler(scheduler):
+    if not await queue.schedulers.remove(scheduler):
         raise _no_scheduler(scheduler)
     return answer({"removed": True})
 

@@ -197,7 +197,7 @@ async def job_stream(queue: OpenQueue, id: given.JobId, position: EntryPosition,
     job = await found_job(queue, id)
 
     async def frames() -> AsyncIterator[str]:
-        async for chunk in queue.stream(job.id, last_id=position):
+        async for chunk in queue.jobs.iter_stream(job.id, last_id=position):
             yield frame(None, chunk.fields, chunk.id)
 
     return _stream(frames(), request)

@@ -35,7 +35,7 @@ router = endpoints()
     "/queues/{name}/flows/{id}/usage", summary="Return the usage of a job and its children", response_model=FlowUsage
 )
 async def flow_usage(queue: OpenQueue, id: given.JobId) -> Response:
-    used = await queue.get_flow_usage(id)
+    used = await queue.usage.get_flow(id)
     if not used.job_count and await queue.get_job(id, exclude_data=True) is None:
         raise NotFoundError(f"flow {id!r} not found")
     return answer(camel(used))
@@ -43,7 +43,7 @@ async def flow_usage(queue: OpenQueue, id: given.JobId) -> Response:
 
 @router.get("/queues/{name}/flows/{id}/budget", summary="Return a flow's budget", response_model=FlowBudget)
 async def flow_budget(queue: OpenQueue, id: given.JobId) -> Response:
-    budget = await queue.get_flow_budget(id)
+    budget = await queue.usage.get_budget(id)
     if budget is None:
         raise NotFoundError(f"flow {id!r} has no budget")
     return answer(camel(budget))

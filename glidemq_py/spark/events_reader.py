@@ -1,7 +1,7 @@
 """Reading a queue's events as a stream.
 
 A position is an event's id and its number among all events ever written. The server keeps the newest thousand, or as
-many as `Queue.set_event_retention` sets. The numbers show exactly how many unread events were trimmed.
+many as `Queue.settings.set_event_retention` sets. The numbers show exactly how many unread events were trimmed.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class BackupSchedule(BlockingService[AsyncBackupSchedule]):
         destination: A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore.
         every: Time from the start of one backup to the start of the next, ms or timedelta, at least a minute; 6 hours.
         keep: Number of complete backups per queue to keep, at least 1.
-        max_server_cpu: See `Queue.backup`.
-        storage_options: See `Queue.backup`.
+        max_server_cpu: See `Queue.backups.create`.
+        storage_options: See `Queue.backups.create`.
 
     Raises:
         GlideMQValidationError: If an argument is invalid.

@@ -57,7 +57,7 @@ def p99_of(probe: subprocess.Popen[str]) -> float:
 async def cost(queue: Queue, client: RespClient, folder: str) -> float:
     """Return the server's CPU time per job of an unthrottled backup, microseconds."""
     before = cpu_seconds(client)
-    info = await queue.backup(folder, max_server_cpu=1)
+    info = await queue.backups.create(folder, max_server_cpu=1)
     return (cpu_seconds(client) - before) * 1_000_000 / info.jobs
 
 
@@ -65,7 +65,7 @@ async def others(queue: Queue, port: int, folder: str) -> tuple[float, float]:
     """Return the p99 of a client of the server at ``port`` during a backup, ms, and the backup's jobs per second."""
     probe = await asyncio.to_thread(start_probe, port, 5)
     began = time.perf_counter()
-    info = await queue.backup(folder)
+    info = await queue.backups.create(folder)
     taken = time.perf_counter() - began
     return await asyncio.to_thread(p99_of, probe), info.jobs / taken
 

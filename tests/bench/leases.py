@@ -29,7 +29,7 @@ async def batches(queue: Queue, _: str, jobs: int):
     async def loop():
         leases = await queue.fetch(BATCH)
         while leases:
-            leases = (await queue.complete_leases([(lease, None) for lease in leases], fetch_next=BATCH)).leases
+            leases = (await queue.leases.complete([(lease, None) for lease in leases], fetch_next=BATCH)).leases
 
     await asyncio.gather(loop(), loop())
 

@@ -50,7 +50,7 @@ class Producer:
             await self._repeat("connecting", each.connect)
         async with queue, flows:
             if "limited" in self._settings.kinds:
-                await self._repeat("limit of a name", lambda: queue.set_name_limits("limited", concurrency=LIMITED))
+                await self._repeat("limit of a name", lambda: queue.limits.set_for_name("limited", concurrency=LIMITED))
             self._scribe.write("ready")
             await asyncio.gather(*(self._produce(queue, flows) for _ in range(CONCURRENT)))
         self._scribe.write("done")

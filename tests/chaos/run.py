@@ -199,7 +199,7 @@ class ChaosRun:
         )  # fmt: skip
         if retain_events:
             with self.queue() as queue:
-                queue.set_event_retention(EVENTS_KEPT)
+                queue.settings.set_event_retention(EVENTS_KEPT)
 
     def closing(self, thing: Any) -> Any:
         """Close a thing at the end of the run; return it."""

@@ -113,6 +113,6 @@ async def test_a_queue_is_created_over_all_primaries_while_its_workers_run(
                 await with_timeout(worker.drain(), 60)
             assert (await creator.get_job_counts()).completed == 4 + rounds * len(keys)
             ranges = primaries(cluster_resp)
-            names = (await creator.get_partitions()).names
+            names = (await creator.settings.get_partitions()).names
             assert sorted(Counter(primary_of(name, ranges) for name in names).values()) == [2, 2, 2]
     assert {key: order[key] for key in keys} == {key: list(range(1, rounds + 1)) for key in keys}

@@ -141,10 +141,10 @@ async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, 
             lambda: impatient.add("n", 1, lifo=True, job_id="own"),
             lambda: impatient.add_bulk([("n", 1)] * 3),
             lambda: flows.add(FlowJob("p", queue_name, children=[FlowJob("c", queue_name)])),
-            lambda: impatient.upsert_job_scheduler("s", every=60_000, template={"name": "n"}),
+            lambda: impatient.schedulers.upsert("s", every=60_000, template={"name": "n"}),
             lambda: impatient.pause(),
             lambda: impatient.get_job_counts(),
-            lambda: impatient.remove_job_scheduler("s"),
+            lambda: impatient.schedulers.remove("s"),
             lambda: impatient.drain(),
             lambda: mine.update_data(5),
             lambda: mine.update_progress(5),
@@ -199,7 +199,7 @@ async def test_flows_schedulers_and_blocking_calls_survive_moves(
         Queue(other, own_cluster.url) as second,
         FlowProducer(own_cluster.url) as flows,
     ):
-        await queue.upsert_job_scheduler("tick", every=50, template={"name": "tick", "data": 1})
+        await queue.schedulers.upsert("tick", every=50, template={"name": "tick", "data": 1})
         await asyncio.gather(*(worker.start() for worker in both))
         blocking = asyncio.create_task(asyncio.to_thread(produce))
         adding = asyncio.create_task(add_flows(flows))
@@ -210,7 +210,7 @@ async def test_flows_schedulers_and_blocking_calls_survive_moves(
             await mover.run(mover.end)
             await recorded.wait("completed", before + 20)
         stop = True
-        await queue.remove_job_scheduler("tick")
+        await queue.schedulers.remove("tick")
         expected = await with_timeout(blocking) + await with_timeout(adding)
         await recorded.until(
             lambda recorded: sum(job.name != "tick" for job, _ in recorded.of("completed")) >= expected

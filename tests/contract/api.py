@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import glidemq_py
 from glidemq_py import sync
+from tests.inside import areas
 
 __all__ = ["Broadcast", "FlowProducer", "Lease", "Producer", "Queue", "QueueEvents", "Selected", "own_id"]
 
@@ -23,6 +24,7 @@ _TWINS: dict[type[Any], type[Any]] = {
     sync.Producer: glidemq_py.Producer, sync.QueueEvents: glidemq_py.QueueEvents, sync.Lease: glidemq_py.Lease,
     sync.JobBatch: glidemq_py.JobBatch, sync.Broadcast: glidemq_py.Broadcast,
 }  # fmt: skip
+_TWINS.update(zip(areas(sync.Queue("q")).values(), areas(glidemq_py.Queue("q")).values(), strict=True))
 _END = object()
 
 

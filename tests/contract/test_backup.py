@@ -22,7 +22,7 @@ async def fill(queue: Queue, url: str):
     needed = [await queue.add("needed", job_id=keyed(at, 3)) for at in range(3)]
     await queue.add("last", job_id="last", depends_on=needed)
     await queue.add_bulk([("later", None, {"delay": 3_600_000})] * 4)
-    await queue.set_global_concurrency(30)
+    await queue.limits.set_concurrency(30)
     async with FlowProducer(url) as flows:
         leaves = [FlowJob("leaf", queue.name, at, {"job_id": f"leaf-{at}"}) for at in range(6)]
         await flows.add(FlowJob("root", queue.name, options={"job_id": "root"}, children=leaves))
@@ -63,7 +63,7 @@ async def check_that_all_run(queue: Queue, url: str):
         assert len(await root.wait_until_finished()) == 6
         for number, key in enumerate(KEYS):
             probe = await queue.add("ordered", [key, 5], ordering={"key": key})
-            assert (await queue.get_group(key)) is not None, number
+            assert (await queue.groups.get(key)) is not None, number
             await probe.wait_until_finished()
     assert order == {key: [0, 1, 2, 3, 4, 5] for key in KEYS}
 
@@ -71,18 +71,18 @@ async def check_that_all_run(queue: Queue, url: str):
 async def test_a_restored_queue_is_as_before(queue: Queue, url: Any, tmp_path: Path):
     await fill(queue, url)
     before = await contents(queue)
-    info = await queue.backup(tmp_path)
+    info = await queue.backups.create(tmp_path)
     assert (info.queue, info.jobs) == (queue.name, len(before))
-    assert await queue.get_backups(tmp_path) == [info]
-    assert await queue.verify_backup(tmp_path) == info
-    partitions = await queue.get_partitions()
+    assert await queue.backups.get_all(tmp_path) == [info]
+    assert await queue.backups.verify(tmp_path) == info
+    partitions = await queue.settings.get_partitions()
     await queue.obliterate(force=True)
     async with Queue(queue.name, url) as again:
-        report = await again.restore(tmp_path)
+        report = await again.backups.restore(tmp_path)
         assert (report.jobs, report.queue, report.resumed) == (len(before), queue.name, False)
-        assert await again.get_partitions() == partitions
+        assert await again.settings.get_partitions() == partitions
         assert await contents(again) == before
-        assert (await again.get_global_limits()).concurrency == 30
+        assert (await again.limits.get()).concurrency == 30
         assert str((await again.add("done", job_id="done-3")).outcome) == "duplicate"
         await check_that_all_run(again, url)
 
@@ -90,13 +90,13 @@ async def test_a_restored_queue_is_as_before(queue: Queue, url: Any, tmp_path: P
 async def test_a_copy_under_another_name_keeps_its_relations(queue: Queue, url: Any, tmp_path: Path):
     async with Queue(f"{queue.name}-c", url) as copy:
         await fill(queue, url)
-        await queue.backup(tmp_path)
-        report = await copy.restore(tmp_path, source=queue.name)
+        await queue.backups.create(tmp_path)
+        report = await copy.backups.restore(tmp_path, source=queue.name)
         assert report.queue == copy.name
         assert await contents(copy) == await contents(queue)
         assert (await copy.check()).ok
         await check_that_all_run(copy, url)
         assert (await queue.get_job_counts()).waiting_children == 2
         with pytest.raises(QueueNotEmptyError, match="has jobs") as raised:
-            await copy.restore(tmp_path, source=queue.name)
+            await copy.backups.restore(tmp_path, source=queue.name)
         assert raised.value.queue == copy.name

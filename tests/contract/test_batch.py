@@ -350,7 +350,7 @@ async def test_batches_with_every_option_at_once(worker_for: WorkerFor, url: Any
                 asyncio.gather(*(job.wait_until_finished() for job in jobs), return_exceptions=True)
             )
         assert [n for n, end in enumerate(ends) if end != n] == [n for n in range(60) if n % 5 in (0, 2)]
-        letters = await queue.get_dead_letter_jobs()
+        letters = await queue.dead_letters.get_all()
         assert sorted(letter.data["data"] for letter in letters) == [n for n in range(60) if n % 5 in (0, 2)]
         report = await queue.check(recheck_after=50)
         assert not report.findings, str(report)

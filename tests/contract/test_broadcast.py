@@ -237,7 +237,7 @@ async def test_pause_global_limits_and_drain(url: Any, queue_name: str):
         running -= 1
 
     async with Broadcast(queue_name, url) as broadcast, Queue(queue_name, url) as queue:
-        await queue.set_global_concurrency(2)
+        await queue.limits.set_concurrency(2)
         await broadcast.pause()
         worker = BroadcastWorker(queue_name, handle, url, subscription="s", concurrency=20)
         async with working(worker) as recorded:

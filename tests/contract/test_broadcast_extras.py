@@ -83,7 +83,7 @@ async def test_replay_goes_only_to_its_subscription(url: Any, queue_name: str):
             await other_log.wait("completed")
             (letter,) = await broadcast.get_dead_letter_jobs("s")
             async with Queue(queue_name, url) as queue:
-                assert await queue.get_dead_letter_jobs() == []  # the subscription's, not the queue's
+                assert await queue.dead_letters.get_all() == []  # the subscription's, not the queue's
             assert not await broadcast.replay_dead_letter_job("nobody", "s")
             broken[0] = False
             assert await broadcast.replay_dead_letter_job(letter.id, "s")
@@ -110,7 +110,7 @@ async def test_dead_letter_entry_of_a_deleted_message_stays(url: Any, queue_name
             await broadcast.replay_dead_letter_job(first.id)
         with pytest.raises(GlideMQValidationError, match="replay_dead_letter_job"):
             async with Queue(queue_name, url, dead_letter_queue=dead) as queue:
-                await queue.replay_dead_letter_job(second.id)
+                await queue.dead_letters.replay(second.id)
         assert await broadcast.remove_dead_letter_job(first.id)
         assert [letter.id for letter in await broadcast.get_dead_letter_jobs()] == [second.id]
         assert await broadcast.get_dead_letter_jobs(start=1) == []

@@ -47,13 +47,13 @@ async def test_exceeded_budget_fails_remaining_jobs(
     # The job that exceeded the limit, and the jobs that were not started.
     assert [*dict.fromkeys(recorded.job_ids("budget_exceeded"))] == ids[1:]
     assert (recorded.job_ids("active"), recorded.count["retrying"]) == (ids[:2], int(is_retried))
-    found = await queue.get_flow_budget(ids[3])
+    found = await queue.usage.get_budget(ids[3])
     assert found is not None
     assert (found.used_tokens, found.used_cost, found.exceeded, found.max_total_tokens) == (120, 1, True, 100)
     assert (found.used_tokens_by_category, found.used_costs_by_category) == ({"input": 120}, {"x": 1})
     assert (found.cost_unit, found.on_exceeded) == ("USD", "fail")
-    assert await queue.get_flow_budget(ids[0]) == found  # any job of the flow finds it
-    assert await queue.get_flow_budget("99") is None
+    assert await queue.usage.get_budget(ids[0]) == found  # any job of the flow finds it
+    assert await queue.usage.get_budget("99") is None
 
 
 async def test_exceeded_budget_can_pause_remaining_jobs_for_a_day(
@@ -77,7 +77,7 @@ async def test_failed_attempts_are_charged(
     async with worker_for(spend):
         with pytest.raises(JobFailedError):
             await with_timeout(node.job.wait_until_finished())
-    budget = await queue.get_flow_budget(node.job.id)
+    budget = await queue.usage.get_budget(node.job.id)
     assert budget is not None
     assert budget.used_tokens == used
 
@@ -89,7 +89,7 @@ async def test_budget_of_another_queue_applies(url: Any, queue: Queue, flows: Fl
         node = await flows.add(FlowJob("root", queue.name, children=leaves), budget=Budget(max_total_tokens=50))
 
         async def is_exceeded() -> bool:
-            budget = await queue.get_flow_budget(node.job.id)
+            budget = await queue.usage.get_budget(node.job.id)
             return budget is not None and budget.exceeded
 
         async with Worker(other.name, spend, url):
@@ -124,7 +124,7 @@ async def test_budget_expires_after_the_root_job_ended(
         node = await flows.add(FlowJob("root", queue_name), budget=Budget(max_total_tokens=1_000))
         await node.job.wait_until_finished()
         assert 604_700 < raw.resp.execute("TTL", raw.job(node.job.id)["budgetKey"]) <= 604_800
-        assert await queue.get_flow_budget(node.job.id) is not None
+        assert await queue.usage.get_budget(node.job.id) is not None
 
 
 async def test_invalid_budget_key_is_ignored(queue: Queue, worker_for: WorkerFor, raw: Raw):

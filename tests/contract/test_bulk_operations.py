@@ -178,7 +178,7 @@ async def test_priority_delay_and_promotion(queue: Queue, worker_for: WorkerFor)
     )
     await urgent.change_priority(2)
     assert urgent.priority == 2
-    await queue.change_priority(late.id, 9)
+    await queue.jobs.change_priority(late.id, 9)
     await plain.change_delay(timedelta(hours=1))
     assert plain.delay == 3_600_000
     assert await plain.is_delayed()
@@ -188,9 +188,9 @@ async def test_priority_delay_and_promotion(queue: Queue, worker_for: WorkerFor)
         await recorded.wait("completed", 3)
         assert [job.name for job in gate.begun] == ["urgent", "late", "delayed"]
         # An idle worker is woken: it does not poll.
-        await queue.change_delay(plain.id, 0)
+        await queue.jobs.change_delay(plain.id, 0)
         await with_timeout(plain.wait_until_finished())
-        for action in (plain.promote(), plain.change_priority(1), queue.change_delay(plain.id, 5)):
+        for action in (plain.promote(), plain.change_priority(1), queue.jobs.change_delay(plain.id, 5)):
             with pytest.raises(JobStateError, match="completed"):
                 await action
     for option, action in (("priority", plain.change_priority(2048)), ("delay", plain.change_delay(-1))):
@@ -201,7 +201,7 @@ async def test_priority_delay_and_promotion(queue: Queue, worker_for: WorkerFor)
 async def test_changing_missing_or_active_jobs_is_rejected(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
     async with worker_for(gate):
-        for action in (queue.promote("no"), queue.change_delay("no", 1), queue.change_priority("no", 1)):
+        for action in (queue.promote("no"), queue.jobs.change_delay("no", 1), queue.jobs.change_priority("no", 1)):
             with pytest.raises(JobNotFoundError):
                 await action
         await queue.add("n")
@@ -244,14 +244,14 @@ async def test_search(queue: Queue):
 async def test_search_can_be_resumed(queue: Queue):
     await queue.add_bulk([("a", {"even": n % 2 == 0, "n": n}) for n in range(900)])
     await queue.add_bulk([("a", {"even": True, "n": n}, {"delay": 60_000}) for n in range(900, 903)])
-    search = queue.iter_search_jobs(name="a", data={"even": True})
+    search = queue.jobs.iter_search(name="a", data={"even": True})
     first = [job async for job in until_number(search, 300)]
     await queue.add("a", {"even": False, "n": -1})
     rest = [job async for job in search]
     assert_order(first + rest, [*range(0, 900, 2), 900, 901, 902], lambda job: job.data["n"])
-    assert [job.data async for job in queue.iter_search_jobs("delayed", exclude_data=True)] == [None] * 3
+    assert [job.data async for job in queue.jobs.iter_search("delayed", exclude_data=True)] == [None] * 3
     with pytest.raises(GlideMQValidationError):
-        queue.iter_search_jobs("paused")
+        queue.jobs.iter_search("paused")
 
 
 async def until_number(search: AsyncIterator[Job], last: int) -> AsyncIterator[Job]:

@@ -114,8 +114,8 @@ async def test_failed_child_fails_its_parent(url: Any, parents: Queue, children:
     assert isinstance(error, JobFailedError)
     assert (error.failed_type, "bad child" in error.failed_reason) == ("ChildFailedError", True)
     reason = FailureReason.CHILD_FAILED
-    assert [each.reason async for each in parents.iter_failures(reason=reason)] == [reason]
-    assert (await parents.get_failure_stats()).by_reason[reason] == 1
+    assert [each.reason async for each in parents.failures.iter(reason=reason)] == [reason]
+    assert (await parents.failures.get_stats()).by_reason[reason] == 1
 
 
 @pytest.mark.parametrize("policy", ["ignore", "remove"])
@@ -214,7 +214,7 @@ async def obliterate(queue: Queue, root: Job):
 
 
 async def complete(queue: Queue, root: Job):
-    await queue.complete_leases([(lease, None) for lease in await queue.fetch()])
+    await queue.leases.complete([(lease, None) for lease in await queue.fetch()])
 
 
 async def complete_and_clean(queue: Queue, root: Job):
@@ -223,7 +223,7 @@ async def complete_and_clean(queue: Queue, root: Job):
 
 
 async def fail(queue: Queue, root: Job):
-    await queue.fail_leases([(lease, "x") for lease in await queue.fetch()], retry=False)
+    await queue.leases.fail([(lease, "x") for lease in await queue.fetch()], retry=False)
 
 
 async def revoke(queue: Queue, root: Job):
@@ -260,7 +260,7 @@ async def test_child_of_a_parent_that_is_gone_does_not_count_for_the_next_with_i
         family = Family(children)
         new = await parents.add("root", [7], job_id="night")
         assert new.outcome is JobOutcome.ADDED
-        await children.fail_leases([(lease, "old") for lease in leases], retry=False)
+        await children.leases.fail([(lease, "old") for lease in leases], retry=False)
         assert await run(url, family, parents, new) == [7]
 
 

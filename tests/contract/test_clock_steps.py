@@ -74,11 +74,11 @@ async def test_schedulers_go_on(clock: SetClock, queue: Queue, how: Any, within:
         await found[0].complete()
 
     async def next_run() -> int:
-        scheduler = await queue.get_job_scheduler("s")
+        scheduler = await queue.schedulers.get("s")
         assert scheduler is not None
         return scheduler.next_run or clock.now + within + 1
 
-    await queue.upsert_job_scheduler("s", **how)
+    await queue.schedulers.upsert("s", **how)
     async with asyncio.timeout(60), Scheduler(queue):
         await run_after(INTERVAL)
         clock.set(clock.now - step)

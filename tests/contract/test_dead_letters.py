@@ -53,7 +53,7 @@ async def test_failed_job_creates_an_entry(worker_for: WorkerFor, url: str, resp
             await recorded.wait("failed")
             # The exchange that fails the job delivers the entry; no request is needed.
             await with_timeout(until(lambda: letters.run("XLEN", "stream") == 1))
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         assert letter.name == "mail"
         entry = letter.data
         attempts = entry.pop("failedAttempts")
@@ -66,7 +66,7 @@ async def test_failed_job_creates_an_entry(worker_for: WorkerFor, url: str, resp
         record = letters.job(letter.id)
         assert (record["opts"], record["maxAttempts"], record["state"]) == ("{}", "0", "waiting")
         assert await job.is_failed()
-        assert (await queue.get_dead_letter_job(letter.id)) is not None
+        assert (await queue.dead_letters.get(letter.id)) is not None
     assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
 
 
@@ -76,7 +76,7 @@ async def test_expired_job_creates_an_entry(worker_for: WorkerFor, url: str, que
         async with worker_for(fail):
             with pytest.raises(JobFailedError, match="expired"):
                 await job.wait_until_finished()
-        assert [letter.data["failedReason"] for letter in await queue.get_dead_letter_jobs()] == ["expired"]
+        assert [letter.data["failedReason"] for letter in await queue.dead_letters.get_all()] == ["expired"]
 
 
 async def test_job_revoked_while_active(worker_for: WorkerFor, url: str, queue_name: str):
@@ -89,19 +89,19 @@ async def test_job_revoked_while_active(worker_for: WorkerFor, url: str, queue_n
             await job.revoke()
             with pytest.raises(JobFailedError):
                 await job.wait_until_finished()
-        assert len(await queue.get_dead_letter_jobs()) == 1
+        assert len(await queue.dead_letters.get_all()) == 1
 
 
 async def test_worker_sets_the_dead_letter_queue(worker_for: WorkerFor, url: str, queue: Queue, queue_name: str):
     async with worker_for(fail, dead_letter_queue=dlq_of(queue_name)):
         pass
     await failed_job(queue, url)
-    assert len(await queue.get_dead_letter_jobs()) == 1
+    assert len(await queue.dead_letters.get_all()) == 1
     async with Queue(queue_name, url, dead_letter_queue=False):
         pass
     await failed_job(queue, url)
-    assert await queue.get_dead_letter_jobs() == []
-    assert await queue.replay_dead_letter_job("x") is None
+    assert await queue.dead_letters.get_all() == []
+    assert await queue.dead_letters.replay("x") is None
 
 
 # -- contents ----------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient,
     data = {"text": "again and " * 1_000}
     async with open_queue(queue_name, url, compression="gzip") as queue:
         await failed_job(queue, url, data)
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         assert letter.data["data"] == data
     stored = Raw(resp, dlq_of(queue_name)).job(letter.id)["data"]
     assert stored.startswith("gz:")
@@ -121,7 +121,7 @@ async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient,
 async def test_entries_are_json_with_any_serializer(url: str, resp: RespClient, queue_name: str):
     async with open_queue(queue_name, url, serializer="msgpack") as queue:
         await failed_job(queue, url, {"plain": [1, 2.5, None]})
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
     envelope = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
     assert envelope["data"] == {"plain": [1, 2.5, None]}
     assert "encoding" not in envelope
@@ -132,7 +132,7 @@ async def test_broken_data_is_kept_as_it_was_stored(worker_for: WorkerFor, url: 
         raw.put_job("b", data="{broken")
         async with worker_for(lambda job: job.data) as worker:
             await EventRecorder(worker).wait("failed")
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
     assert (letter.data["data"], letter.data["encoding"]) == ("{broken", "stored")
 
 
@@ -141,7 +141,7 @@ async def test_largest_data_creates_an_entry(url: str, queue_name: str):
     for compression in ("none", "gzip"):
         async with open_queue(queue_name, url, compression=compression) as queue:
             await failed_job(queue, url, data)
-            assert (await queue.get_dead_letter_jobs())[-1].data["data"] == data
+            assert (await queue.dead_letters.get_all())[-1].data["data"] == data
 
 
 # -- crashes -----------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ async def test_concurrent_workers_deliver_each_entry_once(
         await queue.add_bulk([("mail", i) for i in range(60)])
         await with_timeout(until(lambda: Raw(resp, dlq_of(queue_name)).run("XLEN", "stream") == 60))
         await asyncio.gather(*(worker.close() for worker in workers))
-        found = await queue.get_dead_letter_jobs()
+        found = await queue.dead_letters.get_all()
     assert sorted(letter.data["data"] for letter in found) == list(range(60))
     assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
 
@@ -175,7 +175,7 @@ async def test_malformed_entry_is_deleted_and_the_others_are_delivered(
     raw.run("XADD", "outbox", "1-0", *flat)
     async with open_queue(queue_name, url) as queue:
         await failed_job(queue, url)
-        assert len(await queue.get_dead_letter_jobs()) == 1
+        assert len(await queue.dead_letters.get_all()) == 1
     assert raw.run("XLEN", "outbox") == 0
     if fields["kind"] != "budget":
         assert "deleted malformed outbox entry 1-0" in caplog.text
@@ -191,8 +191,8 @@ async def test_removed_entry_of_a_node_client_leaves_no_keys(url: str, resp: Res
     async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:
         await dead.add_bulk([("other", i) for i in range(500)])
         letters.put_job("9001", data=json.dumps(envelope), timestamp=1)
-        (letter,) = await queue.get_dead_letter_jobs()
-        again = await queue.replay_dead_letter_job(letter.id)
+        (letter,) = await queue.dead_letters.get_all()
+        again = await queue.dead_letters.replay(letter.id)
         assert again is not None
         assert (again.name, again.data) == ("task", 5)
     assert letters.run("XLEN", "stream") == 500
@@ -225,19 +225,19 @@ class Wrapped:
 async def test_entry_has_the_text_of_a_serializer_of_the_application(url: str, resp: RespClient, queue_name: str):
     async with open_queue(queue_name, url, serializer=Reversed()) as queue:
         job = await failed_job(queue, url, {"card": "4111"})
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         stored = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
         assert (stored["data"], stored["encoding"]) == (Reversed().serialize({"card": "4111"}), "stored")
         assert letter.data["data"] == {"card": "4111"}  # for those who have the serializer
         assert "encoding" not in letter.data
-        found = await queue.get_dead_letter_job(letter.id)
+        found = await queue.dead_letters.get(letter.id)
         assert found is not None
         assert found.data == letter.data
         async with open_queue(queue_name, url) as stranger:
-            (same,) = await stranger.get_dead_letter_jobs()
+            (same,) = await stranger.dead_letters.get_all()
             assert (same.data["data"], same.data["encoding"]) == (stored["data"], "stored")
         await job.remove()
-        again = await queue.replay_dead_letter_job(letter.id)
+        again = await queue.dead_letters.replay(letter.id)
         assert again is not None
         assert again.data == {"card": "4111"}
 
@@ -248,10 +248,10 @@ async def test_entry_embeds_the_json_of_a_serializer_of_the_application(
 ):
     async with open_queue(queue_name, url, serializer=Wrapped(), compression=compression) as queue:
         job = await failed_job(queue, url, ["a"])
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         assert (letter.data["data"], letter.data["encoding"]) == ({"wrapped": ["a"]}, "json")
         await job.remove()
-        again = await queue.replay_dead_letter_job(letter.id)
+        again = await queue.dead_letters.replay(letter.id)
         assert again is not None
         assert again.data == ["a"]
         assert decode_data(Raw(resp, queue_name).job(again.id)["data"]) == {"wrapped": ["a"]}

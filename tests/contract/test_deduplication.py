@@ -96,7 +96,7 @@ async def test_a_replaced_job_does_not_stop_its_group(queue: Queue, worker_for: 
     async with worker_for(handle):
         await replaced.wait_until_finished()
         await after.wait_until_finished()
-    found = await queue.get_group("k")
+    found = await queue.groups.get("k")
     assert found is not None
     assert (found.active, found.parked, found.next_seq) == (0, 0, 4)
 
@@ -162,10 +162,10 @@ async def test_replace_stages_one_job_behind_an_active_one(queue: Queue, worker_
         assert await last.get_state() == "waiting-children"
         skipped = await queue.add("a", 5, deduplication={"id": "d"})
         assert (skipped.outcome, skipped.id) == (JobOutcome.SKIPPED, last.id)
-        found = await queue.get_deduplication_job("d")
+        found = await queue.jobs.get_deduplicated("d")
         assert found is not None
         assert found.id == last.id
-        assert (await queue.get_features())["dependencies"] == "0.2.0"
+        assert (await queue.settings.get_features())["dependencies"] == "0.2.0"
         gate.open()
         await last.wait_until_finished()
         assert await first.get_state() == "completed"

@@ -118,7 +118,7 @@ async def test_policy_for_a_failed_dependency(url: Any, queue: Queue, policy: An
             assert failed is not None
             assert (failed.failed_reason or "").startswith("dependency glide:{"), failed.failed_reason
             assert (failed.failed_reason or "").endswith(f":{own_id(first)} failed: broken")
-            assert (await queue.get_failures(reason="child_failed", name=job.name))[0].job_id == job.id
+            assert (await queue.failures.get_all(reason="child_failed", name=job.name))[0].job_id == job.id
 
 
 async def test_remove_dependency_releases_the_job_once(worker_for: WorkerFor, url: Any, queue: Queue, earlier: Queue):

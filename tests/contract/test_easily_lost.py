@@ -19,10 +19,10 @@ __all__ = ["without_polling"]
 async def test_result_of_a_replaced_attempt_changes_nothing(queue: Queue):
     job = await queue.add("n")
     (first,) = await queue.fetch()
-    assert await queue.release_leases([first]) == [LeaseOutcome.RELEASED]
+    assert await queue.leases.release([first]) == [LeaseOutcome.RELEASED]
     (second,) = await queue.fetch()
-    assert (await queue.complete_leases([(first, "old")])).outcomes == [LeaseOutcome.LOST]
-    assert (await queue.complete_leases([(second, "new")])).outcomes == [LeaseOutcome.COMPLETED]
+    assert (await queue.leases.complete([(first, "old")])).outcomes == [LeaseOutcome.LOST]
+    assert (await queue.leases.complete([(second, "new")])).outcomes == [LeaseOutcome.COMPLETED]
     assert await job.wait_until_finished() == "new"
 
 
@@ -60,10 +60,10 @@ async def test_child_counts_once_although_it_failed_before(
 
 
 async def test_rate_limit_counts_the_jobs_of_earlier_calls(parts: int, queue: Queue):
-    await queue.set_global_rate_limit(3 * parts, 3_600_000)
+    await queue.limits.set_rate_limit(3 * parts, 3_600_000)
     await queue.add_bulk([("n",)] * 5)
     assert [len(await queue.fetch()) for _ in range(5)] == [1, 1, 1, 0, 0]
-    assert (await queue.get_global_limits()).rate_limit_used == 3
+    assert (await queue.limits.get()).rate_limit_used == 3
 
 
 @pytest.mark.usefixtures("without_polling")

@@ -48,7 +48,7 @@ async def test_reasons(url: str, queue: Queue):
     await all_failed(queue, url, "final", attempts=3)
     await all_failed(queue, url, "slow", timeout=20)
     await all_failed(queue, url, "a")
-    assert {each.name: each.reason for each in await queue.get_failures()} == {
+    assert {each.name: each.reason for each in await queue.failures.get_all()} == {
         "final": R.EXPLICIT_FAIL, "slow": R.TIMEOUT, "a": R.MAX_ATTEMPTS_EXCEEDED,
     }  # fmt: skip
 
@@ -77,16 +77,16 @@ async def test_a_cancelled_job_has_not_failed(worker_for: WorkerFor, url: str, q
                 with pytest.raises(JobFailedError):
                     await job.wait_until_finished()
         cancelled = {job.id for job in (*jobs, active)}
-        await queue.set_failure_policy(retry_interval=timedelta(hours=1))
-        found = await queue.get_failures()
+        await queue.failures.set_policy(retry_interval=timedelta(hours=1))
+        found = await queue.failures.get_all()
         assert {each.job_id for each in found if each.reason is R.CANCELLED} == cancelled
         assert [each.job_id for each in found if each.next_retry_at is not None] == [failed.id]
-        assert [each.data["originalJobId"] for each in await queue.get_dead_letter_jobs()] == [failed.id]
+        assert [each.data["originalJobId"] for each in await queue.dead_letters.get_all()] == [failed.id]
         assert sum(point.count for point in (await queue.get_metrics("failed")).data) == 1
-        assert await queue.retry_failures() == 1
+        assert await queue.failures.retry() == 1
         assert await queue.retry_jobs() == 0
-        assert {each.job_id for each in await queue.get_failures()} == cancelled
-        assert await queue.retry_failures(reason=R.CANCELLED) == len(cancelled)
+        assert {each.job_id for each in await queue.failures.get_all()} == cancelled
+        assert await queue.failures.retry(reason=R.CANCELLED) == len(cancelled)
 
 
 async def test_worker_executes_the_policy(url: str, queue: Queue, worker_for: WorkerFor):
@@ -95,7 +95,7 @@ async def test_worker_executes_the_policy(url: str, queue: Queue, worker_for: Wo
     async def finish(job: Job):
         await done.put(job.id)
 
-    await queue.set_failure_policy(retry_interval=1_000)
+    await queue.failures.set_policy(retry_interval=1_000)
     (job,) = await all_failed(queue, url, "a")
     async with worker_for(finish, lock_duration=1_000, stalled_interval=1_000):
         assert await asyncio.wait_for(done.get(), 30) == job.id
@@ -114,7 +114,7 @@ async def test_worker_requeues_its_failed_jobs_on_time(queue: Queue, worker_for:
             raise ValueError
         done.set()
 
-    await queue.set_failure_policy(retry_interval=1_000)
+    await queue.failures.set_policy(retry_interval=1_000)
     async with worker_for(fail_twice):  # its next check is 30 seconds later
         await queue.add("a")
         await asyncio.wait_for(done.wait(), 20)
@@ -126,7 +126,7 @@ async def test_starting_worker_requeues_jobs_that_are_due(queue: Queue, worker_f
     async def finish(_: Job):
         ran.set()
 
-    await queue.set_failure_policy(retry_interval=1_000)
+    await queue.failures.set_policy(retry_interval=1_000)
     async with worker_for(fail, log_failures=False):  # has the turn to check for 24 seconds
         job = await queue.add("a")
         with pytest.raises(JobFailedError):
@@ -146,7 +146,7 @@ async def test_worker_of_several_queues_executes_the_policy(url: str, queue_name
 
     names = [queue_name, f"{queue_name}-second"]
     async with Queue(names[1], url) as second:
-        await second.set_failure_policy(retry_interval=1_000)
+        await second.failures.set_policy(retry_interval=1_000)
         async with Worker(names, always_fail, url):
             await second.add("a")
             for _ in range(2):
@@ -157,7 +157,7 @@ async def test_worker_of_several_queues_executes_the_policy(url: str, queue_name
 async def test_maintenance_executes_the_policy(url: str, queue: Queue, queue_name: str):
     async with glidemq_py.Queue(queue_name, url) as served:
         (job,) = await all_failed(queue, url, "a")
-        await queue.set_failure_policy(retry_interval=1_000)
+        await queue.failures.set_policy(retry_interval=1_000)
         async with Maintenance([served], lock_duration=1_000, stalled_interval=1_000):
             (lease,) = await queue.fetch(wait=30_000)
             assert lease.id == job.id
@@ -166,12 +166,12 @@ async def test_maintenance_executes_the_policy(url: str, queue: Queue, queue_nam
 
 async def test_backup_contains_the_attempts(url: str, queue: Queue, queue_name: str, tmp_path: Path):
     async with Queue(f"{queue_name}-copy", url) as copy:
-        await queue.set_failure_policy(retry_interval=60_000)
+        await queue.failures.set_policy(retry_interval=60_000)
         (job,) = await all_failed(queue, url, "a", attempts=2)
-        await queue.backup(tmp_path)
-        await copy.restore(tmp_path, source=queue_name)
-        assert await copy.get_job_attempts(job.id) == await job.get_failed_attempts()
-        assert await copy.get_failure_policy() == FailurePolicy(60_000, 3)
-        assert await copy.get_failures() == await queue.get_failures()
-        assert (await copy.get_failure_stats()).counts == {(R.MAX_ATTEMPTS_EXCEEDED, "a"): 1}
+        await queue.backups.create(tmp_path)
+        await copy.backups.restore(tmp_path, source=queue_name)
+        assert await copy.failures.get_attempts(job.id) == await job.get_failed_attempts()
+        assert await copy.failures.get_policy() == FailurePolicy(60_000, 3)
+        assert await copy.failures.get_all() == await queue.failures.get_all()
+        assert (await copy.failures.get_stats()).counts == {(R.MAX_ATTEMPTS_EXCEEDED, "a"): 1}
         await copy.obliterate()

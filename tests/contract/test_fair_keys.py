@@ -24,7 +24,7 @@ async def drain_in_order(queue: Queue, batch: int = 1) -> list[Any]:
     data: Any = []
     while leases := await queue.fetch(batch):
         data += [lease.job.data for lease in leases]
-        await queue.complete_leases((lease, None) for lease in leases)
+        await queue.leases.complete((lease, None) for lease in leases)
     return data
 
 
@@ -34,7 +34,7 @@ async def assert_empty(queue: Queue, raw: Raw):
             if raw.run("EXISTS", suffix)}  # fmt: skip
     assert left == set()
     assert raw.run("HGET", "fair-state", "waiting") in (None, "0")
-    assert [key async for key in queue.iter_fair_keys()] == []
+    assert [key async for key in queue.fair_keys.iter()] == []
 
 
 # -- turns --------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ async def test_keys_take_turns(parts: int, queue: Queue, raw: Raw, batch: int):
 
 async def test_weights(parts: int, queue: Queue):
     heavy, light = keyed(0, parts, "heavy"), keyed(0, parts, "light")
-    await queue.set_fair_key_limits(heavy, weight=3)
+    await queue.fair_keys.set_limits(heavy, weight=3)
     await queue.add_bulk(of(key) for _ in range(40) for key in (heavy, light))
     order = await drain_in_order(queue)
     assert 29 <= order[:40].count(heavy) <= 31
@@ -69,7 +69,7 @@ async def test_a_key_that_comes_back_after_each_job_gains_nothing(queue: Queue):
         order.append(lease.job.data)
         if lease.job.data == "a":
             await queue.add("a", "a", fair_key="a")
-        await queue.complete_leases([(lease, None)])
+        await queue.leases.complete([(lease, None)])
     assert 5 <= order.count("b") <= 7
     await queue.drain()
 
@@ -113,7 +113,7 @@ async def test_workers_share_the_slots_of_a_limited_key(queue: Queue, worker_for
         active -= 1
         done += 1
 
-    await queue.set_fair_key_limits("k", concurrency=3)
+    await queue.fair_keys.set_limits("k", concurrency=3)
     workers = [worker_for(handle, concurrency=4) for _ in range(3)]
     async with workers[0], workers[1], workers[2]:
         await queue.add_bulk(of("k", i) for i in range(200))
@@ -126,7 +126,7 @@ async def test_workers_share_the_slots_of_a_limited_key(queue: Queue, worker_for
 async def test_a_freed_slot_wakes_another_worker(queue: Queue, worker_for: WorkerFor):
     gate, other = Gate(), Gate()
     other.open()
-    await queue.set_fair_key_limits("k", concurrency=1)
+    await queue.fair_keys.set_limits("k", concurrency=1)
     async with worker_for(gate, concurrency=1):
         await queue.add("a", 1, fair_key="k")
         await gate.next()
@@ -143,7 +143,7 @@ async def test_a_freed_slot_wakes_another_worker(queue: Queue, worker_for: Worke
 async def test_a_worker_resumes_when_the_window_ends(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
     gate.open()
-    await queue.set_fair_key_limits("k", rate_limit={"max": 2, "duration": 150})
+    await queue.fair_keys.set_limits("k", rate_limit={"max": 2, "duration": 150})
     async with worker_for(gate, concurrency=10):
         await queue.add_bulk(of("k") for _ in range(6))
         await with_timeout(until(lambda: len(gate.begun) == 6), 20)
@@ -151,11 +151,11 @@ async def test_a_worker_resumes_when_the_window_ends(queue: Queue, worker_for: W
 
 @pytest.mark.exclude("partitioned", reason="the name of a scheduler chooses its partition")
 async def test_a_scheduler_reports_a_full_key(worker_for: WorkerFor, queue: Queue, queue_name: str):
-    await queue.set_fair_key_limits("k", max_backlog=1)
+    await queue.fair_keys.set_limits("k", max_backlog=1)
     await queue.add("a", fair_key="k", job_id="k")
     await queue.pause()
     template = {"name": "a", "options": {"fair_key": "k"}}
-    await queue.upsert_job_scheduler("s", every=60_000, immediately=True, template=template)
+    await queue.schedulers.upsert("s", every=60_000, immediately=True, template=template)
     errors: list[BaseException] = []
     worker = worker_for(Gate())
     worker.on("error", errors.append)
@@ -169,35 +169,35 @@ async def test_a_scheduler_reports_a_full_key(worker_for: WorkerFor, queue: Queu
 
 async def test_rate_of_each_key_keeps_no_windows_of_keys_without_jobs(queue: Queue, raw: Raw):
     window = 50
-    await queue.set_fair_key_defaults(rate_limit=RateLimit(2, window))
+    await queue.fair_keys.set_defaults(rate_limit=RateLimit(2, window))
     largest = 0
     for round_ in range(12):
         await queue.add_bulk(of(f"{round_}-{n}") for n in range(20) for _ in range(3))
         leases = await queue.fetch(100)
         assert len(leases) == 40
-        await queue.complete_leases((lease, None) for lease in leases)
+        await queue.leases.complete((lease, None) for lease in leases)
         while leases := await queue.fetch(100, wait=10 * window):
-            await queue.complete_leases((lease, None) for lease in leases)
+            await queue.leases.complete((lease, None) for lease in leases)
             if not await queue.count():
                 break
         largest = max(largest, int(raw.run("HLEN", "fair-rates")))
     assert largest <= 120  # of 240 keys
-    assert (await queue.get_fair_key_defaults()).rate_limit == RateLimit(2, window)
+    assert (await queue.fair_keys.get_defaults()).rate_limit == RateLimit(2, window)
 
 
 async def test_pause_and_resume_a_key(queue: Queue, worker_for: WorkerFor):
     gate = Gate()
     gate.open()
-    await queue.pause_fair_key("k")
+    await queue.fair_keys.pause("k")
     async with worker_for(gate):
         await queue.add_bulk([of("k", 1), of("k", 2), of("other", 3)])
         assert (await gate.next()).data == 3
-        info = await queue.get_fair_key("k")
+        info = await queue.fair_keys.get("k")
         assert (info.paused, info.backlog) == (True, 2)
         assert len(gate.begun) == 1
-        await queue.resume_fair_key("k")
+        await queue.fair_keys.resume("k")
         assert {(await gate.next()).data, (await gate.next()).data} == {1, 2}
-    assert (await queue.get_fair_key("k")).paused is False
+    assert (await queue.fair_keys.get("k")).paused is False
 
 
 # -- every way in which a job moves ------------------------------------------------------------------------
@@ -231,7 +231,7 @@ async def test_retries_failures_and_requeues(queue: Queue, worker_for: WorkerFor
 
 @pytest.mark.slow
 async def test_stalled_jobs_are_recovered(queue: Queue, worker_for: WorkerFor, raw: Raw):
-    await queue.set_fair_key_limits("k", concurrency=1)
+    await queue.fair_keys.set_limits("k", concurrency=1)
     await queue.add_bulk([of("k", 1), of("k", 2)])
     (lease,) = await queue.fetch(1, lock_duration=1000)
     raw.run("HSET", f"job:{lease.job.id}", "lastActive", "1")
@@ -249,20 +249,20 @@ async def test_listing_pages_over_keys(queue: Queue):
     seen = [job.data async for job in queue.iter_jobs("waiting")]
     assert len(seen) == 1_003
     assert sorted(data for data in seen if data != "plain") == list(range(1_000))
-    assert [info.backlog async for info in queue.iter_fair_keys()] == [4] * 250
+    assert [info.backlog async for info in queue.fair_keys.iter()] == [4] * 250
     await queue.drain()
 
 
 async def test_drain_and_obliterate_leave_nothing(queue: Queue, raw: Raw):
-    await queue.set_fair_key_limits("k1", concurrency=1)
-    await queue.pause_fair_key("k2")
+    await queue.fair_keys.set_limits("k1", concurrency=1)
+    await queue.fair_keys.pause("k2")
     await queue.add_bulk(of(f"k{i % 7}", i) for i in range(700))
     await queue.add_bulk(of("k1", i, delay=60_000) for i in range(10))
     active = await queue.fetch(5)
     await queue.drain(delayed=True)
     counts = await queue.get_job_counts()
     assert (counts.waiting, counts.delayed, counts.active) == (0, 0, 5)
-    await queue.complete_leases((lease, None) for lease in active)
+    await queue.leases.complete((lease, None) for lease in active)
     await assert_empty(queue, raw)
     await queue.add_bulk(of(f"k{i % 7}", i) for i in range(70))
     await queue.fetch(5)
@@ -271,13 +271,13 @@ async def test_drain_and_obliterate_leave_nothing(queue: Queue, raw: Raw):
 
 
 async def test_a_job_that_a_peer_moved_returns_to_its_key(queue: Queue, raw: Raw):
-    await queue.pause_fair_key("k")
+    await queue.fair_keys.pause("k")
     job = await queue.add("a", 1, fair_key="k", delay=60_000)
     raw.run("ZREM", "fair-delayed", job.id)
     raw.run("XADD", "stream", "*", "jobId", job.id, "name", "a")
     assert await queue.fetch(1) == []
-    assert (await queue.get_fair_key("k")).backlog == 1
-    await queue.resume_fair_key("k")
+    assert (await queue.fair_keys.get("k")).backlog == 1
+    await queue.fair_keys.resume("k")
     assert await drain_in_order(queue) == [1]
     await assert_empty(queue, raw)
 
@@ -295,13 +295,13 @@ async def test_repair_of_a_lost_place(queue: Queue, raw: Raw):
 
 
 async def test_restarted_queue_keeps_keys_and_limits_in_a_backup(url: str, queue: Queue, tmp_path: Any):
-    await queue.set_fair_key_limits("k", concurrency=1, weight=2)
+    await queue.fair_keys.set_limits("k", concurrency=1, weight=2)
     await queue.add_bulk([of("k", 1), of("k", 2), of("other", 3), of("k", 4, delay=60_000)])
     await queue.fetch(1)
-    await queue.backup(tmp_path / "b")
+    await queue.backups.create(tmp_path / "b")
     await queue.obliterate(force=True)
-    await queue.restore(tmp_path / "b")
-    info = await queue.get_fair_key("k")
+    await queue.backups.restore(tmp_path / "b")
+    info = await queue.fair_keys.get("k")
     assert (info.backlog, info.active, info.concurrency, info.weight) == (2, 0, 1, 2)
     assert (await queue.get_job_counts()).delayed == 1
     assert sorted(await drain_in_order(queue)) == [1, 2, 3]
@@ -354,8 +354,8 @@ async def test_no_preference_is_the_default(url: str, queue: Queue):
 
 @pytest.mark.exclude("partitioned", reason="turns are those of a partition")
 async def test_a_preferred_key_has_its_weight_and_its_limits(url: str, queue: Queue, raw: Raw):
-    await queue.set_fair_key_limits("heavy", weight=3)
-    await queue.set_fair_key_limits("limited", rate_limit={"max": 2, "duration": 50})
+    await queue.fair_keys.set_limits("heavy", weight=3)
+    await queue.fair_keys.set_limits("limited", rate_limit={"max": 2, "duration": 50})
     await queue.add_bulk(of(key) for key, jobs in (("heavy", 90), ("light", 30), ("limited", 4)) for _ in range(jobs))
     order = await started_keys(url, queue, 5)
     assert Counter(order) == {"heavy": 90, "light": 30, "limited": 4}
@@ -420,7 +420,7 @@ async def test_preferred_keys_that_may_not_overlap_let_others_have_their_turn(
         await ends[-1].wait()
 
     for key in "ab":
-        await queue.set_fair_key_limits(key, concurrency=1)
+        await queue.fair_keys.set_limits(key, concurrency=1)
     await queue.add_bulk(of(key) for _ in range(30) for key in "abc")
     async with worker_for(handle, concurrency=2, fair_key_preference=2) as worker:
         await worker.drain()

@@ -58,9 +58,9 @@ CALLS: dict[str, Callable[[Queue], Awaitable[object]]] = {
     "clean": lambda queue: queue.clean(0),
     "drain": lambda queue: queue.drain(),
     "obliterate": lambda queue: queue.obliterate(force=True),
-    "upsert a scheduler": lambda queue: queue.upsert_job_scheduler("s", every=1_000),
+    "upsert a scheduler": lambda queue: queue.schedulers.upsert("s", every=1_000),
     "check": lambda queue: queue.check(),
-    "limit": lambda queue: queue.set_global_concurrency(3),
+    "limit": lambda queue: queue.limits.set_concurrency(3),
     "signal": lambda queue: queue.signal("first", "go"),
 }
 
@@ -76,11 +76,11 @@ async def test_queue_refuses(queue: Queue, raw: Raw, call: str):
 
 @pytest.mark.exclude("partitioned", reason="it has a feature of its own")
 async def test_queue_lists_its_features(queue: Queue, raw: Raw):
-    assert await queue.get_features() == {"partitions": "9.9"}
+    assert await queue.settings.get_features() == {"partitions": "9.9"}
     use_feature(raw, "partitions:9.9,fair_keys:10.0")
-    assert await queue.get_features() == {"partitions": "9.9", "fair_keys": "10.0"}
+    assert await queue.settings.get_features() == {"partitions": "9.9", "fair_keys": "10.0"}
     drop_feature(raw)
-    assert await queue.get_features() == {}
+    assert await queue.settings.get_features() == {}
 
 
 async def test_bulk_reports_the_refusal_per_position(queue: Queue, raw: Raw):

@@ -272,7 +272,7 @@ async def test_budget_applies_to_all_jobs_of_a_graph(queue: Queue, flows: FlowPr
     nodes = [DagNode("first", queue.name), *(DagNode(f"n{i}", queue.name, deps=["first"]) for i in range(count))]
     jobs = await flows.add_dag(nodes, budget={"max_total_tokens": 100})
     for job in jobs.values():
-        budget = await queue.get_flow_budget(job.id)
+        budget = await queue.usage.get_budget(job.id)
         assert budget is not None
         assert budget.max_total_tokens == 100
     await queue.obliterate()

@@ -5,6 +5,7 @@ written.
 import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -90,14 +91,14 @@ async def test_a_bulk_with_one_bad_row_sends_none(queue: Queue):
         "remove",
         "revoke",
         "promote",
-        "get_suspend_info",
+        "jobs.get_suspend_info",
         "read_stream",
-        "get_dead_letter_job",
+        "dead_letters.get",
     ],
 )
 async def test_invalid_job_id_is_rejected(url: Any, queue: Queue, method: str, given: Any):
     with pytest.raises(GlideMQValidationError, match="job_id"):
-        await getattr(queue, method)(given)
+        await attrgetter(method)(queue)(given)
     assert await queue.get_job(7) is None  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError, match="page"):
-        await anext(queue.iter_dead_letter_jobs(page=0))
+        await anext(queue.dead_letters.iter(page=0))

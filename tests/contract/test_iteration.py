@@ -78,7 +78,7 @@ async def test_a_completed_job_that_is_requeued_starts_anew(queue: Queue, worker
         assert await job.wait_until_finished() == SQUARES
         await job.requeue()
         assert await job.wait_until_finished() == SQUARES
-        assert await queue.requeue_completed() == 1
+        assert await queue.jobs.requeue_completed() == 1
         assert await job.wait_until_finished() == SQUARES
 
 

@@ -130,7 +130,7 @@ async def test_a_suspended_and_a_scheduled_job(queue: Queue, worker_for: WorkerF
         job = await queue.add("waits")
         await recorded.wait("suspended")
         await queue.signal(job.id, "go", 1)
-        await queue.upsert_job_scheduler("again", repeat_after_complete=60_000, template={"name": "again"})
+        await queue.schedulers.upsert("again", repeat_after_complete=60_000, template={"name": "again"})
         await recorded.wait("completed", 2)
     for each in pictures.values():
         assert_true(*each)

@@ -69,7 +69,7 @@ async def run_all(queue: Queue, name: str = "") -> list[str]:
     names: list[str] = []
     while leases := await queue.fetch(100):
         names += [lease.job.name for lease in leases]
-        await queue.complete_leases((lease, None) for lease in leases)
+        await queue.leases.complete((lease, None) for lease in leases)
     return names
 
 
@@ -82,7 +82,7 @@ def counts(status: BatchStatus) -> tuple[int, int, int, int]:
 
 async def test_callbacks_of_a_batch_that_completes(worker_for: WorkerFor, url: Any, queue: Queue, target: Queue):
     run = Handler()
-    async with await queue.create_batch(**CALLBACKS) as batch:
+    async with await queue.job_batches.create(**CALLBACKS) as batch:
         jobs = await batch.add_bulk([("a",), ("b", {"n": 1}, {"delay": 1})], queue=target)
         await batch.add("c", queue=target)
     assert (await batch.get_status()).total == 3
@@ -98,12 +98,12 @@ async def test_callbacks_of_a_batch_that_completes(worker_for: WorkerFor, url: A
         BatchJob(target.name, job.id, "completed") for job in jobs
     }
     assert [job async for job in batch.iter_jobs("pending")] == []
-    assert [each.id async for each in queue.iter_batches()] == []
+    assert [each.id async for each in queue.job_batches.iter()] == []
 
 
 async def test_success_follows_the_retry_of_a_failed_job(worker_for: WorkerFor, url: Any, queue: Queue, target: Queue):
     run = Handler()
-    async with await queue.create_batch(**CALLBACKS) as batch:
+    async with await queue.job_batches.create(**CALLBACKS) as batch:
         await batch.add_bulk([("a",), ("bad",)], queue=target)
     async with worker_for(run), Worker(target.name, run, url):
         status = await reaches(batch, lambda status: status.completed_at)
@@ -123,10 +123,10 @@ async def test_success_follows_the_retry_of_a_failed_job(worker_for: WorkerFor, 
 
 async def test_batch_stays_open_if_its_block_fails(queue: Queue):
     with pytest.raises(ZeroDivisionError):
-        async with await queue.create_batch(on_complete=("complete",)) as batch:
+        async with await queue.job_batches.create(on_complete=("complete",)) as batch:
             raise ZeroDivisionError
     assert not (await batch.get_status()).is_closed
-    assert [each.id async for each in queue.iter_batches()] == [batch.id]
+    assert [each.id async for each in queue.job_batches.iter()] == [batch.id]
 
 
 # -- joins --------------------------------------------------------------------------------------------------
@@ -140,11 +140,11 @@ async def test_running_job_joins_others(worker_for: WorkerFor, url: Any, queue: 
         if job.name == "first":
             ref = await job.get_batch_ref()
             assert ref is not None
-            found = await queue.get_batch(ref)
+            found = await queue.job_batches.get(ref)
             await found.add_bulk([("more", n) for n in range(3)], queue=target)
             assert (await found.get_status()).is_closed
 
-    async with await queue.create_batch(on_success=("success",)) as batch:
+    async with await queue.job_batches.create(on_success=("success",)) as batch:
         await batch.add("first", queue=target)
     async with worker_for(handle), Worker(target.name, handle, url):
         await until(lambda: "success" in names)
@@ -159,14 +159,14 @@ async def test_running_job_joins_others(worker_for: WorkerFor, url: Any, queue: 
 @pytest.mark.exclude("blocking", reason="`JobBatch` is that of asynchronous code")
 async def test_unknown_batch_is_rejected(queue: Queue):
     with pytest.raises(JobBatchNotFoundError, match="batch 'none' not found"):
-        await queue.get_batch("none")
-    batch = await queue.create_batch()
+        await queue.job_batches.get("none")
+    batch = await queue.job_batches.create()
     await queue.obliterate()
     for call in (batch.add("a"), batch.close(), batch.get_status(), batch.cancel()):
         with pytest.raises(JobBatchNotFoundError):
             await call
     with pytest.raises(GlideMQValidationError, match="must be of this queue"):
-        await queue.get_batch(BatchRef("elsewhere", "b"))
+        await queue.job_batches.get(BatchRef("elsewhere", "b"))
 
 
 class Rejecting(Middleware):
@@ -184,27 +184,27 @@ class Rejecting(Middleware):
 async def test_job_that_a_middleware_rejects_does_not_join(url: Any, queue: Queue, queue_name: str):
     await queue.add("old", job_id="taken")
     async with Queue(queue_name, url, middleware=[Rejecting()]) as around:
-        batch = await around.create_batch()
+        batch = await around.job_batches.create()
         for name in ("before", "after"):
             with pytest.raises(PermissionError, match=name):
                 await batch.add(name)
         with pytest.raises(PermissionError, match="after"):
             await batch.add("after", job_id="taken")
-    assert counts(await (await queue.get_batch(batch.id)).get_status()) == (1, 0, 0, 1)
+    assert counts(await (await queue.job_batches.get(batch.id)).get_status()) == (1, 0, 0, 1)
     assert sorted(await run_all(queue)) == ["after", "old"]
 
 
 async def test_job_for_a_closed_queue_does_not_join(url: Any, queue: Queue):
     closed = Queue("closed", url)
     await closed.close()
-    batch = await queue.create_batch()
+    batch = await queue.job_batches.create()
     with pytest.raises(ClosedError):
         await batch.add("a", queue=closed)
     assert counts(await batch.get_status()) == (0, 0, 0, 0)
 
 
 async def test_durable_jobs_of_a_batch(queue: Queue):
-    batch = await queue.create_batch()
+    batch = await queue.job_batches.create()
     lost = Durability(disk=False, replicas=9, timeout=1)
     with pytest.raises(DurabilityError):
         await batch.add("a", durable=lost)
@@ -218,7 +218,7 @@ async def test_durable_jobs_of_a_batch(queue: Queue):
 
 async def test_concurrent_adds_of_one_id_add_one_job_of_the_batch(queue: Queue, target: Queue):
     """The job that one add has added stays in the batch, although the others found it."""
-    batch = await queue.create_batch(**CALLBACKS)
+    batch = await queue.job_batches.create(**CALLBACKS)
     jobs = await asyncio.gather(*(batch.add("n", queue=target, job_id="same") for _ in range(8)))
     assert sorted(job.outcome for job in jobs) == ["added", *["duplicate"] * 7]
     await batch.close()
@@ -231,7 +231,7 @@ async def test_concurrent_adds_of_one_id_add_one_job_of_the_batch(queue: Queue, 
 
 async def test_removed_job_leaves_and_an_ended_one_stays(worker_for: WorkerFor, url: Any, queue: Queue, target: Queue):
     run = Handler()
-    async with await queue.create_batch(on_complete=("complete",)) as batch:
+    async with await queue.job_batches.create(on_complete=("complete",)) as batch:
         ended = await batch.add_bulk([("a",), ("bad",)], queue=target)
         removed = await batch.add_bulk([("later", None, {"delay": 3_600_000}), ("drained", None)], queue=target)
         async with worker_for(run), Worker(target.name, run, url):
@@ -251,7 +251,7 @@ async def test_removed_job_leaves_and_an_ended_one_stays(worker_for: WorkerFor, 
 
 async def test_cancelled_batch_ends(worker_for: WorkerFor, url: Any, queue: Queue, target: Queue):
     run = Handler()
-    batch = await queue.create_batch(on_complete=("complete",))
+    batch = await queue.job_batches.create(on_complete=("complete",))
     await batch.add_bulk([("a", None, {"delay": 3_600_000}), ("b", None, {"delay": 3_600_000})], queue=target)
     assert await batch.cancel() == 2
     with pytest.raises(JobStateError, match="it is cancelled"):
@@ -265,13 +265,13 @@ async def test_cancelled_batch_ends(worker_for: WorkerFor, url: Any, queue: Queu
 
 
 async def test_backup_keeps_batches(queue: Queue, tmp_path: Path):
-    batch = await queue.create_batch(on_success=("success", {"n": 1}))
+    batch = await queue.job_batches.create(on_success=("success", {"n": 1}))
     await batch.add_bulk([("a",), ("b",)])
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     await queue.obliterate(force=True)
     with pytest.raises(JobBatchNotFoundError):
         await batch.get_status()
-    await queue.restore(tmp_path)
+    await queue.backups.restore(tmp_path)
     await batch.close()
     assert sorted(await run_all(queue)) == ["a", "b", "success"]
     assert counts(await batch.get_status()) == (0, 2, 0, 0)
@@ -280,7 +280,7 @@ async def test_backup_keeps_batches(queue: Queue, tmp_path: Path):
 async def test_other_features_count(worker_for: WorkerFor, queue: Queue):
     """Jobs that expire, stall, wait for others, belong to a group or are deleted when they end."""
     run = Handler()
-    async with await queue.create_batch(on_complete=("complete",)) as batch:
+    async with await queue.job_batches.create(on_complete=("complete",)) as batch:
         await batch.add("expired", ttl=1, delay=5)
         await batch.add("gone", remove_on_complete=True)
         await batch.add("bad", remove_on_fail=True)
@@ -301,7 +301,7 @@ async def test_handler_in_a_thread_joins(worker_for: WorkerFor, queue: Queue):
     def handle(job: Job):
         found.append(job.blocking.get_batch_ref())
 
-    async with await queue.create_batch() as batch:
+    async with await queue.job_batches.create() as batch:
         await batch.add("a")
     async with worker_for(handle):
         await with_timeout(reaches(batch, lambda status: status.completed_at))

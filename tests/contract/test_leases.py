@@ -123,8 +123,8 @@ async def test_more_leases_than_fit_in_a_call(queue: Queue):
     await queue.add_bulk([("a", n) for n in range(1_100)])
     leases = [lease for _ in range(3) for lease in await queue.fetch(500)]
     assert len(leases) == 1_100
-    assert set(await queue.extend_leases(leases, 60_000)) == {LeaseOutcome.EXTENDED}
-    report = await queue.complete_leases([(lease, lease.data) for lease in leases], fetch_next=5)
+    assert set(await queue.leases.extend(leases, 60_000)) == {LeaseOutcome.EXTENDED}
+    report = await queue.leases.complete([(lease, lease.data) for lease in leases], fetch_next=5)
     assert (len(report.outcomes), set(report.outcomes), report.leases) == (1_100, {LeaseOutcome.COMPLETED}, [])
     assert (await queue.check()).ok
 
@@ -150,7 +150,7 @@ async def test_a_cancelled_fetch_holds_no_job(queue: Queue):
         await queue.add("a")
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await queue.release_leases(await waiting)  # it had ended before
+            await queue.leases.release(await waiting)  # it had ended before
 
     async def none_is_active() -> bool:
         return (await queue.get_job_counts()).active == 0
@@ -197,7 +197,7 @@ async def test_results_reach_parents_and_dead_letters_without_a_worker(
         assert list((await parent.job.get_children_values()).values()) == ["from the child"]
         await children.add("bad")
         await (await lease_one(children)).fail("no")
-        assert [entry.data["failedReason"] for entry in await children.get_dead_letter_jobs()] == ["no"]
+        assert [entry.data["failedReason"] for entry in await children.dead_letters.get_all()] == ["no"]
         await children.obliterate(force=True)
     async with Queue("dead", url) as dead:
         await dead.obliterate(force=True)
@@ -323,7 +323,7 @@ async def test_worker_and_leases_share_a_queue(
         leases = await queue.fetch(5)
         while leases:
             leased.extend(lease.id for lease in leases)
-            leases = (await queue.complete_leases([(lease, 1) for lease in leases], fetch_next=5)).leases
+            leases = (await queue.leases.complete([(lease, 1) for lease in leases], fetch_next=5)).leases
 
     async with worker_for(handle, concurrency=5) as worker:
         recorder = EventRecorder(worker)

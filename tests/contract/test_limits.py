@@ -40,8 +40,8 @@ async def plain(queue: Queue, count: int) -> list[Job]:
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_global_concurrency_is_never_exceeded(limit: int, parts: int, queue: Queue, worker_for: WorkerFor):
     meter = Meter()
-    await queue.set_global_concurrency(limit * parts)
-    assert (await queue.get_global_limits()).concurrency == limit * parts
+    await queue.limits.set_concurrency(limit * parts)
+    assert (await queue.limits.get()).concurrency == limit * parts
     await queue.add_bulk([("a", None, {"lifo": True} if i % 5 == 0 else {"priority": i % 3}) for i in range(60)])
     workers = [worker_for(meter, concurrency=40) for _ in range(2)]
     recorded = EventRecorder(*workers)
@@ -52,27 +52,27 @@ async def test_global_concurrency_is_never_exceeded(limit: int, parts: int, queu
 
 async def test_raising_global_concurrency_takes_effect_immediately(parts: int, queue: Queue, worker_for: WorkerFor):
     gate = Gate()
-    await queue.set_global_concurrency(parts)
+    await queue.limits.set_concurrency(parts)
     await plain(queue, 4)
     one, two = (worker_for(gate, concurrency=2) for _ in range(2))
     recorded = EventRecorder(one, two)
     async with one, two:
         await gate.next()
-        await queue.set_global_concurrency(3 * parts)
+        await queue.limits.set_concurrency(3 * parts)
         await gate.next()
         await gate.next()
-        await queue.set_global_concurrency(0)
+        await queue.limits.set_concurrency(0)
         await gate.next()
         gate.open()
         await recorded.wait("completed", 4)
-    assert (await queue.get_global_limits()).concurrency is None
+    assert (await queue.limits.get()).concurrency is None
 
 
 async def test_global_rate_limit_overrides_worker_limiters(queue: Queue, worker_for: WorkerFor):
     meter = Meter()
-    assert (await queue.get_global_limits()).rate_limit is None
-    await queue.set_global_rate_limit(5, timedelta(milliseconds=200))
-    assert (await queue.get_global_limits()).rate_limit == RateLimit(5, 200)
+    assert (await queue.limits.get()).rate_limit is None
+    await queue.limits.set_rate_limit(5, timedelta(milliseconds=200))
+    assert (await queue.limits.get()).rate_limit == RateLimit(5, 200)
     await plain(queue, 20)
     limiter = RateLimit(1000, 1000)
     workers = [worker_for(meter, concurrency=10, limiter=limiter) for _ in range(2)]
@@ -85,8 +85,8 @@ async def test_global_rate_limit_overrides_worker_limiters(queue: Queue, worker_
     assert len(fetched) == 20
     assert fetched[-1] - fetched[0] >= 550
     assert max(sum(at <= each < at + 150 for each in fetched) for at in fetched) <= 10  # 2 windows
-    await queue.remove_global_rate_limit()
-    assert (await queue.get_global_limits()).rate_limit is None
+    await queue.limits.remove_rate_limit()
+    assert (await queue.limits.get()).rate_limit is None
 
 
 # -- limits with a time to live ------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ async def test_drain_waits_for_rate_limited_jobs(queue: Queue, worker_for: Worke
     meter = Meter()
     ordering: Any = {"key": "k", "concurrency": 5, "rate_limit": {"max": 1, "duration": 150}}
     await queue.add_bulk(("a", None, {"ordering": ordering}) for _ in range(3))
-    await queue.rate_limit_group("nobody", 3_600_000)
+    await queue.groups.rate_limit("nobody", 3_600_000)
     worker = worker_for(meter)
     await worker.start()
     await with_timeout(worker.drain())
@@ -364,10 +364,10 @@ async def test_worker_that_waits_for_a_temporary_limit_continues_at_its_end(
 ):
     gate = Gate()
     if rate:
-        await queue.set_global_rate_limit(parts, 3_600_000, ttl=300)
+        await queue.limits.set_rate_limit(parts, 3_600_000, ttl=300)
     else:
-        await queue.set_global_concurrency(parts, ttl=timedelta(milliseconds=300))
-    limits = await queue.get_global_limits()
+        await queue.limits.set_concurrency(parts, ttl=timedelta(milliseconds=300))
+    limits = await queue.limits.get()
     assert 0 < ((limits.rate_limit_ttl if rate else limits.concurrency_ttl) or 0) <= 300
     await plain(queue, 3)
     worker = worker_for(gate, concurrency=3)
@@ -377,7 +377,7 @@ async def test_worker_that_waits_for_a_temporary_limit_continues_at_its_end(
             await gate.next()  # no job has ended, and nothing was added
         gate.open()
         await recorded.wait("completed", 3)
-    assert await queue.get_global_limits() == GlobalLimits(
+    assert await queue.limits.get() == GlobalLimits(
         concurrency=None, concurrency_ttl=None, rate_limit=None, rate_limit_ttl=None
     )
 

@@ -21,9 +21,9 @@ async def work(job: Job):
 
 
 async def test_counts_and_percentiles(queue: Queue, worker_for: WorkerFor):
-    assert await queue.get_metrics_by_name_setting() == MetricsByNameSetting()
-    await queue.set_metrics_by_name(120, max_names=10)
-    assert await queue.get_metrics_by_name_setting() == MetricsByNameSetting(120, 10)
+    assert await queue.metrics_by_name.get_setting() == MetricsByNameSetting()
+    await queue.metrics_by_name.set(120, max_names=10)
+    assert await queue.metrics_by_name.get_setting() == MetricsByNameSetting(120, 10)
     # A bulk goes to one partition: percentiles are those of all durations, not means of those of the partitions.
     bulks: list[list[Any]] = [[("fast", None)] * 7 + [("slow", None)]] * 2
     bulks.append([("fast", None)] * 6 + [("slow", None)] + [("bad", {"failures": n}, {"attempts": 2}) for n in (1, 9)])
@@ -33,7 +33,7 @@ async def test_counts_and_percentiles(queue: Queue, worker_for: WorkerFor):
             await job.wait_until_finished()
         with pytest.raises(JobFailedError):
             await jobs[-1].wait_until_finished()
-    found = {each.name: each for each in await queue.get_metrics_by_name(interval=None)}
+    found = {each.name: each for each in await queue.metrics_by_name.get(interval=None)}
     assert {name: (each.completed, each.failed, each.retried) for name, each in found.items()} == {
         "fast": (20, 0, 0), "slow": (3, 0, 0), "bad": (1, 1, 2),
     }  # fmt: skip
@@ -42,31 +42,31 @@ async def test_counts_and_percentiles(queue: Queue, worker_for: WorkerFor):
     run = found["slow"].run
     assert 45 <= run.p50 <= run.p95 <= run.p99
     assert run.avg >= 45
-    (slow,) = await queue.get_metrics_by_name(name="slow", interval=timedelta(hours=1))
+    (slow,) = await queue.metrics_by_name.get(name="slow", interval=timedelta(hours=1))
     assert (slow.name, slow.run) == ("slow", run)
-    per_minute = await queue.get_metrics_by_name()
+    per_minute = await queue.metrics_by_name.get()
     assert sum(each.completed for each in per_minute) == 24
     assert len({(each.timestamp, each.name) for each in per_minute}) == len(per_minute)
     assert all(each.timestamp % 60_000 == 0 for each in per_minute)
-    assert await queue.get_metrics_by_name(end=datetime.now(UTC) - timedelta(hours=2)) == []
+    assert await queue.metrics_by_name.get(end=datetime.now(UTC) - timedelta(hours=2)) == []
 
 
 async def test_off_for_a_worker_and_for_the_queue(queue: Queue, worker_for: WorkerFor):
-    await queue.set_metrics_by_name()
+    await queue.metrics_by_name.set()
     async with worker_for(work, metrics=False):
         await (await queue.add("fast")).wait_until_finished()
-    assert await queue.get_metrics_by_name() == []
-    await queue.set_metrics_by_name(0)
+    assert await queue.metrics_by_name.get() == []
+    await queue.metrics_by_name.set(0)
     async with worker_for(work):
         await (await queue.add("fast")).wait_until_finished()
-    assert await queue.get_metrics_by_name() == []
+    assert await queue.metrics_by_name.get() == []
 
 
 async def test_handlers_in_threads(queue: Queue, worker_for: WorkerFor):
     def handle(job: Job): ...
 
-    await queue.set_metrics_by_name()
+    await queue.metrics_by_name.set()
     async with worker_for(handle, concurrency=3):
         for job in await queue.add_bulk([("plain", None)] * 5):
             await job.wait_until_finished()
-    assert [(each.name, each.completed) for each in await queue.get_metrics_by_name(interval=None)] == [("plain", 5)]
+    assert [(each.name, each.completed) for each in await queue.metrics_by_name.get(interval=None)] == [("plain", 5)]

@@ -156,7 +156,7 @@ async def test_middleware_changes_data_and_headers_of_every_way_to_add(url: Any,
             await check(queue, root.children[0].job.id, 7)
             nodes = await flows.add_dag([{"name": "n", "queue": queue_name, "data": 8}])
             await check(queue, nodes["n"].id, 8)
-        batch = await queue.create_batch(on_complete=("all", 10), on_success=("ok", 11, {"priority": 4}))
+        batch = await queue.job_batches.create(on_complete=("all", 10), on_success=("ok", 11, {"priority": 4}))
         await batch.close()
         stored = [*await queue.get_jobs("waiting"), *await queue.get_jobs("prioritized")]
         callbacks = {job.name: job for job in stored if job.name in ("all", "ok")}

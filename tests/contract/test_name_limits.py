@@ -9,7 +9,7 @@ from tests.server.worker_support import EventRecorder, Gate, WorkerFor
 
 
 async def test_retries_delays_and_flows_return_to_their_name(parts: int, queue: Queue, worker_for: WorkerFor, raw: Raw):
-    await queue.set_name_limits("slow", concurrency=parts)
+    await queue.limits.set_for_name("slow", concurrency=parts)
     retried = {"attempts": 3, "backoff": 1}
     await queue.add_bulk([("slow", "fails", retried), ("slow", "later", {"delay": 5}), ("slow", "last")])
     active, most, ran = 0, 0, list[Any]()
@@ -37,18 +37,18 @@ async def test_retries_delays_and_flows_return_to_their_name(parts: int, queue: 
 
 async def test_worker_that_waits_for_a_name_is_woken(parts: int, queue: Queue, worker_for: WorkerFor):
     gate = Gate()
-    await queue.set_name_limits("slow", concurrency=parts)
+    await queue.limits.set_for_name("slow", concurrency=parts)
     async with worker_for(gate, concurrency=4):
         await queue.add_bulk([("slow", 1), ("slow", 2)])
         await gate.next()
-        await queue.set_name_limits("slow", concurrency=2 * parts)
+        await queue.limits.set_for_name("slow", concurrency=2 * parts)
         await gate.next()
         gate.open()
 
 
 async def test_a_job_below_all_ranks_is_fetched_at_once(parts: int, queue: Queue):
-    await queue.set_name_limits("slow", concurrency=parts)
+    await queue.limits.set_for_name("slow", concurrency=parts)
     job = await queue.add("slow", rank=-5)
     (lease,) = await queue.fetch(1)
     assert lease.job.id == job.id
-    await queue.complete_leases([(lease, None)])
+    await queue.leases.complete([(lease, None)])

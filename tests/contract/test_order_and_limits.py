@@ -45,7 +45,7 @@ async def fetched(queue: Queue, count: int, at_once: int = 400) -> list[Job]:
         while len(seen) < count:
             leases = await queue.fetch(min(at_once, count - len(seen)), wait=500)
             seen += [lease.job for lease in leases]
-            await queue.complete_leases([(lease, None) for lease in leases])
+            await queue.leases.complete([(lease, None) for lease in leases])
     return seen
 
 
@@ -72,8 +72,8 @@ async def test_promoted_jobs_run_in_the_order_of_their_adds(queue: Queue, option
     at = datetime.now(UTC) + timedelta(hours=1)
     jobs = [("n", number, {"run_at": at - timedelta(milliseconds=number < 7), **options}) for number in range(1_100)]
     await queue.add_bulk(jobs)
-    assert await queue.promote_jobs(3) == 3
-    assert await queue.promote_jobs() == 1_097
+    assert await queue.jobs.promote_delayed(3) == 3
+    assert await queue.jobs.promote_delayed() == 1_097
     assert_order(await fetched(queue, 1_100), range(1_100))
 
 
@@ -81,7 +81,7 @@ async def test_jobs_of_one_time_and_chosen_ids_run_in_the_order_of_a_bulk_of_sev
     at = datetime.now(UTC) + timedelta(hours=1)
     rng = random.Random(7)
     await queue.add_bulk([("n", number, {"run_at": at, "job_id": f"{rng.random()}"}) for number in range(700)])
-    assert await queue.promote_jobs() == 700
+    assert await queue.jobs.promote_delayed() == 700
     assert_order(await fetched(queue, 700), range(700))
 
 
@@ -96,4 +96,4 @@ async def test_ordering_group_runs_in_order(url: Any, queue: Queue):
     for key in keys:
         assert [number for group, number in handler.begun if group == key] == list(range(10))
         assert handler.most[key] == 1
-        assert (await queue.get_group(key)).active == 0  # type: ignore[union-attr]
+        assert (await queue.groups.get(key)).active == 0  # type: ignore[union-attr]

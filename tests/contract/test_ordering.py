@@ -26,7 +26,7 @@ async def assert_at_rest(queue: Queue, *keys: str, added: int | None = None, raw
     raw: also count the marks of removed jobs that no later job has reached yet.
     """
     for key in keys:
-        found = await queue.get_group(key)
+        found = await queue.groups.get(key)
         assert found is not None
         assert (key, found.active, found.parked) == (key, 0, 0)
         if added is not None:
@@ -140,13 +140,13 @@ async def test_raising_a_limit_starts_parked_jobs_at_once(queue: Queue, worker_f
     await queue.add_bulk(in_group("k") for _ in range(4))
     async with worker_for(gate, concurrency=10):
         await gate.next()
-        await queue.set_group_limits("k", concurrency=3)
+        await queue.groups.set_limits("k", concurrency=3)
         await gate.next()
         await gate.next()
-        found = await queue.get_group("k")
+        found = await queue.groups.get("k")
         assert found is not None
         assert (found.active, found.limits.concurrency) == (3, 3)
-        await queue.set_group_limits("k", concurrency=False)
+        await queue.groups.set_limits("k", concurrency=False)
         await gate.next()
         gate.open()
     await assert_at_rest(queue, "k", added=4)
@@ -157,8 +157,8 @@ async def test_rate_limiting_a_group_does_not_affect_others(
 ):
     async with QueueEvents(queue_name, url) as events:
         await events.wait_until_ready()
-        until = await queue.rate_limit_group("k", 60_000)
-        assert await queue.rate_limit_group("k", 10) == until
+        until = await queue.groups.rate_limit("k", 60_000)
+        assert await queue.groups.rate_limit("k", 10) == until
         resting = await queue.add("a", None, ordering={"key": "k"})
         other = await queue.add("a", None, ordering={"key": "j"})
         started: list[str] = []
@@ -169,10 +169,10 @@ async def test_rate_limiting_a_group_does_not_affect_others(
         async with worker_for(handle, concurrency=4):
             await other.wait_until_finished()
             assert started == [other.id]
-            found = await queue.get_group("k")
+            found = await queue.groups.get("k")
             assert found is not None
             assert found.limited_until == until
-            await queue.rate_limit_group("k", 1, extend="replace")
+            await queue.groups.rate_limit("k", 1, extend="replace")
             await resting.wait_until_finished()
         async for event in events:
             if event.event == "group-rate-limited":

@@ -38,14 +38,14 @@ async def test_others_take_jobs_as_mappings(url: str, queue: Queue, queue_name: 
         Producer(queue_name, url) as producer,
         Broadcast(f"{queue_name}-b", url) as broadcast,
     ):
-        batch = await queue.create_batch()
+        batch = await queue.job_batches.create()
         ids = [(await batch.add_bulk([given]))[0].id, *await producer.add_bulk([given])]
         ids.append((await chain(queue_name, [given], url)).job.id)
         for job_id in map(str, ids):
             job = await queue.get_job(job_id)
             assert job is not None
             assert (job.name, job.data, job.opts["attempts"]) == ("b", 1, 3)
-        scheduler = await queue.upsert_job_scheduler("s", every=60_000, template=given)
+        scheduler = await queue.schedulers.upsert("s", every=60_000, template=given)
         assert (scheduler.job_name, scheduler.data) == ("b", 1)
         assert len(await broadcast.publish_bulk([given])) == 1
 

@@ -301,7 +301,7 @@ async def test_origin_attributes(worker_for: WorkerFor, flows: FlowProducer, que
     assert shared is not None
     assert sorted(shared.parent_ids) == sorted([jobs["b"].id, jobs["c"].id])
     assert shared.parent_queues == (queue_name, queue_name)
-    await queue.upsert_job_scheduler("tick", repeat_after_complete=60_000, immediately=True)
+    await queue.schedulers.upsert("tick", repeat_after_complete=60_000, immediately=True)
 
     async def handle(job: Job):
         await job.report_tokens(7)

@@ -42,7 +42,7 @@ async def test_higher_ranks_run_first(url: Any, queue: Queue):
         job = await queue.add("n", [rank, 0], rank=rank)
         assert job.rank == rank
     await queue.add_bulk([("n", [rank, 1], {"rank": rank}) for rank in RANKS])
-    assert await queue.get_rank_counts() == dict.fromkeys(RANKS, 2)
+    assert await queue.jobs.get_rank_counts() == dict.fromkeys(RANKS, 2)
     counts = await queue.get_job_counts()
     assert (counts.waiting, counts.prioritized) == (2, 2 * len(RANKS) - 2)
     listed = await queue.get_jobs("prioritized", 0, 100)
@@ -50,7 +50,7 @@ async def test_higher_ranks_run_first(url: Any, queue: Queue):
     await work_off(queue, url, handler)
     assert_order(handler.jobs, [[rank, n] for rank in RANKS for n in range(2)])
     assert_order(handler.jobs, [rank for rank in RANKS for _ in range(2)], lambda job: job.rank)
-    assert await queue.get_rank_counts() == {}
+    assert await queue.jobs.get_rank_counts() == {}
 
 
 @pytest.mark.parametrize("rank", [9_000, 5, -9])
@@ -104,7 +104,7 @@ async def test_rank_can_be_changed(url: Any, queue: Queue):
     late = await queue.add("n", "delayed", delay=HOUR_MS)
     for rank in (-5, 2_000, 7_777, 0, 9_000):
         for n, job in enumerate((*jobs.values(), late)):
-            await queue.change_rank(job.id, rank + n if rank else 0)
+            await queue.jobs.change_rank(job.id, rank + n if rank else 0)
             read = await queue.get_job(job.id)
             assert read is not None
             assert read.rank == (rank + n if rank else 0)
@@ -113,11 +113,11 @@ async def test_rank_can_be_changed(url: Any, queue: Queue):
         counts = await queue.get_job_counts()
         assert counts.waiting + counts.prioritized == len(jobs)
         assert counts.delayed == 1
-        assert sum((await queue.get_rank_counts()).values()) == len(jobs)
+        assert sum((await queue.jobs.get_rank_counts()).values()) == len(jobs)
     await jobs["plain"].change_rank(9_500)
     assert jobs["plain"].rank == 9_500
     await jobs["above"].change_priority(1)
-    await queue.change_priority(jobs["below"].id, 0)
+    await queue.jobs.change_priority(jobs["below"].id, 0)
     await late.promote()
     await work_off(queue, url, handler)
     assert_order(handler.jobs, ["plain", "delayed", "lifo", "priority", "above", "below"])
@@ -150,7 +150,7 @@ async def fetched(queue: Queue) -> list[Job]:
     """Fetch and complete all ready jobs; return them in the order of the fetch."""
     leases = await queue.fetch(500)
     if leases:
-        await queue.complete_leases([(lease, None) for lease in leases])
+        await queue.leases.complete([(lease, None) for lease in leases])
     return [lease.job for lease in leases]
 
 
@@ -193,23 +193,23 @@ async def test_order_is_that_of_a_model(queue: Queue, seed: int):
             await queue.promote(it.id)
             it.ready, it.turn = True, turn
         elif action == "delay":
-            await queue.change_delay(it.id, HOUR_MS)
+            await queue.jobs.change_delay(it.id, HOUR_MS)
             it.ready = False
         elif action == "rank" and rank != it.rank:
-            await queue.change_rank(it.id, rank)
+            await queue.jobs.change_rank(it.id, rank)
             it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo
         elif action == "priority" and 0 <= rank < 2_048 and rank != it.rank:
-            await queue.change_priority(it.id, 2_048 - rank if rank else 0)
+            await queue.jobs.change_priority(it.id, 2_048 - rank if rank else 0)
             it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo and not rank
     ready = sorted((each for each in jobs.values() if each.ready), key=lambda each: each.key)
-    counts, per_rank = await queue.get_job_counts(), await queue.get_rank_counts()
+    counts, per_rank = await queue.get_job_counts(), await queue.jobs.get_rank_counts()
     assert (counts.waiting + counts.prioritized, counts.delayed) == (len(ready), len(jobs) - len(ready))
     assert list(per_rank.items()) == [
         (rank, sum(each.rank == rank for each in ready)) for rank in RANKS if any(each.rank == rank for each in ready)
     ]
     leases = await queue.fetch(500)
     assert_order([lease.job for lease in leases], [each.id for each in ready], lambda job: job.id)
-    await queue.complete_leases([(lease, None) for lease in leases])
+    await queue.leases.complete([(lease, None) for lease in leases])
     await queue.drain(delayed=True)
     assert (await queue.get_job_counts()).delayed == 0
 
@@ -251,7 +251,7 @@ async def test_suspended_job_resumes_in_its_rank(
                     await asyncio.sleep(0.01)
         for job in reversed(jobs):
             assert await queue.signal(job.id, "go")
-        assert await queue.get_rank_counts() == dict.fromkeys(OWN, 1)
+        assert await queue.jobs.get_rank_counts() == dict.fromkeys(OWN, 1)
         await queue.resume()
         for job in jobs:
             await job.wait_until_finished()
@@ -264,13 +264,13 @@ async def test_members_of_a_flow_in_two_queues_have_ranks(queue: Queue, url: str
     async with Queue(name, url) as other:
         children = [FlowJob("child", name, rank, {"rank": rank}) for rank in reversed(OWN)]
         await flows.add(FlowJob("parent", queue.name, "parent", {"rank": OWN[1]}, children))
-        assert await other.get_rank_counts() == dict.fromkeys(OWN, 1)
-        assert await queue.get_rank_counts() == {}
+        assert await other.jobs.get_rank_counts() == dict.fromkeys(OWN, 1)
+        assert await queue.jobs.get_rank_counts() == {}
         async with Worker(name, ignore, url) as worker:
             await asyncio.wait_for(worker.drain(), 30)
 
             async def is_released() -> bool:
-                return await queue.get_rank_counts() == {OWN[1]: 1}
+                return await queue.jobs.get_rank_counts() == {OWN[1]: 1}
 
             async with asyncio.timeout(30):
                 while not await is_released():  # noqa: ASYNC110  it is in another queue
@@ -288,11 +288,11 @@ async def test_template_of_a_scheduler_has_a_rank(queue: Queue, worker_for: Work
         ranks.append(job.rank)
 
     template = {"name": "n", "options": {"rank": rank}}
-    await queue.upsert_job_scheduler("tick", every=1_000, limit=1, immediately=True, template=template)
+    await queue.schedulers.upsert("tick", every=1_000, limit=1, immediately=True, template=template)
     async with worker_for(handle):
         await with_timeout(until(lambda: ranks))
     assert ranks == [rank]
-    await queue.remove_job_scheduler("tick")
+    await queue.schedulers.remove("tick")
 
 
 async def test_limits_hold_for_ranked_jobs(
@@ -301,7 +301,7 @@ async def test_limits_hold_for_ranked_jobs(
     worker_for: WorkerFor,
 ):
     await queue.add_bulk([("n", n, {"rank": rank}) for rank in OWN for n in range(10)])
-    await queue.set_global_concurrency(2 * parts)
+    await queue.limits.set_concurrency(2 * parts)
     running = peak = ended = 0
 
     async def handle(job: Job):
@@ -315,11 +315,11 @@ async def test_limits_hold_for_ranked_jobs(
     async with worker_for(handle, concurrency=10) as worker:
         await asyncio.wait_for(worker.drain(), 30)
     assert (peak, ended) == (2, 20)
-    await queue.set_global_concurrency(0)
-    await queue.set_global_rate_limit(3 * parts, HOUR_MS)
+    await queue.limits.set_concurrency(0)
+    await queue.limits.set_rate_limit(3 * parts, HOUR_MS)
     await queue.add_bulk([("n", n, {"rank": OWN[0]}) for n in range(10)])
     assert len(await queue.fetch(10)) == 3
-    await queue.remove_global_rate_limit()
+    await queue.limits.remove_rate_limit()
 
 
 async def test_dead_letter_entry_is_replayed_to_its_rank(queue: Queue, worker_for: WorkerFor, url: str):
@@ -333,13 +333,13 @@ async def test_dead_letter_entry_is_replayed_to_its_rank(queue: Queue, worker_fo
             await asyncio.wait_for(worker.drain(), 30)
 
             async def arrived() -> list[Any]:
-                return list(await queue.get_dead_letter_jobs())
+                return list(await queue.dead_letters.get_all())
 
             async with asyncio.timeout(30):
                 while not (entries := await arrived()):  # noqa: ASYNC110  it is in another queue
                     await asyncio.sleep(0.01)
-        await queue.replay_dead_letter_job(entries[0].id)
-        assert await queue.get_rank_counts() == {OWN[1]: 1}
+        await queue.dead_letters.replay(entries[0].id)
+        assert await queue.jobs.get_rank_counts() == {OWN[1]: 1}
         assert job.rank == OWN[1]
         await queue.drain()
         await dead.obliterate(force=True)

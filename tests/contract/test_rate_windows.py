@@ -40,17 +40,19 @@ async def nothing(_: Job):
 
 
 async def limit_queue(queue: Queue) -> dict[str, Any]:
-    await queue.set_global_rate_limit(LIMIT * (await queue.get_partitions()).count, WINDOW_MS)
+    await queue.limits.set_rate_limit(LIMIT * (await queue.settings.get_partitions()).count, WINDOW_MS)
     return {}
 
 
 async def limit_name(queue: Queue) -> dict[str, Any]:
-    await queue.set_name_limits("a", rate_limit=RateLimit(LIMIT * (await queue.get_partitions()).count, WINDOW_MS))
+    await queue.limits.set_for_name(
+        "a", rate_limit=RateLimit(LIMIT * (await queue.settings.get_partitions()).count, WINDOW_MS)
+    )
     return {}
 
 
 async def limit_fair_key(queue: Queue) -> dict[str, Any]:
-    await queue.set_fair_key_limits("tenant", rate_limit=RATE)
+    await queue.fair_keys.set_limits("tenant", rate_limit=RATE)
     return {"fair_key": "tenant"}
 
 
@@ -106,7 +108,7 @@ async def test_fetch_of_leases_waits_until_the_window_ends(limit: Limiting, url:
         leases = await queue.fetch(LIMIT, wait=10 * WINDOW_MS)
         assert leases
         begun += len(leases)
-        await queue.complete_leases([(lease, None) for lease in leases])
+        await queue.leases.complete([(lease, None) for lease in leases])
     check_windows(await begun_of(queue))
 
 
@@ -121,11 +123,11 @@ async def test_fetch_of_leases_returns_a_delayed_job_when_it_is_due(url: Any, qu
 async def test_worker_that_waits_for_a_window_fetches_when_the_limit_is_removed(
     parts: int, queue: Queue, worker_for: WorkerFor
 ):
-    await queue.set_global_rate_limit(parts, 3_600_000)
+    await queue.limits.set_rate_limit(parts, 3_600_000)
     await queue.add_bulk([("a", n) for n in range(3)])
     worker = worker_for(nothing, concurrency=10)
     recorded = EventRecorder(worker)
     async with worker:
         await recorded.wait("completed", 1)
-        await queue.remove_global_rate_limit()
+        await queue.limits.remove_rate_limit()
         await recorded.wait("completed", 3)

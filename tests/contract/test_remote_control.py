@@ -79,17 +79,17 @@ async def only(found: Awaitable[list[WorkerActivity]]) -> WorkerActivity:
 
 
 async def test_ping_and_inspect(worker_for: WorkerFor, queue: Queue):
-    assert await queue.ping_workers() == []
-    assert await queue.inspect_workers() == []
+    assert await queue.workers.ping() == []
+    assert await queue.workers.inspect() == []
     slots = Slots()
     job = await queue.add("a")
     one, two = (worker_for(slots.in_loop, lock_duration=LOCK_MS) for _ in range(2))
     async with one, two, slots:
         await until(lambda: slots.running == 1)
         await wait_for_workers(queue, 2)
-        assert await queue.ping_workers(**WAIT) == sorted([one.consumer, two.consumer])
-        assert await queue.ping_workers(one.consumer, **WAIT) == [one.consumer]
-        found = {each.id: each for each in await queue.inspect_workers(**WAIT)}
+        assert await queue.workers.ping(**WAIT) == sorted([one.consumer, two.consumer])
+        assert await queue.workers.ping(one.consumer, **WAIT) == [one.consumer]
+        found = {each.id: each for each in await queue.workers.inspect(**WAIT)}
         busy = found.pop(one.consumer if one.active_count else two.consumer)
         (idle,) = found.values()
         assert (idle.active, idle.jobs, idle.is_paused, idle.concurrency) == (0, (), False, 1)
@@ -99,7 +99,7 @@ async def test_ping_and_inspect(worker_for: WorkerFor, queue: Queue):
         assert stored is not None
         assert running.started_at == stored.processed_on
         slots.open.set()
-    assert await queue.ping_workers() == []
+    assert await queue.workers.ping() == []
 
 
 @pytest.mark.parametrize("queues", [1, 2])
@@ -114,29 +114,29 @@ async def test_handlers_of_ended_attempts_occupy_stuck_slots(url: Any, queue: Qu
             await job.wait_until_finished()
         await queue.add("running")
         await with_timeout(until(lambda: slots.running == 2))
-        activity = await only(queue.inspect_workers(**WAIT))
+        activity = await only(queue.workers.inspect(**WAIT))
         assert (activity.active, activity.stuck, [job.name for job in activity.jobs]) == (1, 1, ["running"])
         async with asyncio.timeout(PATIENCE):
             while [(each.active_jobs, each.stuck) for each in await queue.get_workers()] != [(1, 1)]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         slots.open.set()
         await with_timeout(until(lambda: worker.active_count == 0))
-        assert (await only(queue.inspect_workers(**WAIT))).stuck == 0
+        assert (await only(queue.workers.inspect(**WAIT))).stuck == 0
 
 
 @pytest.mark.slow
 async def test_missing_worker_and_missing_answer(worker_for: WorkerFor, queue: Queue, raw: Raw):
     with pytest.raises(WorkerNotFoundError, match="worker 'py-none' not found"):
-        await queue.ping_workers("py-none")
+        await queue.workers.ping("py-none")
     raw.run("SET", "w:py-dead", json.dumps({"pid": 1}), "PX", 60_000)
     raw.run("ZADD", "workers", 9_999_999_999_999, "py-dead")
     with pytest.raises(WorkerTimeoutError) as failed:
-        await queue.inspect_workers("py-dead", timeout=50)
+        await queue.workers.inspect("py-dead", timeout=50)
     assert (failed.value.workers, failed.value.answered) == (["py-dead"], [])
     async with worker_for(Slots().in_loop, lock_duration=LOCK_MS) as worker:
-        assert await queue.ping_workers(timeout=3_000) == [worker.consumer]
+        assert await queue.workers.ping(timeout=3_000) == [worker.consumer]
         with pytest.raises(WorkerTimeoutError, match="no answer in time from 1 workers") as failed:
-            await queue.quiet_workers(timeout=3_000)
+            await queue.workers.quiet(timeout=3_000)
         assert failed.value.answered == [worker.consumer]
         assert worker.is_paused
     # Commands that nobody reads do not pile up, and the registration expires as before.
@@ -144,7 +144,7 @@ async def test_missing_worker_and_missing_answer(worker_for: WorkerFor, queue: Q
     for _ in range(200):
         raw.run("SET", "w:py-dead", raw.run("GET", "w:py-dead")[:-2] + ',"x' + "y" * 200 + '"]}', "KEEPTTL")
     with pytest.raises(WorkerNotFoundError):
-        await queue.ping_workers("py-dead")
+        await queue.workers.ping("py-dead")
     raw.run("DEL", "w:py-dead")
     raw.run("ZREM", "workers", "py-dead")
 
@@ -153,12 +153,12 @@ async def test_quiet_worker_fetches_nothing_until_it_is_resumed(worker_for: Work
     slots = Slots()
     slots.open.set()
     async with worker_for(slots.in_loop, lock_duration=LOCK_MS) as worker, slots:
-        assert await queue.quiet_workers(**WAIT) == [worker.consumer]
+        assert await queue.workers.quiet(**WAIT) == [worker.consumer]
         job = await queue.add("a")
-        activity = await only(queue.inspect_workers(worker.consumer, **WAIT))
+        activity = await only(queue.workers.inspect(worker.consumer, **WAIT))
         assert (activity.is_paused, activity.active) == (True, 0)
         assert (await queue.get_job_counts()).waiting == 1
-        assert await queue.resume_workers(worker.consumer, **WAIT) == [worker.consumer]
+        assert await queue.workers.resume(worker.consumer, **WAIT) == [worker.consumer]
         await with_timeout(job.wait_until_finished())
         assert not worker.is_paused
 
@@ -174,11 +174,11 @@ async def test_resized_worker_runs_so_many_jobs(url: Any, queue: Queue, kind: st
     async with worker, slots:
         await until(lambda: slots.running == 1)
         await registered(queue, worker)
-        assert await queue.resize_workers(8, **WAIT) == [worker.consumer]
+        assert await queue.workers.resize(8, **WAIT) == [worker.consumer]
         await until(lambda: slots.running == 8)
-        activity = await only(queue.inspect_workers(**WAIT))
+        activity = await only(queue.workers.inspect(**WAIT))
         assert (activity.concurrency, activity.active, len(activity.jobs)) == (8, 8, 8)
-        await queue.resize_workers(2, worker.consumer, **WAIT)
+        await queue.workers.resize(2, worker.consumer, **WAIT)
         slots.open.set()
         await until(lambda: slots.ended == 12)
         assert slots.most == 8
@@ -186,7 +186,7 @@ async def test_resized_worker_runs_so_many_jobs(url: Any, queue: Queue, kind: st
         slots.most = 0
         await queue.add_bulk([("b",)] * 4)
         await until(lambda: slots.running == 2)
-        assert (await only(queue.inspect_workers(**WAIT))).active == 2
+        assert (await only(queue.workers.inspect(**WAIT))).active == 2
         slots.open.set()
         await until(lambda: slots.ended == 16)
         assert slots.most == 2
@@ -198,7 +198,7 @@ async def test_worker_that_cannot_be_resized_reports_it(worker_for: WorkerFor, q
 
     async with worker_for(handle, lock_duration=LOCK_MS, batch={"size": 5}) as worker:
         with pytest.raises(WorkerCommandError, match="batch handler") as failed:
-            await queue.resize_workers(3, worker.consumer, **WAIT)
+            await queue.workers.resize(3, worker.consumer, **WAIT)
         assert failed.value.worker == worker.consumer
         with pytest.raises(GlideMQError, match="batch handler"):
             worker.set_concurrency(3)
@@ -212,8 +212,8 @@ async def test_cancelled_job_fails_as_revoked(worker_for: WorkerFor, queue: Queu
     job = await queue.add("a", attempts=3)
     async with worker_for(slots.in_loop, lock_duration=LOCK_MS) as worker, slots:
         await until(lambda: slots.running == 1)
-        assert not await queue.cancel_on_worker("other", worker.consumer, **WAIT)
-        assert await queue.cancel_on_worker(job.id, worker.consumer, **WAIT)
+        assert not await queue.workers.cancel("other", worker.consumer, **WAIT)
+        assert await queue.workers.cancel(job.id, worker.consumer, **WAIT)
         async with asyncio.timeout(PATIENCE):
             while not await job.is_failed():  # noqa: ASYNC110  no event
                 await asyncio.sleep(0.01)
@@ -231,9 +231,9 @@ async def test_worker_of_several_queues_is_reached_through_each(url: Any, queue:
             await until(lambda: worker.active_count == 1)
             for each in (queue, second):
                 await registered(each, worker)
-                activity = await only(each.inspect_workers(worker.consumer, **WAIT))
+                activity = await only(each.workers.inspect(worker.consumer, **WAIT))
                 assert [(running.queue, running.id) for running in activity.jobs] == [(second.name, job.id)]
-            assert not await queue.cancel_on_worker(job.id, worker.consumer, **WAIT)  # a job of the other queue
+            assert not await queue.workers.cancel(job.id, worker.consumer, **WAIT)  # a job of the other queue
             gate.open()
             await with_timeout(job.wait_until_finished())
 
@@ -245,7 +245,7 @@ async def test_commands_at_the_same_time_and_malformed_ones(worker_for: WorkerFo
         requests = [{"request": "r", "action": "later"}, {"request": "c", "action": "cancel", "argument": None}]
         broken = ["{", "[]", "7", *map(json.dumps, [*requests, {"action": "ping"}])]
         raw.run("SET", key, about[:-1] + ',"commands":' + json.dumps(broken, separators=(",", ":")) + "}", "PX", 60_000)
-        answers = await asyncio.gather(*(queue.ping_workers(**WAIT) for _ in range(5)))
+        answers = await asyncio.gather(*(queue.workers.ping(**WAIT) for _ in range(5)))
         assert answers == [[worker.consumer]] * 5
         assert "no command 'later'" in raw.resp.hash(raw.key("control:r"))[worker.consumer]
         assert "invalid argument of command 'cancel'" in raw.resp.hash(raw.key("control:c"))[worker.consumer]
@@ -254,8 +254,8 @@ async def test_commands_at_the_same_time_and_malformed_ones(worker_for: WorkerFo
 
 async def test_invalid_arguments_are_rejected(queue: Queue):
     calls = [
-        queue.ping_workers(timeout=0), queue.ping_workers(""), queue.resize_workers(0), queue.resize_workers(10_001),
-        queue.cancel_on_worker("a:b", "w"), queue.cancel_on_worker("1", ""), queue.inspect_workers(7),  # type: ignore[arg-type]
+        queue.workers.ping(timeout=0), queue.workers.ping(""), queue.workers.resize(0), queue.workers.resize(10_001),
+        queue.workers.cancel("a:b", "w"), queue.workers.cancel("1", ""), queue.workers.inspect(7),  # type: ignore[arg-type]
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(GlideMQValidationError):

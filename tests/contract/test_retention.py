@@ -46,7 +46,7 @@ def left_of(raw: Raw, ids: Iterable[str]) -> list[str]:
 
 async def new_id(queue: Queue, state: str) -> str:
     """Return the id of another job in the first partition: each partition keeps so many jobs."""
-    return keyed(0, (await queue.get_partitions()).count, f"{state}-{next(numbers)}-")
+    return keyed(0, (await queue.settings.get_partitions()).count, f"{state}-{next(numbers)}-")
 
 
 async def end(queue: Queue, raw: Raw, url: str, state: str, count: int, **options: Any) -> list[Job]:

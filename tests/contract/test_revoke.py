@@ -173,7 +173,7 @@ async def test_a_reader_of_its_stream_comes_to_the_end(queue: Queue, worker_for:
 
         async def read():
             nonlocal chunks
-            async for _ in queue.stream(job.id):
+            async for _ in queue.jobs.iter_stream(job.id):
                 chunks += 1
                 if chunks == 1:
                     await beats.revoked_in_time(job)

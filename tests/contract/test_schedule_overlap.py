@@ -14,9 +14,9 @@ async def test_buffered_job_starts_as_soon_as_the_earlier_one_ends(worker_for: W
         await gate(job)
 
     async with worker_for(handle, concurrency=2), asyncio.timeout(100):
-        await queue.upsert_job_scheduler("tick", every=100, overlap="buffer_one", limit=2)
+        await queue.schedulers.upsert("tick", every=100, overlap="buffer_one", limit=2)
         first = await with_timeout(gate.next())
-        while not (found := await queue.get_job_scheduler("tick")) or not found.buffered:  # noqa: ASYNC110  no event
+        while not (found := await queue.schedulers.get("tick")) or not found.buffered:  # noqa: ASYNC110  no event
             await asyncio.sleep(0.01)
         assert (await queue.get_job_counts()).active == 1
         gate.open()

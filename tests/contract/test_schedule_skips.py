@@ -25,12 +25,12 @@ async def until(reached: Callable[[], Awaitable[bool]]):
 
 
 async def skipped(queue: Queue, times: int) -> bool:
-    found = await queue.get_job_scheduler("tick")
+    found = await queue.schedulers.get("tick")
     return found is not None and found.skipped_count >= times
 
 
 async def has_ended(queue: Queue) -> bool:
-    return await queue.get_job_scheduler("tick") is None
+    return await queue.schedulers.get("tick") is None
 
 
 async def test_runs_are_skipped_until_a_worker_is_registered(
@@ -38,7 +38,7 @@ async def test_runs_are_skipped_until_a_worker_is_registered(
     served: glidemq_py.Queue,
     worker_for: WorkerFor,
 ):
-    made = await queue.upsert_job_scheduler("tick", every=200, skip_without_worker=True)
+    made = await queue.schedulers.upsert("tick", every=200, skip_without_worker=True)
     assert (made.schedule.skip_without_worker, made.for_peers, made.skipped_count) == (True, False, 0)
     done = asyncio.Event()
 
@@ -47,7 +47,7 @@ async def test_runs_are_skipped_until_a_worker_is_registered(
 
     async with Scheduler(served):
         await until(lambda: skipped(queue, 2))
-        idle = await queue.get_job_scheduler("tick")
+        idle = await queue.schedulers.get("tick")
         assert idle is not None
         assert (await queue.count(), idle.iteration_count, idle.last_run) == (0, 0, None)
         assert idle.last_skipped is not None
@@ -56,10 +56,10 @@ async def test_runs_are_skipped_until_a_worker_is_registered(
 
 
 async def test_an_update_keeps_the_number_of_skipped_runs(queue: Queue, served: glidemq_py.Queue):
-    await queue.upsert_job_scheduler("tick", every=100, skip_without_worker=True)
+    await queue.schedulers.upsert("tick", every=100, skip_without_worker=True)
     async with Scheduler(served):
         await until(lambda: skipped(queue, 2))
-    again = await queue.upsert_job_scheduler("tick", every=100, skip_without_worker=True, template=("tick", 5))
+    again = await queue.schedulers.upsert("tick", every=100, skip_without_worker=True, template=("tick", 5))
     assert again.skipped_count >= 2
     assert again.last_skipped is not None
 
@@ -74,12 +74,12 @@ async def test_a_worker_fires_for_itself(
         done.set()
 
     async with worker_for(handler):
-        await queue.upsert_job_scheduler("tick", every=100, skip_without_worker=True)
+        await queue.schedulers.upsert("tick", every=100, skip_without_worker=True)
         await with_timeout(done.wait())
 
 
 async def test_maintenance_is_no_worker(queue: Queue, served: glidemq_py.Queue):
-    await queue.upsert_job_scheduler("tick", every=200, skip_without_worker=True)
+    await queue.schedulers.upsert("tick", every=200, skip_without_worker=True)
     async with Maintenance([served]):
         await until(lambda: skipped(queue, 2))
     assert await queue.count() == 0
@@ -87,9 +87,9 @@ async def test_maintenance_is_no_worker(queue: Queue, served: glidemq_py.Queue):
 
 async def test_last_run_is_skipped_too(queue: Queue, served: glidemq_py.Queue):
     """The schedule ends; its job is not added although it is the last one."""
-    made = await queue.upsert_job_scheduler("tick", every=200, skip_without_worker=True)
+    made = await queue.schedulers.upsert("tick", every=200, skip_without_worker=True)
     assert made.next_run is not None
-    await queue.upsert_job_scheduler("tick", every=200, skip_without_worker=True, end_date=made.next_run + 250)
+    await queue.schedulers.upsert("tick", every=200, skip_without_worker=True, end_date=made.next_run + 250)
     async with Scheduler(served):
         await until(lambda: has_ended(queue))
     assert await queue.count() == 0

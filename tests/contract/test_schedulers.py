@@ -18,7 +18,7 @@ HOUR = 3_600_000
 
 
 async def read(clock: Clockwork, name: str = "tick") -> JobScheduler:
-    found = await clock.queue.get_job_scheduler(name)
+    found = await clock.queue.schedulers.get(name)
     assert found is not None
     return found
 
@@ -28,7 +28,7 @@ async def read(clock: Clockwork, name: str = "tick") -> JobScheduler:
 
 async def test_pattern_fires_across_daylight_saving_changes(clockwork: Clockwork):
     clockwork.set(round(datetime(2027, 3, 25, 12, tzinfo=UTC).timestamp() * 1000))
-    await clockwork.queue.upsert_job_scheduler("tick", pattern="30 2 * * *", tz="Europe/Berlin")
+    await clockwork.queue.schedulers.upsert("tick", pattern="30 2 * * *", tz="Europe/Berlin")
     for _ in range(4):
         next_run = (await read(clockwork)).next_run
         assert next_run is not None
@@ -44,7 +44,7 @@ async def test_pattern_fires_across_daylight_saving_changes(clockwork: Clockwork
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["its notification is lost", "a Node client added it"])
 async def test_watchdog_finds_that_the_job_has_ended(clockwork: Clockwork, raw: Raw, is_lost: bool):
-    await clockwork.queue.upsert_job_scheduler("tick", repeat_after_complete=1_000)
+    await clockwork.queue.schedulers.upsert("tick", repeat_after_complete=1_000)
     if is_lost:
         await clockwork.fire()
         (job,) = await clockwork.jobs()
@@ -80,7 +80,7 @@ async def test_every_option_of_a_template_is_applied(clockwork: Clockwork, url: 
         "remove_on_complete": 5, "deduplication": {"id": "d", "mode": "simple"}, "delay": 100, "priority": 3,
     }  # fmt: skip
     template = JobSpec("full", {"a": [1, 2.5, None, "žluť"]}, options)
-    await clockwork.queue.upsert_job_scheduler("tick", every=1_000, template=template)
+    await clockwork.queue.schedulers.upsert("tick", every=1_000, template=template)
     await clockwork.until(clockwork.now + 1_000)
     (job,) = await clockwork.jobs()
     async with Queue(f"{clockwork.queue.name}-hand", url) as other:
@@ -90,7 +90,7 @@ async def test_every_option_of_a_template_is_applied(clockwork: Clockwork, url: 
         for name in ("name", "data", "opts", "priority", "delay", "state"):
             assert getattr(job, name) == getattr(by_hand, name), name
         await other.obliterate()
-    group = await clockwork.queue.get_group("k")
+    group = await clockwork.queue.groups.get("k")
     assert group is not None
     assert group.limits.token_bucket is not None
     assert group.limits.token_bucket.capacity == 5
@@ -107,7 +107,7 @@ async def test_a_new_schedule_starts_at_once_without_a_worker(url: Any, queue: Q
     """The other process has looked, and found nothing to do for an hour."""
 
     async def first_run(name: str) -> Job:
-        await queue.upsert_job_scheduler(name, every=HOUR, immediately=True, template={"name": name})
+        await queue.schedulers.upsert(name, every=HOUR, immediately=True, template={"name": name})
         async with asyncio.timeout(PATIENCE):
             while not (found := [job for job in await queue.get_jobs("waiting") if job.name == name]):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -134,16 +134,16 @@ async def test_entries_of_many_schedulers_are_found_in_pages(clockwork: Clockwor
         clockwork.store(f"s{i}", {"every": 60_000, "iterationCount": 0, "nextRun": start + 1_000 + i})
     await clockwork.until(start + 2_000)
     assert len(await clockwork.jobs()) == 120
-    assert len(await clockwork.queue.get_job_schedulers()) == 120
+    assert len(await clockwork.queue.schedulers.get_all()) == 120
 
 
 async def test_concurrent_updates(queue: Queue, url: Any):
     """The slower one finds another text, and changes that."""
     async with Queue(queue.name, url) as other:
         await asyncio.gather(
-            queue.upsert_job_scheduler("tick", every=HOUR), other.upsert_job_scheduler("tick", every=2 * HOUR)
+            queue.schedulers.upsert("tick", every=HOUR), other.schedulers.upsert("tick", every=2 * HOUR)
         )
-    assert len(await queue.get_job_schedulers()) == 1
+    assert len(await queue.schedulers.get_all()) == 1
 
 
 # -- workers ------------------------------------------------------------------------------------------------------
@@ -159,18 +159,18 @@ async def test_scheduler_fires(queue: Queue, worker_for: WorkerFor):
             enough.set()
 
     async with worker_for(note):
-        await queue.upsert_job_scheduler("tick", every=50)
-        await queue.upsert_job_scheduler("own", pattern="* * * * * *")
-        await queue.upsert_job_scheduler("crawl", repeat_after_complete=50)
+        await queue.schedulers.upsert("tick", every=50)
+        await queue.schedulers.upsert("own", pattern="* * * * * *")
+        await queue.schedulers.upsert("crawl", repeat_after_complete=50)
         async with asyncio.timeout(120):
             await enough.wait()
-        names = [each.name for each in await queue.get_job_schedulers()]
+        names = [each.name for each in await queue.schedulers.get_all()]
         assert names == ["crawl", "own", "tick"]
-        assert await queue.pause_job_scheduler("none") is None
+        assert await queue.schedulers.pause("none") is None
         for name in names:
-            assert await queue.remove_job_scheduler(name)
-            assert not await queue.remove_job_scheduler(name)
-            assert await queue.get_job_scheduler(name) is None
+            assert await queue.schedulers.remove(name)
+            assert not await queue.schedulers.remove(name)
+            assert await queue.schedulers.get(name) is None
 
 
 async def test_scheduler_is_paused_and_resumed(worker_for: WorkerFor, url: str, queue: Queue, queue_name: str):
@@ -178,8 +178,8 @@ async def test_scheduler_is_paused_and_resumed(worker_for: WorkerFor, url: str, 
         ran, told = asyncio.Queue[str](), asyncio.Queue[tuple[str, str]]()
         events.on("*", lambda event: told.put_nowait((event.event, event.fields.get("scheduler", ""))))
         await events.wait_until_ready()
-        await queue.upsert_job_scheduler("often", every=50)
-        paused = await queue.pause_job_scheduler("often")
+        await queue.schedulers.upsert("often", every=50)
+        paused = await queue.schedulers.pause("often")
         assert paused is not None
         assert (paused.paused, paused.next_run) == (True, None)
         before = (await queue.get_job_counts()).waiting
@@ -188,11 +188,11 @@ async def test_scheduler_is_paused_and_resumed(worker_for: WorkerFor, url: str, 
             ran.put_nowait(job.name)
 
         async with asyncio.timeout(120), worker_for(note):
-            await queue.upsert_job_scheduler("sign", every=200)
+            await queue.schedulers.upsert("sign", every=200)
             while await ran.get() != "sign":  # workers fire, but not this one
                 before -= 1
             assert before == 0
-            assert await queue.resume_job_scheduler("often") is not None
+            assert await queue.schedulers.resume("often") is not None
             while await ran.get() != "often":
                 pass
             seen = [await told.get()]
@@ -200,5 +200,5 @@ async def test_scheduler_is_paused_and_resumed(worker_for: WorkerFor, url: str, 
                 seen.append(await told.get())
         assert ("scheduler-paused", "often") in seen
         for name in ("often", "sign"):
-            assert await queue.remove_job_scheduler(name)
+            assert await queue.schedulers.remove(name)
         await queue.obliterate(force=True)

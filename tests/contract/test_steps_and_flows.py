@@ -76,9 +76,9 @@ async def test_children_of_a_removed_job_do_not_count_for_the_next_with_its_id(
         assert await queue.remove("night")
         root = await add_family(family, queue, other, flows, "new")
         if is_failing:
-            await other.fail_leases([(lease, "old") for lease in leases], retry=False)
+            await other.leases.fail([(lease, "old") for lease in leases], retry=False)
         else:
-            await other.complete_leases([(lease, lease.job.data) for lease in leases])
+            await other.leases.complete([(lease, lease.job.data) for lease in leases])
         async with Worker(other.name, handle, url), worker_for(handle):
             assert await with_timeout(root.wait_until_finished()) == ["new"]
 
@@ -134,8 +134,8 @@ async def test_a_replayed_task_keeps_names_of_its_own(url: Any, queue_name: str,
         async with worker:
             with pytest.raises((JobFailedError, JobNotFoundError)):
                 await with_timeout((await order.add(7)).wait_until_finished())
-            (letter,) = await queue.get_dead_letter_jobs()
-            replayed = await queue.replay_dead_letter_job(letter.id)
+            (letter,) = await queue.dead_letters.get_all()
+            replayed = await queue.dead_letters.replay(letter.id)
             assert replayed is not None
             assert await with_timeout(replayed.wait_until_finished()) == [7, "ch_1"]
 

@@ -26,7 +26,7 @@ async def test_reader_gets_every_chunk_and_the_end(queue: Queue, worker_for: Wor
         job = await queue.add("n")
         seen: list[str] = []
         async with asyncio.timeout(120):
-            async for chunk in queue.stream(job.id, page=50):
+            async for chunk in queue.jobs.iter_stream(job.id, page=50):
                 seen.append(chunk.fields["n"])
                 if len(seen) == 121:
                     gate.set()
@@ -56,7 +56,7 @@ def test_plain_handlers_and_blocking_readers(worker_for: WorkerFor, url: Any, qu
             job = queue.add("n")
             first = queue.read_stream(job.id, block=20_000)
             assert first[0].content == "a"
-            return [(chunk.type, chunk.content) for chunk in queue.stream(job.id)]
+            return [(chunk.type, chunk.content) for chunk in queue.jobs.iter_stream(job.id)]
 
     asyncio.run(main())
 
@@ -68,7 +68,7 @@ async def test_many_readers_at_different_positions(queue: Queue, worker_for: Wor
         running = [await gate.next() for _ in jobs]
 
         async def collect(job_id: str, last_id: str | None = None) -> list[str]:
-            return [chunk.fields["n"] async for chunk in queue.stream(job_id, last_id=last_id)]
+            return [chunk.fields["n"] async for chunk in queue.jobs.iter_stream(job_id, last_id=last_id)]
 
         firsts = [await job.stream({"n": 0}) for job in running]
         readers = [asyncio.create_task(collect(job.id)) for job in running for _ in range(3)]
@@ -106,7 +106,7 @@ async def test_read_stream_returns_after_its_block_time(url: Any, queue: Queue):
     assert await with_timeout(queue.read_stream(job.id, block=30)) == []
     assert await queue.read_stream("nobody") == []
     with pytest.raises(JobNotFoundError):
-        async for _ in queue.stream("nobody"):
+        async for _ in queue.jobs.iter_stream("nobody"):
             pass
 
 
@@ -115,7 +115,7 @@ async def test_removing_the_job_ends_the_iteration(url: Any, queue: Queue):
     await job.stream({"n": 1})
     seen = []
     async with asyncio.timeout(120):
-        async for chunk in queue.stream(job.id):
+        async for chunk in queue.jobs.iter_stream(job.id):
             seen.append(chunk)
             await job.remove()
     assert len(seen) == 1
@@ -149,7 +149,7 @@ async def test_invalid_arguments_and_the_largest_chunk(url: Any, queue: Queue):
         with pytest.raises(GlideMQValidationError, match="type"):
             await job.stream_chunk(kind)  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError):
-        queue.stream(job.id, last_id="1-")
+        queue.jobs.iter_stream(job.id, last_id="1-")
 
 
 async def test_stream_is_trimmed_and_deleted_with_its_job(url: Any, queue: Queue, raw: Raw):

@@ -45,7 +45,7 @@ async def test_handler_can_wait_for_two_signals(queue: Queue, worker_for: Worker
         job = await queue.add("n", **options)
         await recorded.wait("suspended")
         assert await job.get_state() is JobState.SUSPENDED
-        (listed,) = await queue.get_suspended_jobs()
+        (listed,) = await queue.get_jobs("suspended")
         assert listed.id == job.id
         counts = await queue.get_job_counts()
         assert (counts.suspended, counts.active, counts.unfinished) == (1, 0, 1)
@@ -116,10 +116,10 @@ async def test_suspend_info_and_listeners(queue: Queue, worker_for: WorkerFor):
 
     async with worker_for(handle) as worker:
         recorded = EventRecorder(worker)
-        assert await queue.get_suspend_info("nobody") is None
+        assert await queue.jobs.get_suspend_info("nobody") is None
         job = await queue.add("n")
         await recorded.wait("suspended")
-        info = await queue.get_suspend_info(job.id)
+        info = await queue.jobs.get_suspend_info(job.id)
         assert info is not None
         assert (info.reason, info.timeout, info.signals) == ("a human", 3_600_000, ())
         assert info.suspended_at >= job.timestamp
@@ -127,11 +127,11 @@ async def test_suspend_info_and_listeners(queue: Queue, worker_for: WorkerFor):
         assert (told_of.id, signal.reason, signal.timeout) == (job.id, "a human", 3_600_000)
         await queue.signal(job.id, "one")
         await recorded.wait("suspended", 2)
-        info = await queue.get_suspend_info(job.id)
+        info = await queue.jobs.get_suspend_info(job.id)
         assert info is not None
         assert [each.name for each in info.signals] == ["one"]
         await queue.revoke(job.id)
-        assert await queue.get_suspend_info(job.id) is None
+        assert await queue.jobs.get_suspend_info(job.id) is None
 
 
 async def test_worker_fails_expired_suspensions(queue: Queue, worker_for: WorkerFor):

@@ -21,8 +21,8 @@ async def test_tags_in_flows_and_backups(queue: Queue, url: str, flows: FlowProd
     await flows.add(FlowJob("p", queue.name, children=[child], options={"tags": ["parent"]}))
     assert [job.name for job in await queue.search_jobs(tags="child")] == ["c"]
     assert [job.name for job in await queue.search_jobs("waiting-children", tags="parent")] == ["p"]
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     async with Queue(f"{queue.name}-copy", url) as copy:
-        await copy.restore(tmp_path, source=queue.name)
+        await copy.backups.restore(tmp_path, source=queue.name)
         assert [job.tags for job in await copy.search_jobs(tags="child")] == [("child",)]
         await copy.obliterate(force=True)

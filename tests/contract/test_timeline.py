@@ -17,8 +17,8 @@ async def fail_once(job: Job):
 
 
 async def test_from_add_to_end(queue: Queue, worker_for: WorkerFor):
-    await queue.set_timeline(max_entries=20)
-    assert await queue.get_timeline_setting() == TimelineSetting(1.0, 20)
+    await queue.timelines.set(max_entries=20)
+    assert await queue.timelines.get_setting() == TimelineSetting(1.0, 20)
     job = await queue.add("a", attempts=2, delay=1)
     async with worker_for(fail_once):
         await job.wait_until_finished()
@@ -33,27 +33,27 @@ async def test_from_add_to_end(queue: Queue, worker_for: WorkerFor):
     finished = await queue.get_job(job.id)
     assert finished is not None
     assert (times[0], times[-1]) == (finished.timestamp, finished.finished_on)
-    assert await queue.get_timeline_setting() == TimelineSetting(1.0, 20)
+    assert await queue.timelines.get_setting() == TimelineSetting(1.0, 20)
 
 
 async def test_off(queue: Queue):
-    assert await queue.get_timeline_setting() == TimelineSetting()
-    await queue.set_timeline(0.5)
-    assert (await queue.get_timeline_setting()).sample == 0.5
-    await queue.set_timeline(0)
-    assert await queue.get_timeline_setting() == TimelineSetting()
+    assert await queue.timelines.get_setting() == TimelineSetting()
+    await queue.timelines.set(0.5)
+    assert (await queue.timelines.get_setting()).sample == 0.5
+    await queue.timelines.set(0)
+    assert await queue.timelines.get_setting() == TimelineSetting()
     job = await queue.add("a")
-    assert await job.get_timeline() == await queue.get_job_timeline(job.id) == []
-    assert await queue.get_job_timeline("none") == []
+    assert await job.get_timeline() == await queue.timelines.get(job.id) == []
+    assert await queue.timelines.get("none") == []
 
 
 async def test_backup_keeps_timelines(queue: Queue, tmp_path: Path):
-    await queue.set_timeline()
+    await queue.timelines.set()
     job = await queue.add("a")
     found = await job.get_timeline()
-    await queue.backup(tmp_path / "backup")
+    await queue.backups.create(tmp_path / "backup")
     await queue.obliterate(force=True)
-    assert await queue.get_job_timeline(job.id) == []
-    await queue.restore(tmp_path / "backup")
-    assert await queue.get_job_timeline(job.id) == found
-    assert (await queue.get_timeline_setting()).sample == 1.0
+    assert await queue.timelines.get(job.id) == []
+    await queue.backups.restore(tmp_path / "backup")
+    assert await queue.timelines.get(job.id) == found
+    assert (await queue.timelines.get_setting()).sample == 1.0

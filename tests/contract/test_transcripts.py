@@ -51,7 +51,7 @@ class ApiPlayer(Player):
         data: list[Any] = []
         while leases := await self._known["queue"].fetch(int(request.rest or 1)):
             data += [lease.job.data for lease in leases]
-            await self._known["queue"].complete_leases([(lease, None) for lease in leases])
+            await self._known["queue"].leases.complete([(lease, None) for lease in leases])
         self._compare(request, data)
 
     async def _policies(self, request: Request):

@@ -79,7 +79,7 @@ async def test_usage_summary_covers_several_queues(url: Any, queue_name: str):
         for each, tokens in ((queue, 5), (queue, 6), (second, 7)):
             job = await each.add("task")
             await job.report_usage(model="m", tokens={"input": tokens}, costs={"x": 0.5}, cost_unit="EUR")
-        summary = await queue.get_usage_summary()
+        summary = await queue.usage.get_summary()
         assert (summary.queues, summary.job_count, summary.total_tokens, summary.total_cost, summary.cost_unit) == (
             (queue_name, other), 3, 18, 1.5, "EUR",
         )  # fmt: skip
@@ -88,31 +88,31 @@ async def test_usage_summary_covers_several_queues(url: Any, queue_name: str):
         assert summary.end_time - summary.start_time == 3_600_000
         only = await get_usage_summary(url, prefix=prefix, queues=[other], window=timedelta(days=2))
         assert (only.queues, only.total_tokens) == ((other,), 7)
-        before = await queue.get_usage_summary(end=datetime(2020, 1, 1, tzinfo=UTC))
+        before = await queue.usage.get_summary(end=datetime(2020, 1, 1, tzinfo=UTC))
         assert (before.job_count, before.per_queue) == (0, {})
         # An obliterated queue is not in the summary; a later report adds it again.
         await second.obliterate()
-        assert (await queue.get_usage_summary()).queues == (queue_name,)
+        assert (await queue.usage.get_summary()).queues == (queue_name,)
         job = await second.add("task")
         await job.report_usage(total_tokens=1)
-        assert (await queue.get_usage_summary()).queues == (queue_name, other)
+        assert (await queue.usage.get_summary()).queues == (queue_name, other)
         for each in (queue, second):
             await each.obliterate()
 
 
 @pytest.mark.exclude("partitioned", reason="each partition counts as a queue")
 async def test_usage_summary_limits_and_invalid_arguments(url: Any, queue: Queue, queue_name: str):
-    far = await queue.get_usage_summary([queue_name], window=timedelta(days=100))
+    far = await queue.usage.get_summary([queue_name], window=timedelta(days=100))
     assert far.end_time - far.start_time == 30 * 86_400_000  # no longer than it is kept
     with pytest.raises(GlideMQValidationError, match="at most 100000; use a shorter window"):
-        await queue.get_usage_summary([f"q{i}" for i in range(3)], window=timedelta(days=30))
+        await queue.usage.get_summary([f"q{i}" for i in range(3)], window=timedelta(days=30))
     with pytest.raises(GlideMQValidationError, match="queues"):
-        await queue.get_usage_summary(queue_name)
+        await queue.usage.get_summary(queue_name)
     now = datetime.now(UTC)
     with pytest.raises(GlideMQValidationError, match="window"):
-        await queue.get_usage_summary(start=now, window=5)
+        await queue.usage.get_summary(start=now, window=5)
     with pytest.raises(GlideMQValidationError, match="later than 'end'"):
-        await queue.get_usage_summary(start=now, end=now - timedelta(hours=1))
+        await queue.usage.get_summary(start=now, end=now - timedelta(hours=1))
 
 
 @pytest.mark.exclude("partitioned", reason="the relations are written to one part")
@@ -128,11 +128,11 @@ async def test_flow_usage_includes_remote_children(url: Any, resp: RespClient, q
         await parent.report_usage(model="a", tokens={"input": 1}, costs={"x": 0.5}, cost_unit="USD")
         await near.report_usage(model="a", tokens={"input": 2, "output": 4})
         await far.report_usage(model="b", total_tokens=10)
-        usage = await queue.get_flow_usage(parent.id)
+        usage = await queue.usage.get_flow(parent.id)
         assert usage == FlowUsage(
             job_count=3, tokens={"input": 3, "output": 4}, total_tokens=17, costs={"x": 0.5}, total_cost=0.5,
             cost_unit="USD", models={"a": 2, "b": 1},
         )  # fmt: skip
-        assert await queue.get_flow_usage("none") == FlowUsage()
+        assert await queue.usage.get_flow("none") == FlowUsage()
         for each in (queue, elsewhere):
             await each.obliterate(force=True)

@@ -212,7 +212,7 @@ async def test_a_thousand_jobs_that_fail_at_random_end_once_each(
 
     ends: dict[str, Counter[str]] = {"completed": Counter(), "failed": Counter()}
     async with QueueEvents(queue_name, url) as events:
-        await queue.set_event_retention(10_000)  # a slow reader loses none
+        await queue.settings.set_event_retention(10_000)  # a slow reader loses none
         workers = [worker_for(handle, concurrency=25) for _ in range(2)]
         recorded = EventRecorder(*workers)
         for worker in workers:

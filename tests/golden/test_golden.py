@@ -185,8 +185,8 @@ async def test_our_schedulers_match_node_format(kind: str, golden_queue: str, ur
     theirs = {name: json.loads(text) for name, text in entries.items()}
     templates = {name: (each["template"]["name"], each["template"]["data"]) for name, each in theirs.items()}
     async with Queue(golden_queue, url) as queue:
-        await queue.upsert_job_scheduler("s-every", every=400, limit=3, template=templates["s-every"])
-        await queue.upsert_job_scheduler(
+        await queue.schedulers.upsert("s-every", every=400, limit=3, template=templates["s-every"])
+        await queue.schedulers.upsert(
             "s-cron", pattern="*/10 * * * *", tz="Europe/Prague", template=templates["s-cron"]
         )
     written = {name: json.loads(text) for name, text in resp.hash("glide:{scheduler}:schedulers").items()}
@@ -206,7 +206,7 @@ async def test_node_schedulers_are_fired_like_node(kind: str, golden_queue: str,
     golden["added"][key]["value"]["s-cron"] = json.dumps(cron | {"nextRun": (int(seconds) + 60) * 1000})
     restore(resp, golden["added"])
     async with Queue(golden_queue, url) as queue:
-        read = {each.name: each for each in await queue.get_job_schedulers()}
+        read = {each.name: each for each in await queue.schedulers.get_all()}
         assert (read["s-every"].schedule.every, read["s-every"].schedule.limit) == (400, 3)
         assert read["s-cron"].schedule.tz == "Europe/Prague"
         assert read["s-cron"].data == cron["template"]["data"]

@@ -120,7 +120,7 @@ class SchedulerRules:
         options: Any = {**times, "limit": limit, "misfire": misfire, "immediately": immediately}
         rejected: str | None = None
         try:
-            found = run(queue_api.upsert_job_scheduler(self._link(), name, **options))
+            found = run(queue_api.Schedulers(self._link()).upsert(name, **options))
         except GlideMQValidationError as error:
             rejected = error.option
         reached = keeps and before is not None and limit is not None and before.runs >= limit
@@ -139,7 +139,7 @@ class SchedulerRules:
     @precondition(lambda self: self.planned)
     @rule(name=st.sampled_from(NAMES))
     def remove_scheduler(self, name: str):
-        removed = run(queue_api.remove_job_scheduler(self._link(), name))
+        removed = run(queue_api.Schedulers(self._link()).remove(name))
         assert removed == (self.planned.pop(name, None) is not None)
 
     @precondition(lambda self: self.planned)

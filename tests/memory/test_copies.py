@@ -17,7 +17,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {"copy": copy.copy, "deepcopy": copy.d
 async def test_what_uses_a_connection_cannot_be_copied(make_copy: Callable[[Any], Any]):
     async with TestQueue("test") as queue:
         job = await queue.add("a", 1)
-        async with await queue.create_batch() as batch:
+        async with await queue.job_batches.create() as batch:
             pass
         for each in (
             queue, job, batch, sync.Queue("a"), Worker("a", len), QueueEvents("a"), FlowProducer(), Producer("a"),

@@ -50,37 +50,37 @@ class SearchServer(MemoryServer):
 async def test_there_is_no_search_module_in_memory():
     async with TestQueue() as queue:
         with pytest.raises(SearchIndexError, match="no search module"):
-            await queue.create_job_index(vector={"name": "v", "dimensions": 1})
+            await queue.vectors.create_index(vector={"name": "v", "dimensions": 1})
 
 
 async def test_partitions_are_searched_together():
     server = SearchServer()
     async with Queue("q", server, partitions=3) as queue, Queue("q2", server, partitions=3) as other:
-        with pytest.raises(SearchIndexError, match=r"'q' has no index 'q-idx'; call create_job_index"):
-            await queue.vector_search([1])
+        with pytest.raises(SearchIndexError, match=r"'q' has no index 'q-idx'; call queue.vectors.create_index"):
+            await queue.vectors.search([1])
         vector: Any = {"name": "v", "dimensions": 1, "metric": "l2"}
         for each in (queue, other):
-            assert await each.create_job_index(vector=vector) == f"{each.name}-idx"
+            assert await each.vectors.create_index(vector=vector) == f"{each.name}-idx"
         assert len(server.indexes) == 6
         with pytest.raises(SearchIndexError, match="exists"):
-            await queue.create_job_index(vector=vector)
+            await queue.vectors.create_index(vector=vector)
         jobs = await queue.add_bulk([("n", at, {"job_id": f"job-{at}"}) for at in range(12)])
         for job in jobs:
             await job.store_vector("v", [job.data])
         await (await other.add("n", 3)).store_vector("v", [3])
-        found = await queue.vector_search([3.2], k=5)
+        found = await queue.vectors.search([3.2], k=5)
         assert [match.job.data for match in found] == [3, 4, 2, 5, 1]
         assert [match.job.id for match in found] == [jobs[at].id for at in (3, 4, 2, 5, 1)]
         assert found[0].score == pytest.approx(0.04, abs=1e-5)
-        assert {partition_of(match.job.id) for match in await queue.vector_search([0], k=12)} == {0, 1, 2}
-        assert len(await queue.vector_search([0])) == 10
+        assert {partition_of(match.job.id) for match in await queue.vectors.search([0], k=12)} == {0, 1, 2}
+        assert len(await queue.vectors.search([0])) == 10
         with pytest.raises(GlideMQValidationError, match="'k'"):
-            await queue.vector_search([0], k=0)
+            await queue.vectors.search([0], k=0)
         await queue.remove(jobs[3].id)
-        assert [match.job.data for match in await queue.vector_search([3.2], k=2)] == [4, 2]
-        assert await queue.drop_job_index()
-        assert not await queue.drop_job_index()
+        assert [match.job.data for match in await queue.vectors.search([3.2], k=2)] == [4, 2]
+        assert await queue.vectors.drop_index()
+        assert not await queue.vectors.drop_index()
         assert len(server.indexes) == 3
-        assert await queue.create_job_index(name="mine", fields={"kind": "tag"}) == "mine"
+        assert await queue.vectors.create_index(name="mine", fields={"kind": "tag"}) == "mine"
         with pytest.raises(SearchIndexError, match="no vector field"):
-            await queue.vector_search([1], name="mine")
+            await queue.vectors.search([1], name="mine")

@@ -144,7 +144,7 @@ async def test_clock_ends_delays_and_worker_rate_limits():
 @pytest.mark.parametrize("partitions", [None], indirect=True)
 async def test_queue_limits_use_the_clock():
     async with TestQueue() as queue, queue.worker(double, concurrency=10) as worker:
-        await queue.set_global_rate_limit(2, 1000)
+        await queue.limits.set_rate_limit(2, 1000)
         await queue.add_bulk([("n", number) for number in range(6)])
         start = queue.clock.now()
         assert len(await worker.run_until_idle()) == 2

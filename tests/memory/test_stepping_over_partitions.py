@@ -48,7 +48,7 @@ async def test_retries_delays_and_schedulers_of_all_partitions():
         assert [run.outcome for run in runs].count("completed") == 2 * len(KEYS)
         assert queue.clock.now() - began == 60_000 * len(KEYS)
         for key in KEYS:
-            await queue.upsert_job_scheduler(key, every=60_000, template={"name": key})
+            await queue.schedulers.upsert(key, every=60_000, template={"name": key})
         queue.clock.advance(60_000)
         assert sorted(run.job.name for run in await worker.run_until_idle()) == sorted(KEYS)
 

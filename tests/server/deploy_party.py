@@ -6,6 +6,7 @@ Arguments: the URL, the queue, what to do, and what `produce` and `refuse` say.
 import asyncio
 import sys
 import time
+from operator import attrgetter
 from typing import Any
 
 from glidemq_py import FlowProducer, Job, Queue, Worker
@@ -59,7 +60,8 @@ async def produce():
     """Add jobs of every kind, and say their ids."""
     prefix, rounds, *kinds = MORE
     async with Queue(NAME, URL) as queue, FlowProducer(URL) as flows:
-        await queue.upsert_job_scheduler(prefix, every=40, limit=5, template={"name": "scheduled"})
+        upsert: Any = attrgetter("schedulers.upsert" if hasattr(queue, "schedulers") else "upsert_job_scheduler")(queue)
+        await upsert(prefix, every=40, limit=5, template={"name": "scheduled"})
         for number in range(int(rounds)):
             for job in await queue.add_bulk([(kind, number, KINDS[kind]) for kind in kinds]):
                 say("added", job.id)

@@ -208,15 +208,15 @@ async def worker(place: Place, use: Use):
 
 async def batch(place: Place, use: Use):
     """Prepare a batch with a job."""
-    prepared = await place.admin.create_batch(on_complete=("callback",))
+    prepared = await place.admin.job_batches.create(on_complete=("callback",))
     await prepared.add("job")
     await use(id=prepared.id, batch=JobBatch(place.queue, await connected(place.queue), prepared.id))
 
 
 async def dead_letter(place: Place, use: Use):
     await place.prepare(fail)
-    await place.wait(place.admin.get_dead_letter_jobs)
-    (letter,) = await place.admin.get_dead_letter_jobs()
+    await place.wait(place.admin.dead_letters.get_all)
+    (letter,) = await place.admin.dead_letters.get_all()
     opened = await place.enter(Queue(place.name, place.url, dead_letter_queue=place.dead_letters))
     assert await use(queue=opened, id=letter.id)
 
@@ -228,9 +228,9 @@ async def ended(place: Place, use: Use, handler: str):
 
 
 async def scheduler(place: Place, use: Use, *, paused: bool = False):
-    await place.admin.upsert_job_scheduler("s", every=HOUR_MS, template=("n", 1))
+    await place.admin.schedulers.upsert("s", every=HOUR_MS, template=("n", 1))
     if paused:
-        await place.admin.pause_job_scheduler("s")
+        await place.admin.schedulers.pause("s")
     assert await use()
 
 
@@ -378,7 +378,7 @@ async def obliterate(place: Place):
 async def back_up(place: Place):
     await place.prepare(succeed)
     with TemporaryDirectory() as folder:
-        assert (await place.queue.backup(folder, keep=1)).jobs == 1
+        assert (await place.queue.backups.create(folder, keep=1)).jobs == 1
 
 
 async def run_due_backups(place: Place):
@@ -391,9 +391,9 @@ async def restore(place: Place):
     await place.prepare(succeed)
     with TemporaryDirectory() as folder:
         async with Queue(place.name, place.admin_url) as admin:
-            await admin.backup(folder)
+            await admin.backups.create(folder)
             await admin.obliterate(force=True)
-        assert (await place.queue.restore(folder)).jobs == 1
+        assert (await place.queue.backups.restore(folder)).jobs == 1
 
 
 async def close_queue(place: Place):
@@ -479,7 +479,7 @@ async def work(place: Place):
         "limiter": {"max": 1_000, "duration": 1_000},
     }  # fmt: skip
     admin = place.admin
-    await admin.upsert_job_scheduler("s", every=HOUR_MS, immediately=True, limit=1, template=("scheduled", 1))
+    await admin.schedulers.upsert("s", every=HOUR_MS, immediately=True, limit=1, template=("scheduled", 1))
     options: list[dict[str, Any]] = [
         {}, {"priority": 2}, {"lifo": True}, {"delay": 20}, {"ordering": ORDERING}, {"timeout": 5_000},
         {"remove_on_complete": True}, {"remove_on_complete": {"count": 1, "age": 60}}, {"ttl": 60_000},
@@ -494,7 +494,7 @@ async def work(place: Place):
     )
     async with Worker(place.name, handle, place.url, log_failures=False, **settings) as worker:
         await place.wait(root.job.is_completed)
-        await place.wait(admin.get_dead_letter_jobs)
+        await place.wait(admin.dead_letters.get_all)
         parts = opened(worker)
         assert parts is not None
         await parts.recovery.run_once()
@@ -581,13 +581,13 @@ async def use_pool(place: Place):
 
 
 async def schedule(place: Place):
-    await place.admin.upsert_job_scheduler("s", every=50, template=("n", 1))
+    await place.admin.schedulers.upsert("s", every=50, template=("n", 1))
     async with Scheduler(place.queue):
         await place.wait(place.admin.count)
 
 
 async def maintain(place: Place):
-    await place.admin.upsert_job_scheduler("s", every=50, template=("n", 1))
+    await place.admin.schedulers.upsert("s", every=50, template=("n", 1))
     async with Maintenance([place.queue]):
         await place.wait(place.admin.count)
 
@@ -614,7 +614,7 @@ async def read_queue_list(place: Place):
 async def discard(place: Place):
     job_id = await place.add()
     async with Queue(place.name, place.admin_url) as admin, admin.lease():
-        await place.queue.discard(job_id)
+        await place.queue.jobs.discard(job_id)
 
 
 async def clean(place: Place):
@@ -686,8 +686,8 @@ CALLS: dict[str, Call] = {
     **calls_of_text(),
     "Queue.lease": lease_in_block,
     "BackupSchedule.run_due": run_due_backups,
-    "Queue.backup": back_up,
-    "Queue.restore": restore,
+    "Queue.backups.create": back_up,
+    "Queue.backups.restore": restore,
     "Queue.add": add,
     "Queue.add(deduplication={'replace': True})": replace,
     "Queue.add_and_wait": add_and_wait,
@@ -696,7 +696,7 @@ CALLS: dict[str, Call] = {
     "Queue.connect": connect_queue,
     "Queue.drain": drain,
     "Queue.obliterate": obliterate,
-    "Queue.discard": discard,
+    "Queue.jobs.discard": discard,
     "Job.iterate": lambda place: place.run(iterate_items),
     "Job.move_to_waiting_children": wait_for_children,
     "Job.remove_dependency": remove_dependency,

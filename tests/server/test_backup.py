@@ -98,13 +98,13 @@ async def test_every_state_is_restored(queue: Queue, copy: Queue, worker_for: Wo
     lifo = await queue.add("lifo", None, lifo=True)
     ordered = [await queue.add("ordered", n, ordering={"key": "customer"}) for n in range(3)]
     unique = await queue.add("unique", None, deduplication={"id": "u"})
-    await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "report"})
+    await queue.schedulers.upsert("nightly", pattern="0 3 * * *", template={"name": "report"})
     await plain.log("a line")
     ids = [job.id for job in (done, failed, waiting_for_retry, suspended, plain, urgent, later, lifo, unique, *ordered)]
 
-    info = await queue.backup(tmp_path)
+    info = await queue.backups.create(tmp_path)
     assert (info.jobs, info.queue, info.last_id) == (len(ids), queue.name, len(ids))
-    report = await copy.restore(tmp_path, source=queue.name)
+    report = await copy.backups.restore(tmp_path, source=queue.name)
     assert (report.jobs, report.existing, report.resumed) == (len(ids), 0, False)
 
     for each in set(ids) - {job.id for job in ordered}:
@@ -116,7 +116,7 @@ async def test_every_state_is_restored(queue: Queue, copy: Queue, worker_for: Wo
     assert retried is not None
     assert (retried.attempts_made, retried.failed_reason) == (1, "again")
     assert (await copy.get_job_logs(plain.id)).logs == ["a line"]
-    assert [each.name for each in await copy.get_job_schedulers()] == ["nightly"]
+    assert [each.name for each in await copy.schedulers.get_all()] == ["nightly"]
     assert (await copy.check()).findings == ()
     again = await copy.add("unique", None, deduplication={"id": "u"})
     assert again.outcome == "skipped"
@@ -140,8 +140,8 @@ async def test_the_order_of_jobs_is_restored(queue: Queue, copy: Queue, url: str
     above = await queue.add_bulk([("above", n, {"rank": 9_000 - n}) for n in range(20)])
     below = await queue.add_bulk([("below", n, {"rank": -1, "lifo": n > 9}) for n in range(20)])
     late = await queue.add("late", None, rank=-1, delay=3_600_000)
-    await queue.backup(tmp_path)
-    await copy.restore(tmp_path, source=queue.name)
+    await queue.backups.create(tmp_path)
+    await copy.backups.restore(tmp_path, source=queue.name)
     assert [job.id for job in await copy.get_jobs("delayed", 0, 10)] == [late.id]
     expected = sorted(urgent, key=lambda job: (job.opts["priority"], int(job.id)))
     order = [job.id for job in (*above, *expected, *reversed(lifo), *plain, *reversed(below[10:]), *below[:10])]
@@ -163,10 +163,10 @@ async def test_ordering_groups_go_on(queue: Queue, copy: Queue, worker_for: Work
             for key in ("a", "b"):
                 await queue.add("step", n, ordering={"key": key})
         await until(lambda: len(running) == 6)
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         release.set()
         await until(lambda: len(running) == 12)
-    await copy.restore(tmp_path, source=queue.name)
+    await copy.backups.restore(tmp_path, source=queue.name)
     assert (await copy.check()).findings == ()
     seen: dict[str, list[int]] = {"a": [], "b": []}
 
@@ -199,10 +199,10 @@ async def test_a_group_goes_on_if_its_counter_was_read_early(
         raw.run("HSET", "group:k", "nextSeq", "5")
         if not is_active:
             raw.run("UNLINK", "job:8")
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         over.set()
 
-    report = await copy.restore(tmp_path, source=queue.name)
+    report = await copy.backups.restore(tmp_path, source=queue.name)
     left = ["8", "9"] if is_active else ["9"]
     assert report.placed == len(left)
     assert (await copy.check(recheck_after=0)).findings == ()
@@ -222,9 +222,9 @@ async def test_active_jobs_come_back_waiting(
         job = await queue.add("slow")
         leased = await queue.add("leased", None, delay=0)
         await started.wait()
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         release.set()
-    await copy.restore(tmp_path, source=queue.name)
+    await copy.backups.restore(tmp_path, source=queue.name)
     assert (await copy.get_job_counts()).waiting == 2
     restored = await copy.get_job(job.id)
     assert restored is not None
@@ -260,9 +260,9 @@ async def test_a_flow_goes_on(queue: Queue, copy: Queue, worker_for: WorkerFor, 
     worker = worker_for(two, concurrency=1)
     async with worker:
         await until(lambda: len(started) == 3)
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         await worker.close(force=True)
-    report = await copy.restore(tmp_path, source=queue.name)
+    report = await copy.backups.restore(tmp_path, source=queue.name)
     assert report.jobs == 3
     assert (await copy.check()).findings == ()
     async with Worker(copy.name, handle, url):
@@ -288,9 +288,9 @@ async def test_a_record_with_thousands_of_fields(
 
     async with worker_for(handle, concurrency=100):
         await with_timeout(reach_completed(queue, 2_500))
-        info = await queue.backup(tmp_path)
+        info = await queue.backups.create(tmp_path)
         assert info.jobs == 2_502
-        report = await copy.restore(tmp_path, source=queue.name)
+        report = await copy.backups.restore(tmp_path, source=queue.name)
     assert (report.jobs, report.existing) == (2_502, 0)
     assert (await copy.check()).findings == ()
     await copy.promote(tree.children[-1].job.id)
@@ -312,17 +312,17 @@ class Names:
 
 async def test_job_batches_of_a_copy_end(queue: Queue, copy: Queue, url: str, tmp_path: Path):
     async with Queue(f"{queue.name}-other", url) as other:
-        batch = await queue.create_batch(on_complete=("complete", 1), on_success=("success", 2))
+        batch = await queue.job_batches.create(on_complete=("complete", 1), on_success=("success", 2))
         first, second = await batch.add("first"), await batch.add("second")
         elsewhere = await batch.add("elsewhere", queue=other)
         for lease in [*await other.fetch(1), *await queue.fetch(1)]:
             await lease.complete()
         await batch.close()
         assert (await elsewhere.get_state(), await first.get_state()) == ("completed", "completed")
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         await queue.obliterate(force=True)
-        await copy.restore(tmp_path, source=queue.name)
-    restored = await copy.get_batch(batch.id)
+        await copy.backups.restore(tmp_path, source=queue.name)
+    restored = await copy.job_batches.get(batch.id)
     status = await restored.get_status()
     assert (status.total, status.pending, status.completed) == (3, 1, 2)
     job = await copy.get_job(second.id)
@@ -341,16 +341,16 @@ async def test_a_copy_has_no_batches_with_unfinished_jobs_of_other_queues(
     queue: Queue, copy: Queue, url: str, tmp_path: Path
 ):
     async with Queue(f"{queue.name}-other", url) as other:
-        batch = await queue.create_batch(on_complete=("complete", 1))
+        batch = await queue.job_batches.create(on_complete=("complete", 1))
         await batch.add("own")
         await batch.add("elsewhere", queue=other)
         await batch.close()
-        joined = await other.create_batch(on_complete=("complete", 1))
+        joined = await other.job_batches.create(on_complete=("complete", 1))
         await joined.add("joined", queue=queue)
-        await queue.backup(tmp_path)
-        await copy.restore(tmp_path, source=queue.name)
+        await queue.backups.create(tmp_path)
+        await copy.backups.restore(tmp_path, source=queue.name)
         with pytest.raises(JobBatchNotFoundError):
-            await copy.get_batch(batch.id)
+            await copy.job_batches.get(batch.id)
         handler = Names()
         async with Worker(copy.name, handler, url):
             await with_timeout(until(lambda: len(handler.ran) == 2))
@@ -366,7 +366,7 @@ async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
     queue: Queue, copy: Queue, url: str, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     is_copy: bool, ends_after: str,
 ):  # fmt: skip
-    batch = await queue.create_batch(on_complete=("complete", 1), keep=10_000)
+    batch = await queue.job_batches.create(on_complete=("complete", 1), keep=10_000)
     await batch.add("job")
     await batch.close()
     leases = await queue.fetch(1)
@@ -379,16 +379,16 @@ async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
                     await leases.pop().complete()
 
     around(monkeypatch, Reading, "_read_keys", read_one_by_one)
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     assert not leases
     target = copy if is_copy else queue
     if not is_copy:
         await queue.obliterate(force=True)
-    await target.restore(tmp_path, source=queue.name)
-    restored = await target.get_batch(batch.id)
+    await target.backups.restore(tmp_path, source=queue.name)
+    restored = await target.job_batches.get(batch.id)
     if (await restored.get_status()).pending:
         assert resp.execute("PTTL", f"glide:{{{target.name}}}:batch:{batch.id}") == -1
-        assert [each.id async for each in target.iter_batches()] == [batch.id]
+        assert [each.id async for each in target.job_batches.iter()] == [batch.id]
     assert (await target.check(recheck_after=0)).findings == ()
     handler = Names()
     async with Worker(target.name, handler, url):
@@ -414,8 +414,8 @@ async def reach_completed(queue: Queue, count: int):
 async def test_ids_of_removed_jobs_are_not_issued_again(queue: Queue, copy: Queue, tmp_path: Path):
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
     await queue.remove(jobs[-1].id)
-    assert (await queue.backup(tmp_path)).last_id == 5
-    await copy.restore(tmp_path, source=queue.name)
+    assert (await queue.backups.create(tmp_path)).last_id == 5
+    await copy.backups.restore(tmp_path, source=queue.name)
     assert (await copy.add("n")).id == "6"
 
 
@@ -424,9 +424,9 @@ async def test_a_queue_in_use_is_refused(
     queue: Queue, copy: Queue, resp: RespClient, url: str, how: str, tmp_path: Path
 ):
     await queue.add("n")
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     if how == "scheduler":
-        await copy.upsert_job_scheduler("s", every=3_600_000)
+        await copy.schedulers.upsert("s", every=3_600_000)
     elif how == "parked by a peer":
         Raw(resp, copy.name).run("HSET", "job:x", "state", "group-waiting", "name", "n")
     else:
@@ -436,7 +436,7 @@ async def test_a_queue_in_use_is_refused(
         await until_state(copy, "1", "completed")
     before = await copy.get_job_counts()
     with pytest.raises(QueueNotEmptyError, match=r"cannot be restored: it has jobs.*obliterate it"):
-        await copy.restore(tmp_path, source=queue.name)
+        await copy.backups.restore(tmp_path, source=queue.name)
     assert await copy.get_job_counts() == before
     assert Raw(resp, copy.name).run("EXISTS", "restore") == 0
 
@@ -448,7 +448,7 @@ async def test_an_interrupted_restore_is_continued(
     jobs = await queue.add_bulk([("n", n) for n in range(230)])
     done = [job.id for job in await queue.add_bulk([("done", n, {"delay": 3_600_000}) for n in range(20)])]
     await jobs[0].log("line")
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     link = await connected(copy)
     call, budget = link.transport.call, 0
 
@@ -464,7 +464,7 @@ async def test_an_interrupted_restore_is_continued(
     for allowed in range(40):
         budget = allowed
         try:
-            report = await copy.restore(tmp_path, source=queue.name)
+            report = await copy.backups.restore(tmp_path, source=queue.name)
         except ConnectionError:
             continue
         break
@@ -484,7 +484,7 @@ async def test_a_repeated_restore_runs_no_job_again(
     jobs = await queue.add_bulk([("n", n, {"remove_on_complete": True}) for n in range(250)])
     kept = await queue.add("kept", None, delay=3_600_000)
     await kept.log("one")
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     link = await connected(copy)
     call, placings = link.transport.call, 0
 
@@ -497,13 +497,13 @@ async def test_a_repeated_restore_runs_no_job_again(
 
     monkeypatch.setattr(link.transport, "call", failing)
     with pytest.raises(ConnectionError):
-        await copy.restore(tmp_path, source=queue.name)
+        await copy.backups.restore(tmp_path, source=queue.name)
     monkeypatch.undo()
     first = await order_of(copy, url, 100)
     log = await copy.get_job(kept.id)
     assert log is not None
     await log.log("two")
-    report = await copy.restore(tmp_path, source=queue.name)
+    report = await copy.backups.restore(tmp_path, source=queue.name)
     assert (report.resumed, report.jobs, report.keys) == (True, 0, 0)
     assert first + await order_of(copy, url, 150) == [job.id for job in jobs]
     assert (await copy.get_job_logs(kept.id)).logs == ["one", "two"]
@@ -514,28 +514,28 @@ async def test_a_paused_queue_stays_paused(queue: Queue, copy: Queue, resp: Resp
     await queue.add("n")
     await queue.pause()
     await queue.resume()
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     await copy.pause()
-    await copy.restore(tmp_path, source=queue.name)
+    await copy.backups.restore(tmp_path, source=queue.name)
     assert await copy.is_paused()
     assert Raw(resp, copy.name).run("EXISTS", "restore") == 0
 
 
 async def test_another_backup_does_not_continue_a_restore(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path):
     await queue.add("n")
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
     Raw(resp, copy.name).run("HSET", "restore", "backup", "another", "phase", "writing")
     with pytest.raises(QueueNotEmptyError, match="the restore of backup 'another' into it was interrupted"):
-        await copy.restore(tmp_path, source=queue.name)
+        await copy.backups.restore(tmp_path, source=queue.name)
     await copy.obliterate(force=True)
-    assert (await copy.restore(tmp_path, source=queue.name)).jobs == 1
+    assert (await copy.backups.restore(tmp_path, source=queue.name)).jobs == 1
 
 
 async def test_a_repair_of_an_interrupted_restore_places_no_job_twice(
     queue: Queue, copy: Queue, url: str, tmp_path: Path
 ):
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
-    info = await queue.backup(tmp_path)
+    info = await queue.backups.create(tmp_path)
     link = await connected(copy)
     await link.transport.call(calls.restore_begin(link.keys.meta, info.id, "", 5))
     for rows in rows_of(tmp_path, info, "jobs"):
@@ -543,7 +543,7 @@ async def test_a_repair_of_an_interrupted_restore_places_no_job_twice(
     report = await copy.check(repair=True, recheck_after=0)
     assert report.ok
     assert len([each for each in report.findings if each.kind == "lost_job"]) == 5
-    assert (await copy.restore(tmp_path, source=queue.name)).placed == 0
+    assert (await copy.backups.restore(tmp_path, source=queue.name)).placed == 0
     assert sorted(await order_of(copy, url, 5)) == sorted(job.id for job in jobs)
     assert (await copy.check()).findings == ()
 
@@ -577,13 +577,13 @@ async def test_jobs_that_live_throughout_are_in_the_backup_once(
 
     async with worker_for(handle, concurrency=50, log_failures=False):
         producing = asyncio.create_task(produce())
-        info = await queue.backup(tmp_path, max_server_cpu=0.5)
+        info = await queue.backups.create(tmp_path, max_server_cpu=0.5)
         stop.set()
         await producing
     ids = [row[0] for rows in rows_of(tmp_path, info, "jobs") for row in rows]
     assert len(ids) == len(set(ids)) == info.jobs
     assert set(lasting) <= set(ids)
-    report = await copy.restore(tmp_path, source=queue.name)
+    report = await copy.backups.restore(tmp_path, source=queue.name)
     assert report.jobs == info.jobs
     assert (await copy.check()).findings == ()
     states = ("waiting", "delayed", "completed", "group-waiting", "active")
@@ -611,9 +611,9 @@ async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
             link.transport.interruptions.record()
 
     around(monkeypatch, Reading, "_read_full", racing)
-    info = await queue.backup(tmp_path)
+    info = await queue.backups.create(tmp_path)
     assert info.jobs == 5
-    report = await copy.restore(tmp_path, source=queue.name)
+    report = await copy.backups.restore(tmp_path, source=queue.name)
     assert report.jobs == 5
     assert (await copy.get_job_logs(jobs[2].id)).logs == ["line"]
     assert (await copy.check()).findings == ()
@@ -640,8 +640,8 @@ async def test_an_interruption_is_noticed_after_an_earlier_one(
     around(monkeypatch, Reading, "_read_full", racing)
     monkeypatch.setattr(creating, "time", SimpleNamespace(monotonic=lambda: clock), raising=False)
     monkeypatch.setattr(type(link.transport.interruptions), "age_s", lambda self, tag: clock - last)
-    assert (await queue.backup(tmp_path)).jobs == 5
-    assert (await copy.restore(tmp_path, source=queue.name)).jobs == 5
+    assert (await queue.backups.create(tmp_path)).jobs == 5
+    assert (await copy.backups.restore(tmp_path, source=queue.name)).jobs == 5
 
 
 async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -661,7 +661,7 @@ async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Throttle, "used", counted)
     monkeypatch.setattr(creating, "asyncio", SimpleNamespace(sleep=sleep))
-    await queue.backup(tmp_path, max_server_cpu=0.1)
+    await queue.backups.create(tmp_path, max_server_cpu=0.1)
     assert used > creating.SCAN_US * 2
     assert slept >= 0.9 * (9 * used / 1_000_000 - 0.002)
 
@@ -671,16 +671,16 @@ async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: p
 
 async def test_damage_is_found_before_anything_is_written(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path):
     await queue.add_bulk([("n", n) for n in range(50)])
-    info = await queue.backup(tmp_path)
+    info = await queue.backups.create(tmp_path)
     folder = tmp_path / queue.name / info.id
     part, manifest = folder / info.parts[0].name, folder / "manifest.json"
     content, text = part.read_bytes(), manifest.read_text()
 
     async def refused(message: str):
         with pytest.raises(BackupError, match=message):
-            await queue.verify_backup(tmp_path)
+            await queue.backups.verify(tmp_path)
         with pytest.raises(BackupError, match=message):
-            await copy.restore(tmp_path, source=queue.name)
+            await copy.backups.restore(tmp_path, source=queue.name)
         assert Raw(resp, copy.name).run("EXISTS", "restore", "id") == 0
 
     part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -697,18 +697,18 @@ async def test_damage_is_found_before_anything_is_written(queue: Queue, copy: Qu
     manifest.unlink()
     await refused("no complete backup of queue")
     manifest.write_text(text)
-    assert await queue.verify_backup(tmp_path) == info
+    assert await queue.backups.verify(tmp_path) == info
 
 
 async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path: Path):
-    made = [await queue.backup(tmp_path) for _ in range(3)]
-    assert await queue.get_backups(tmp_path) == made
-    fourth = await queue.backup(tmp_path, keep=2)
-    assert await queue.get_backups(tmp_path) == [made[2], fourth]
+    made = [await queue.backups.create(tmp_path) for _ in range(3)]
+    assert await queue.backups.get_all(tmp_path) == made
+    fourth = await queue.backups.create(tmp_path, keep=2)
+    assert await queue.backups.get_all(tmp_path) == [made[2], fourth]
     assert sorted(each.name for each in (tmp_path / queue.name).iterdir()) == [made[2].id, fourth.id]
-    assert (await queue.verify_backup(tmp_path, backup_id=made[2].id)) == made[2]
+    assert (await queue.backups.verify(tmp_path, backup_id=made[2].id)) == made[2]
     with pytest.raises(BackupError, match=rf"backup '{made[0].id}' of queue .* does not exist in .*; the newest are"):
-        await queue.verify_backup(tmp_path, backup_id=made[0].id)
+        await queue.backups.verify(tmp_path, backup_id=made[0].id)
 
 
 @pytest.mark.parametrize("letter", ["x", "%3A", "é"])
@@ -717,10 +717,10 @@ async def test_queue_with_a_long_name(queue_name: str, url: str, tmp_path: Path,
     name = f"{queue_name}{letter * 256}"[:256]
     async with Queue(name, url) as queue:
         await queue.add("n", 1)
-        first, second, third = [await queue.backup(tmp_path, keep=2) for _ in range(3)]
-        assert await queue.get_backups(tmp_path) == [second, third]
+        first, second, third = [await queue.backups.create(tmp_path, keep=2) for _ in range(3)]
+        assert await queue.backups.get_all(tmp_path) == [second, third]
         await queue.obliterate()
-        assert (await queue.restore(tmp_path)).jobs == 1
+        assert (await queue.backups.restore(tmp_path)).jobs == 1
         await queue.obliterate()
     (folder,) = os.listdir(tmp_path)
     assert sorted(os.listdir(tmp_path / folder)) == sorted([second.id, third.id])
@@ -766,13 +766,13 @@ async def test_panic_of_obstore_is_a_backup_error(queue: Queue):
 
     store = S3Store("b", endpoint="foo", access_key_id="a", secret_access_key="b", region="r")
     with pytest.raises(BackupError, match=r"cannot write .* in S3Store: .*InvalidUri"):
-        await queue.backup(store)
+        await queue.backups.create(store)
 
 
 async def test_damaged_manifests_do_not_hide_other_backups(
     queue: Queue, copy: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
-    first, damaged, later, last = [await queue.backup(tmp_path) for _ in range(4)]
+    first, damaged, later, last = [await queue.backups.create(tmp_path) for _ in range(4)]
     manifests = {each.id: tmp_path / queue.name / each.id / "manifest.json" for each in (first, damaged, later, last)}
     wrong_id = damaged.id[:-1] + ("0" if damaged.id[-1] != "0" else "1")
     manifests[damaged.id].write_text(manifests[damaged.id].read_text().replace(damaged.id, wrong_id))
@@ -781,14 +781,14 @@ async def test_damaged_manifests_do_not_hide_other_backups(
         damaged.id: f"the manifest of backup {damaged.id!r} is damaged: its checksum differs",
         later.id: f"backup {later.id!r} has format 3; this release reads formats 1 and 2",
     }
-    assert await queue.get_backups(tmp_path) == [first, last]
+    assert await queue.backups.get_all(tmp_path) == [first, last]
     logged = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert logged == [f"queue {queue.name!r}: {reason}" for reason in reasons.values()]
     for backup_id, reason in reasons.items():
         with pytest.raises(BackupError, match=reason):
-            await queue.verify_backup(tmp_path, backup_id=backup_id)
+            await queue.backups.verify(tmp_path, backup_id=backup_id)
         with pytest.raises(BackupError, match=reason):
-            await copy.restore(tmp_path, backup_id=backup_id, source=queue.name)
+            await copy.backups.restore(tmp_path, backup_id=backup_id, source=queue.name)
     assert await asyncio.to_thread(command.main, ["list", str(tmp_path), queue.name, copy.name]) == 1
     printed = capsys.readouterr()
     assert [line.split()[2].rstrip(",") for line in printed.out.splitlines()] == [first.id, last.id]
@@ -800,62 +800,62 @@ async def test_damaged_manifests_do_not_hide_other_backups(
 async def test_a_store_that_fails_lists_no_part_of_the_backups(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    await queue.backup(tmp_path)
+    await queue.backups.create(tmp_path)
 
     async def fail(_: Any, path: str) -> bytes:
         raise BackupError(f"cannot read {path!r}")
 
     monkeypatch.setattr(BackupStore, "get", fail)
     with pytest.raises(BackupError, match="cannot read"):
-        await queue.get_backups(tmp_path)
+        await queue.backups.get_all(tmp_path)
 
 
 async def test_empty_backups_do_not_replace_the_last_one_with_jobs(
     queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     await queue.add("n")
-    full = await queue.backup(tmp_path, keep=2)
+    full = await queue.backups.create(tmp_path, keep=2)
     await queue.obliterate(force=True)
-    empty = [await queue.backup(tmp_path, keep=2) for _ in range(3)]
-    assert await queue.get_backups(tmp_path) == [full, *empty[1:]]
+    empty = [await queue.backups.create(tmp_path, keep=2) for _ in range(3)]
+    assert await queue.backups.get_all(tmp_path) == [full, *empty[1:]]
     assert (
         f"queue {queue.name!r}: the newest backup is empty, the one before with jobs ({full.id}) has 1" in caplog.text
     )
 
 
 async def test_reading_needs_no_server_and_creates_nothing(queue: Queue, tmp_path: Path):
-    info = await queue.backup(tmp_path)
+    info = await queue.backups.create(tmp_path)
     unreachable: Queue = Queue(queue.name, "valkey://127.0.0.1:1")
-    assert await unreachable.get_backups(tmp_path) == [info]
-    assert await unreachable.verify_backup(tmp_path) == info
+    assert await unreachable.backups.get_all(tmp_path) == [info]
+    assert await unreachable.backups.verify(tmp_path) == info
     with pytest.raises(GlideMQValidationError, match=r"option 'destination' = .*: does not exist"):
-        await unreachable.get_backups(tmp_path / "missing")
+        await unreachable.backups.get_all(tmp_path / "missing")
 
 
 async def test_incomplete_backups_are_deleted_after_a_day(queue: Queue, tmp_path: Path):
-    old, recent = "20200101T000000.000Z-00000000", (await queue.backup(tmp_path)).id
+    old, recent = "20200101T000000.000Z-00000000", (await queue.backups.create(tmp_path)).id
     for name in (old, "not a backup"):
         (tmp_path / queue.name / name).mkdir()
         (tmp_path / queue.name / name / "part-00001.msgpack.gz").write_bytes(b"x")
     unfinished = recent[:-8] + "ffffffff"
     (tmp_path / queue.name / unfinished).mkdir()
     (tmp_path / queue.name / unfinished / "part-00001.msgpack.gz").write_bytes(b"x")
-    last = await queue.backup(tmp_path, keep=5)
-    assert [each.id for each in await queue.get_backups(tmp_path)] == [recent, last.id]
+    last = await queue.backups.create(tmp_path, keep=5)
+    assert [each.id for each in await queue.backups.get_all(tmp_path)] == [recent, last.id]
     left = {each.name for each in (tmp_path / queue.name).iterdir() if list(each.iterdir())}
     assert left == {recent, last.id, unfinished, "not a backup"}
 
 
 async def test_an_s3_store(queue: Queue, copy: Queue, s3: dict[str, str]):
     await queue.add_bulk([("n", {"n": n}) for n in range(300)])
-    info = await queue.backup("s3://backups/production", storage_options=s3, keep=1)
-    assert await queue.get_backups("s3://backups/production", storage_options=s3) == [info]
-    report = await copy.restore("s3://backups/production", source=queue.name, storage_options=s3)
+    info = await queue.backups.create("s3://backups/production", storage_options=s3, keep=1)
+    assert await queue.backups.get_all("s3://backups/production", storage_options=s3) == [info]
+    report = await copy.backups.restore("s3://backups/production", source=queue.name, storage_options=s3)
     assert report.jobs == 300
-    second = await queue.backup("s3://backups/production", storage_options=s3, keep=1)
-    assert await queue.get_backups("s3://backups/production", storage_options=s3) == [second]
+    second = await queue.backups.create("s3://backups/production", storage_options=s3, keep=1)
+    assert await queue.backups.get_all("s3://backups/production", storage_options=s3) == [second]
     with pytest.raises(BackupError, match=r"cannot write .* in s3://missing"):
-        await queue.backup("s3://missing", storage_options=s3)
+        await queue.backups.create("s3://missing", storage_options=s3)
 
 
 @pytest.fixture(scope="module")
@@ -897,7 +897,7 @@ async def test_one_of_several_schedules_backs_up_a_queue(queue: Queue, url: str,
         schedules = [BackupSchedule([each], tmp_path) for each in (queue, same)]
         created = await asyncio.gather(*(each.run_due() for each in schedules))
     assert sum(map(len, created)) == 1
-    assert len(await queue.get_backups(tmp_path)) == 1
+    assert len(await queue.backups.get_all(tmp_path)) == 1
 
 
 async def test_a_running_schedule_logs_a_failure(queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -915,7 +915,7 @@ async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytes
 
     await queue.add_bulk([("n", n) for n in range(1_200)])
     code, text = await run("create", str(tmp_path), queue.name, "--keep", "3")
-    (info,) = await queue.get_backups(tmp_path)
+    (info,) = await queue.backups.get_all(tmp_path)
     assert code == 0
     assert text.startswith(f"queue {queue.name!r}: created {info.id}, ")
     assert text.endswith(f" UTC: 1,200 jobs, {info.size:,} bytes\n")
@@ -939,7 +939,7 @@ async def test_the_command_rejects_a_queue_that_was_never_used(
             f"python -m glidemq_py.backup: queue {queue_name!r} has never been used on this server with the prefix "
             "'glide'; check the name, --url and --prefix, or use --allow-empty\n"
         )
-    assert await queue.get_backups(tmp_path) == []
+    assert await queue.backups.get_all(tmp_path) == []
     arguments = ["create", str(tmp_path), queue_name, "--allow-empty", "--url", url]
     assert await asyncio.to_thread(command.main, arguments) == 0
     assert " 0 jobs, " in capsys.readouterr().out
@@ -966,7 +966,7 @@ async def test_the_command_rejects_a_queue_that_was_never_used(
 )
 async def test_invalid_arguments_are_rejected(queue: Queue, tmp_path: Path, arguments: Any, message: str):
     with pytest.raises(GlideMQValidationError, match=message):
-        await queue.backup(**{"destination": tmp_path, **arguments})
+        await queue.backups.create(**{"destination": tmp_path, **arguments})
 
 
 async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path):
@@ -975,7 +975,7 @@ async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path):
     async with Broadcast(queue.name, url) as broadcast:
         await broadcast.subscribe("mail")
         with pytest.raises(BackupError, match="is a broadcast; only queues can be backed up"):
-            await queue.backup(tmp_path)
+            await queue.backups.create(tmp_path)
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
 
 
@@ -985,7 +985,7 @@ def test_backups_in_a_shared_directory_are_private(url: str, queue_name: str, tm
     try:
         with BlockingQueue(queue_name, url) as queue:
             queue.add("n", 1)
-            queue.backup(tmp_path)
+            queue.backups.create(tmp_path)
     finally:
         os.umask(mask)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -51,7 +51,7 @@ async def test_global_concurrency_bounds_batches_and_strands_nothing(
         return [job.data for job in jobs]
 
     async with Queue(queue_name, core_url) as queue:
-        await queue.set_global_concurrency(6)
+        await queue.limits.set_concurrency(6)
         await queue.add_bulk([("n", n) for n in range(20)])
         workers = [Worker(queue_name, handle, core_url, batch={"size": 10}) for _ in range(2)]
         recorded = EventRecorder(*workers)
@@ -64,7 +64,7 @@ async def test_global_concurrency_bounds_batches_and_strands_nothing(
 async def test_the_rate_limit_bounds_batches(queue: Queue, worker_for: WorkerFor):
     gate = BatchGate()
     gate.opened.set()
-    await queue.set_global_rate_limit(3, 60_000)
+    await queue.limits.set_rate_limit(3, 60_000)
     await queue.add_bulk([("n", n) for n in range(8)])
     async with worker_for(gate, batch={"size": 5}) as worker:
         await EventRecorder(worker).wait("completed", 3)

@@ -243,7 +243,7 @@ def test_schedules_and_workers_are_completed(url: str, queue_name: str, tmp_path
         async def handle(_: Job): ...
 
         async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
-            await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+            await queue.schedulers.upsert("nightly", pattern="0 3 * * *")
             (worker,) = await queue.get_workers()
             offered = await asyncio.to_thread(completed, f"glidemq worker quiet {queue_name} ", url, tmp_path)
             scheduled = await asyncio.to_thread(completed, f"glidemq cron show {queue_name} n", url, tmp_path)

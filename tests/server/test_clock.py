@@ -56,7 +56,7 @@ async def test_work_goes_on(moving: tuple[ServerProcess, Path], step: str):
             delayed = await queue.add("delayed", delay=1_500)
             retried = await queue.add("retry", attempts=2, backoff=1_500)
             for name, how in (("every", {"every": 200}), ("after", {"repeat_after_complete": 200})):
-                await queue.upsert_job_scheduler(name, template={"name": name}, **how)  # type: ignore[arg-type]
+                await queue.schedulers.upsert(name, template={"name": name}, **how)  # type: ignore[arg-type]
             await ready.wait()
             offset.write_text(step)
             for job in (lost, delayed, retried):

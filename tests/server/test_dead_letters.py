@@ -47,7 +47,7 @@ async def test_stalled_job_creates_an_entry_after_max_stalled_count(
             with pytest.raises(JobFailedError, match="stalled"):
                 await job.wait_until_finished()
             await with_timeout(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         assert (await queue.check()).findings == ()
     assert gate.begun == []
     assert letter.data["failedReason"] == "job stalled more than maxStalledCount"
@@ -95,7 +95,7 @@ async def test_crash_during_delivery(core_url: str, core_resp: RespClient, queue
         raw.run("DEL", "lock:outbox")
         assert await outbox.Outbox(link).deliver() == 1
         assert await outbox.Outbox(link).deliver() == 0
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         assert letter.id == outbox.dead_letter_id(queue_name, job.id, "1")
         assert (await queue.check()).findings == ()
     async with Queue(dlq_of(queue_name), core_url) as letters:
@@ -132,7 +132,7 @@ async def test_undeliverable_entry_stays_in_the_outbox(url: str, resp: RespClien
             await outbox.Outbox(await connected(queue)).deliver()
         assert raw.run("XLEN", "outbox") == 1
         letters.run("DEL", "stream")
-        assert len(await queue.get_dead_letter_jobs()) == 1
+        assert len(await queue.dead_letters.get_all()) == 1
     assert raw.run("XLEN", "outbox") == 0
 
 
@@ -148,7 +148,7 @@ async def test_full_server_fails_jobs_and_delivers_later(private_server: Callabl
                     await job.wait_until_finished()
                 assert raw.run("XLEN", "outbox") == 1
                 resp.execute("CONFIG", "SET", "maxmemory", "64mb")
-            await queue.get_dead_letter_jobs()
+            await queue.dead_letters.get_all()
         assert (raw.run("XLEN", "outbox"), letters.run("XLEN", "stream")) == (0, 1)
 
 
@@ -158,17 +158,17 @@ async def test_full_server_fails_jobs_and_delivers_later(private_server: Callabl
 async def test_interrupted_replay_adds_the_job_once(core_url: str, core_resp: RespClient, queue_name: str):
     async with open_queue(queue_name, core_url) as queue:
         await failed_job(queue, core_url)
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         link = await connected(queue)
         for function, before in (("add", False), ("remove", True)):
             other = open_queue(queue_name, core_url)
             set_link(other, cut(link, function, before=before))
             with pytest.raises(asyncio.CancelledError):
-                await other.replay_dead_letter_job(letter.id)
-        job = await queue.replay_dead_letter_job(letter.id)
+                await other.dead_letters.replay(letter.id)
+        job = await queue.dead_letters.replay(letter.id)
         assert job is not None
         assert job.outcome == "duplicate"
-        assert await queue.replay_dead_letter_job(letter.id) is None
+        assert await queue.dead_letters.replay(letter.id) is None
         assert [each.id for each in await queue.get_jobs("waiting")] == [job.id]
         assert (await queue.check()).findings == ()
 
@@ -178,11 +178,11 @@ async def test_replay_that_costs_too_much_keeps_the_entry(url: str, resp: RespCl
     async with open_queue(queue_name, url) as queue:
         await failed_job(queue, url, ordering=bucket, cost=3)
         Raw(resp, queue_name).run("HSET", "group:g", "tbCapacity", "1000")
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         Raw(resp, queue_name).run("HSET", "job:1", "opts", json.dumps({"ordering": {"key": "g"}, "cost": 3}))
         with pytest.raises(GlideMQValidationError, match="'cost' = 3: exceeds"):
-            await queue.replay_dead_letter_job(letter.id)
-        assert len(await queue.get_dead_letter_jobs()) == 1
+            await queue.dead_letters.replay(letter.id)
+        assert len(await queue.dead_letters.get_all()) == 1
 
 
 # -- options -----------------------------------------------------------------------------------------------

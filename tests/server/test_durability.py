@@ -229,7 +229,7 @@ async def test_marks_of_a_long_bulk_are_renewed(
 
 async def test_a_durable_bulk_is_confirmed_after_a_partition_has_refused_it(server: ServerProcess, queue_name: str):
     async with Queue(queue_name, server.url, partitions=2, durable=True) as queue:
-        names = (await queue.get_partitions()).names
+        names = (await queue.settings.get_partitions()).names
         with server.client() as resp:
             resp.execute("DEL", f"glide:{{{names[1]}}}:meta")  # it has lost its layout, which the queue writes again
         jobs = await queue.add_bulk([("n", None, {"ordering": f"k{i}"}) for i in range(8)])

@@ -259,11 +259,11 @@ SECOND_EFFECT = {
     "Broadcast": "publish publish_bulk publish(max_messages=...) redeliver",
     "JobBatch": "add add_bulk",
     "Job": "log promote requeue retry stream stream_chunk",  # outside of a handler
-    "Queue": "add add_bulk add(deduplication={'replace':True}) cancel_on_worker fetch lease promote signal",
+    "Queue": "add add_bulk add(deduplication={'replace':True}) workers.cancel fetch lease promote signal",
 }
 PREPARED_BY_A_FETCH = {
     "Lease": "complete extend fail release",
-    "Queue": "complete_leases extend_leases fail_leases release_leases release_owner",
+    "Queue": "leases.complete leases.extend leases.fail leases.release leases.release_owner",
 }
 
 
@@ -339,7 +339,7 @@ async def test_calls_of_a_handler_with_a_lost_reply_are_made_once(
         found = await queue.get_job(job.id)
         assert found is not None
         assert (found.progress, found.progress_message, found.data) == (5, "half", {"new": 1})
-        assert (await queue.get_usage_summary()).per_queue[queue_name].tokens == {"input": 3}
+        assert (await queue.usage.get_summary()).per_queue[queue_name].tokens == {"input": 3}
 
 
 async def test_jobs_survive_a_cut_of_all_connections(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):

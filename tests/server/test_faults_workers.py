@@ -85,7 +85,7 @@ async def test_job_that_stalls_too_often_fails(
         assert attempt.reason in (FailureReason.WORKER_LOST, FailureReason.STALLED)
         assert attempt.worker
         assert attempt.started_at is not None
-        assert [each.reason for each in await queue.get_failures()] == [FailureReason.STALLED]
+        assert [each.reason for each in await queue.failures.get_all()] == [FailureReason.STALLED]
         reason = "stalled more often than max_stalled_count allows"
         await with_timeout(until(lambda: f"job {job.id} 'n' failed ({reason})" in caplog.text))
         async with Operator(url) as operator:

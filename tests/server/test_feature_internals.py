@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("clean_check")
 
 
 async def test_a_hold_of_a_key_ends_with_limits_of_each_key(queue: Queue, raw: Raw):
-    await queue.set_fair_key_defaults(concurrency=5)
+    await queue.fair_keys.set_defaults(concurrency=5)
     link = await connected(queue)
     await link.transport.call(fair_keys.set_fair_limits(link.keys.meta, "x", hold=1))
     await queue.add("a", "x", fair_key="x")
@@ -46,19 +46,19 @@ async def work(_: Job): ...
 
 async def test_idle_worker_sends(queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics_sender, "INTERVAL_S", 0.05)
-    await queue.set_metrics_by_name()
+    await queue.metrics_by_name.set()
     async with worker_for(work) as worker:
         for _ in range(2):
             await (await queue.add("fast")).wait_until_finished()
         fetching = fetching_of(worker)
         assert fetching is not None
         await with_timeout(until(lambda: not fetching.unreported and fetching.by_name.is_empty))
-        assert sum(each.completed for each in await queue.get_metrics_by_name()) == 2
+        assert sum(each.completed for each in await queue.metrics_by_name.get()) == 2
 
 
 async def test_operators_see_sums_over_partitions(worker_for: WorkerFor, url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=3) as queue:
-        await queue.set_metrics_by_name(120)
+        await queue.metrics_by_name.set(120)
         jobs = [await queue.add("fast") for _ in range(6)]
         async with worker_for(work):
             for job in jobs:
@@ -136,7 +136,7 @@ async def fetched(queue: Queue) -> list[Any]:
     """Fetch and complete all ready jobs; return their data in the order of the fetch."""
     leases = await queue.fetch(500)
     if leases:
-        await queue.complete_leases([(lease, None) for lease in leases])
+        await queue.leases.complete([(lease, None) for lease in leases])
     return [lease.job.data for lease in leases]
 
 
@@ -239,8 +239,8 @@ async def test_no_writer_stores_what_a_serializer_encrypts(
         await producer.add_bulk([("producer", DATA)])
         await flows.add(FlowJob("parent", queue_name, DATA, children=[FlowJob("child", queue_name, DATA)]))
         await flows.add_dag([DagNode("a", queue_name, DATA), DagNode("b", queue_name, DATA, deps=["a"])])
-        await queue.upsert_job_scheduler("s", every=3_600_000, template=JobSpec("tick", DATA), immediately=True)
-        async with await queue.create_batch(on_complete=("callback", DATA)) as batch:
+        await queue.schedulers.upsert("s", every=3_600_000, template=JobSpec("tick", DATA), immediately=True)
+        async with await queue.job_batches.create(on_complete=("callback", DATA)) as batch:
             await batch.add("member", DATA)
         assert await queue.add_and_wait("waited", DATA) == DATA
         broken = await queue.add("broken", DATA)
@@ -249,9 +249,9 @@ async def test_no_writer_stores_what_a_serializer_encrypts(
         await worker.drain()
         await queue.add("leased", DATA)
         await worker.drain()
-        (letter,) = await queue.get_dead_letter_jobs()
+        (letter,) = await queue.dead_letters.get_all()
         assert letter.data["data"] == DATA
-        await queue.replay_dead_letter_job(letter.id)
+        await queue.dead_letters.replay(letter.id)
         assert (await queue.get_job_counts()).completed > 10
     async with (
         Broadcast(f"{queue_name}-news", url, **with_key) as broadcast,

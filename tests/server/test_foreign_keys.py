@@ -47,15 +47,15 @@ async def all_ended(queue: Queue):
 
 async def steer(queue: Queue):
     """All that an operator does from day to day."""
-    await queue.set_global_concurrency(50)
-    await queue.set_group_limits("k", concurrency=2)
-    await queue.rate_limit_group("r", 10)
+    await queue.limits.set_concurrency(50)
+    await queue.groups.set_limits("k", concurrency=2)
+    await queue.groups.rate_limit("r", 10)
     later = [await queue.add("later", delay=60_000) for _ in range(6)]
     await queue.remove(later[0].id)
     await queue.revoke(later[1].id)
     await queue.promote(later[2].id)
-    await queue.change_priority(later[3].id, 5)
-    await queue.change_delay(later[4].id, 30_000)
+    await queue.jobs.change_priority(later[3].id, 5)
+    await queue.jobs.change_delay(later[4].id, 30_000)
     for state in ("waiting", "active", "delayed", "prioritized", "completed", "failed"):
         await queue.get_jobs(state)
     await queue.search_jobs(name="later")

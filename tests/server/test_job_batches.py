@@ -28,7 +28,7 @@ async def target(request: pytest.FixtureRequest, url: str, queue: Queue) -> Asyn
 
 
 async def test_repeated_and_late_reports_count_once(queue: Queue, raw: Raw):
-    batch = await queue.create_batch(on_complete=("complete",))
+    batch = await queue.job_batches.create(on_complete=("complete",))
     job = await batch.add("a")
     await batch.add("b")
     await batch.close()
@@ -45,7 +45,7 @@ async def test_repeated_and_late_reports_count_once(queue: Queue, raw: Raw):
 
 
 async def test_callback_that_was_added_before_is_not_added_again(queue: Queue, raw: Raw):
-    async with await queue.create_batch(on_complete=("complete",)) as batch:
+    async with await queue.job_batches.create(on_complete=("complete",)) as batch:
         pass
     assert await run_all(queue) == ["complete"]
     raw.run("HDEL", f"batch:{batch.id}", "completeAt", "closed")  # as if the change were lost, and the job were not
@@ -55,7 +55,7 @@ async def test_callback_that_was_added_before_is_not_added_again(queue: Queue, r
 
 async def test_id_may_be_used_again_after_its_batch_has_expired(queue: Queue, raw: Raw):
     for _ in range(2):
-        async with await queue.create_batch(batch_id="nightly", on_success=("success",)) as batch:
+        async with await queue.job_batches.create(batch_id="nightly", on_success=("success",)) as batch:
             await batch.add("a")
         assert await run_all(queue) == ["a", "success"]
         assert 0 < raw.run("PTTL", f"batch:{batch.id}") <= 86_400_000
@@ -65,7 +65,7 @@ async def test_id_may_be_used_again_after_its_batch_has_expired(queue: Queue, ra
 async def test_client_that_stops_before_the_add_is_repaired(
     queue: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    batch = await queue.create_batch(on_success=("success",))
+    batch = await queue.job_batches.create(on_success=("success",))
     await batch.add("a", queue=target)
     link = await connected(target)
     call_before = link.transport.call
@@ -96,7 +96,7 @@ async def reserved(batch: Any, queue: Queue, ids: list[str]) -> Any:
 
 async def test_lost_reports_are_found(queue: Queue, target: Queue, raw: Raw):
     """Another library ends a job without a report; an obliterated queue loses its jobs."""
-    batch = await queue.create_batch()
+    batch = await queue.job_batches.create()
     ids, *_ = await reserved(batch, target, ["x", ""])
     await target.add("unreported", job_id="x")
     await batch.close()
@@ -108,7 +108,7 @@ async def test_lost_reports_are_found(queue: Queue, target: Queue, raw: Raw):
 
 
 async def test_many_pending_jobs_are_checked_page_by_page(queue: Queue):
-    batch = await queue.create_batch()
+    batch = await queue.job_batches.create()
     await reserved(batch, queue, [""] * 1_200)
     assert len({job.id async for job in batch.iter_jobs("pending")}) == 1_200
     await batch.close()
@@ -118,18 +118,18 @@ async def test_many_pending_jobs_are_checked_page_by_page(queue: Queue):
 
 @pytest.mark.slow
 async def test_consistency_check_finds_keys_without_batch(queue: Queue, raw: Raw):
-    batch = await queue.create_batch()
+    batch = await queue.job_batches.create()
     await batch.add("a")
     raw.run("ZREM", "batches", batch.id)
     raw.run("HSET", "batch-jobs:gone", "m", "p")
     found = {finding.subject.partition("}:")[2] for finding in (await queue.check()).findings}
     assert found == {f"batch:{batch.id}", "batch-jobs:gone"}
     assert all(finding.repaired for finding in (await queue.check(repair=True)).findings)
-    assert [each.id async for each in queue.iter_batches()] == [batch.id]
+    assert [each.id async for each in queue.job_batches.iter()] == [batch.id]
 
 
 async def test_batch_is_cancelled_a_hundred_jobs_per_call(queue: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch):
-    batch = await queue.create_batch()
+    batch = await queue.job_batches.create()
     later = {"delay": 3_600_000}
     await batch.add_bulk([("a", n, later) for n in range(230)])
     await batch.add_bulk([("b", n, later) for n in range(20)], queue=target)
@@ -155,9 +155,9 @@ async def test_batch_is_cancelled_a_hundred_jobs_per_call(queue: Queue, target: 
 
 
 async def test_obliterate_leaves_nothing(queue: Queue, raw: Raw):
-    async with await queue.create_batch(on_complete=("complete",)) as batch:
+    async with await queue.job_batches.create(on_complete=("complete",)) as batch:
         await batch.add("a")
     await run_all(queue)
-    await (await queue.create_batch()).add("b")
+    await (await queue.job_batches.create()).add("b")
     await queue.obliterate(force=True)
     assert raw.resp.keys(raw.key("*")) == []

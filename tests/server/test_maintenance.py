@@ -70,7 +70,7 @@ async def test_the_outbox_is_delivered(queue: Queue, url: str):
 
 @pytest.mark.slow
 async def test_schedulers_fire_although_the_holder_of_the_queue_died(queue: Queue, resp: RespClient):
-    await queue.upsert_job_scheduler("s", every=2_000, template={"name": "tick"})
+    await queue.schedulers.upsert("s", every=2_000, template={"name": "tick"})
     Raw(resp, queue.name).run("SET", "lock:maintenance", "dead", "PX", 30_000)
     async with Maintenance([queue]):
         await reach(lambda: counted(queue, 3))

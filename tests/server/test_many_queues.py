@@ -325,7 +325,7 @@ async def test_keys_of_a_queue_that_is_served_later_are_checked_at_once(
         if owed == "delayed job":
             await second.add("n", 1, delay=3_600_000)
         elif owed == "own scheduler":  # Node does not read its key
-            await second.upsert_job_scheduler("s", every=3_600_000, misfire="skip")
+            await second.schedulers.upsert("s", every=3_600_000, misfire="skip")
         else:  # its worker died before it counted the job
             await second.add("n", 1, lifo=True)
             _pop(resp, names[1])
@@ -399,9 +399,9 @@ async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list
         async with Worker(names, handle, url, stalled_interval=1_000) as worker:
             parts: Any = opened(worker)
             assert parts.lanes[1].background is None
-            await queue.set_failure_policy(retry_interval=1_000)
+            await queue.failures.set_policy(retry_interval=1_000)
             await with_timeout(until(lambda: len(runs) == 2))
-            await queue.remove_failure_policy()
+            await queue.failures.remove_policy()
             await with_timeout(until(lambda: parts.lanes[1].background is None))
     assert runs == [1, 1]
 
@@ -533,8 +533,8 @@ async def test_idle_workers_of_one_queue_share_the_calls_of_a_list(private_serve
             await with_timeout(_eventually(partial(_lists, queue, worker)))
         assert [lane.background for parts in others for lane in parts.lanes] == [None] * 28
         assert len({parts._idle for parts in others}) == 1
-        assert await queue.ping_workers(workers[-1].consumer, timeout=20_000) == [workers[-1].consumer]
-        assert await queue.quiet_workers(timeout=20_000) == [workers[-1].consumer]
+        assert await queue.workers.ping(workers[-1].consumer, timeout=20_000) == [workers[-1].consumer]
+        assert await queue.workers.quiet(timeout=20_000) == [workers[-1].consumer]
         assert workers[-1].is_paused
         await with_timeout(_eventually(partial(_is_listed_as_paused, queue)))
         with server.client() as resp:

@@ -133,7 +133,7 @@ async def test_groups_and_schedules_of_all_partitions(url: str, queue: Queue):
         await queue.add_bulk([("a", {}, {"ordering": {"key": key}}) for _ in range(2)])
     names = [f"s{n}" for n in range(6)]
     for name in names:
-        await queue.upsert_job_scheduler(name, every=3_600_000, template={"name": "tick"}, immediately=True)
+        await queue.schedulers.upsert(name, every=3_600_000, template={"name": "tick"}, immediately=True)
     async with Operator(url) as operator:
         found: dict[str, int] = {}
         cursor = ""

@@ -47,43 +47,43 @@ async def test_promoted_jobs_keep_the_rules_of_their_order(queue: Queue):
         {"priority": 1},
     ]
     jobs = await queue.add_bulk([("a", n, {"delay": HOUR, **each}) for n, each in enumerate(options)])
-    assert await queue.promote_jobs() == len(jobs)
+    assert await queue.jobs.promote_delayed() == len(jobs)
     leases = await queue.fetch(10)
     assert [lease.job.data for lease in leases] == [2, 5, 1, 4, 0, 3]
-    await queue.release_leases(leases)
+    await queue.leases.release(leases)
     assert (await queue.check()).ok
 
 
 async def test_limits_hold_for_promoted_jobs(queue: Queue):
-    await queue.set_fair_key_limits("k", concurrency=1)
+    await queue.fair_keys.set_limits("k", concurrency=1)
     ordered = {"ordering": {"key": "o"}, "delay": HOUR}
     await queue.add_bulk([("a", n, ordered) for n in range(3)])
     await queue.add_bulk([("a", n, {"fair_key": "k", "delay": HOUR}) for n in range(3)])
-    assert await queue.promote_jobs() == 6
+    assert await queue.jobs.promote_delayed() == 6
     leases = await queue.fetch(10)
     assert sorted(lease.job.data for lease in leases) == [0, 0]
     for _ in range(2):
-        leases = list((await queue.complete_leases([(lease, None) for lease in leases], fetch_next=10)).leases)
+        leases = list((await queue.leases.complete([(lease, None) for lease in leases], fetch_next=10)).leases)
     assert sorted(lease.job.data for lease in leases) == [2, 2]
-    await queue.complete_leases([(lease, None) for lease in leases])
+    await queue.leases.complete([(lease, None) for lease in leases])
     assert (await queue.check()).ok
 
 
 async def test_promotion_by_name_and_count(queue: Queue, raw: Raw):
     await queue.add_bulk([(name, n, {"delay": 60_000 + n}) for n in range(150) for name in ("a", "b")])
-    assert await queue.promote_jobs(120, name="b") == 120
+    assert await queue.jobs.promote_delayed(120, name="b") == 120
     waiting = [job async for job in queue.iter_jobs("waiting")]
     assert {job.name for job in waiting} == {"b"}
     assert sorted(job.data for job in waiting) == list(range(120))
-    assert await queue.promote_jobs(name="b") == 30
-    assert await queue.promote_jobs() == 150
-    assert await queue.promote_jobs() == 0
+    assert await queue.jobs.promote_delayed(name="b") == 30
+    assert await queue.jobs.promote_delayed() == 150
+    assert await queue.jobs.promote_delayed() == 0
     assert raw.run("EXISTS", "scheduled") == 0
     for wrong in (0, -1, True, 1.5):
         with pytest.raises(GlideMQValidationError, match=f"option 'count' = {wrong}: must be .* 1"):
-            await queue.promote_jobs(wrong)  # type: ignore[arg-type]
+            await queue.jobs.promote_delayed(wrong)  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError, match="name"):
-        await queue.promote_jobs(name="")
+        await queue.jobs.promote_delayed(name="")
 
 
 async def test_retry_that_waits_is_promoted(queue: Queue, url: str):
@@ -101,7 +101,7 @@ async def test_retry_that_waits_is_promoted(queue: Queue, url: str):
         job = await queue.add("a", attempts=3, backoff=3_600_000)
         await events.wait("retrying")
         assert await job.is_delayed()
-        assert await queue.promote_jobs() == 1
+        assert await queue.jobs.promote_delayed() == 1
         assert await job.wait_until_finished(120_000) == 2
     assert runs == [0, 1]
 
@@ -151,16 +151,16 @@ async def test_discarded_job_is_not_retried(queue: Queue, url: str):
     async with worker:
         job = await queue.add("a", attempts=5)
         await gate.next()
-        await queue.discard(job.id)
+        await queue.jobs.discard(job.id)
         gate.open()
         await events.wait("failed")
     assert await job.is_failed()
     failed = await job.get_failed_attempts()
     assert [(attempt.reason, attempt.error) for attempt in failed] == [("explicit_fail", "on purpose")]
     with pytest.raises(JobStateError, match=f"cannot discard the attempts of job '{job.id}': it is failed"):
-        await queue.discard(job.id)
+        await queue.jobs.discard(job.id)
     with pytest.raises(JobNotFoundError):
-        await queue.discard("none")
+        await queue.jobs.discard("none")
 
 
 # -- clean -------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ async def test_other_states_are_cleaned(queue: Queue, url: str, raw: Raw):
     assert await queue.clean(0, state="waiting-children") == [flow.job.id]
     assert await queue.clean(0, state="delayed") == [flow.children[0].job.id]
     assert raw.run("EXISTS", f"job:{flow.job.id}", raw.key(f"deps:{flow.job.id}")) == 0
-    await queue.complete_leases([(lease, None) for lease in leases])
+    await queue.leases.complete([(lease, None) for lease in leases])
     assert sorted(await queue.clean(0, state="completed")) == sorted(lease.job.id for lease in leases)
     assert (await queue.check()).ok
 
@@ -225,7 +225,7 @@ async def test_active_jobs_are_not_cleaned(queue: Queue):
     jobs = await queue.add_bulk([("a", n) for n in range(5)])
     leases = await queue.fetch(2)
     assert sorted(await queue.clean(0, state="waiting")) == [job.id for job in jobs[2:]]
-    await queue.complete_leases([(lease, None) for lease in leases])
+    await queue.leases.complete([(lease, None) for lease in leases])
 
 
 async def test_only_old_jobs_are_cleaned(queue: Queue, raw: Raw):

@@ -124,7 +124,7 @@ async def test_many_clients_create_it_with_different_numbers(
     queues = [Queue(queue_name, url, partitions=count) for count in counts]
     found = await with_timeout(asyncio.gather(*(queue.connect() for queue in queues), return_exceptions=True), 60)
     async with Queue(queue_name, url) as other:
-        state = await other.get_partitions()
+        state = await other.settings.get_partitions()
         assert state.count in counts
         for count, each in zip(counts, found, strict=True):
             assert (each is None) == (count == state.count), (count, each)
@@ -157,7 +157,7 @@ async def test_clients_create_it_while_others_add_plain_jobs(url: str, queue_nam
         60,
     )
     async with Queue(queue_name, url) as other:
-        count = (await other.get_partitions()).count
+        count = (await other.settings.get_partitions()).count
         assert await other.count() == sum(map(len, jobs)) == 200
         for job in (job for some in jobs for job in some):
             assert await other.get_job(job.id) is not None
@@ -184,7 +184,7 @@ async def test_a_creator_that_dies_leaves_nothing_that_counts(
     monkeypatch.undo()
     is_created = function == "create_partitions" and not before
     async with Queue(queue_name, url) as plain:
-        assert (await plain.get_partitions()).count == (PARTITIONS if is_created else 1)
+        assert (await plain.settings.get_partitions()).count == (PARTITIONS if is_created else 1)
     wanted = PARTITIONS if is_created else 4
     async with Queue(queue_name, url, partitions=wanted) as queue:
         jobs = [await queue.add("n", ordering={"key": key_of(at, wanted)}) for at in range(wanted)]
@@ -210,7 +210,7 @@ async def test_a_job_that_is_added_before_the_last_call_prevents_the_creation(
         after_call("create_partitions", lambda: queue.add("n"), before=True)
         with pytest.raises(QueuePartitionsError, match="cannot get partitions after its first job"):
             await Queue(queue_name, url, partitions=PARTITIONS).connect()
-        assert (await queue.get_partitions()).count == 1
+        assert (await queue.settings.get_partitions()).count == 1
         assert await queue.count() == 1
 
 
@@ -241,7 +241,7 @@ async def test_the_last_of_two_creators_wins(url: str, queue_name: str, after_ca
     with pytest.raises(QueuePartitionsError):
         await Queue(queue_name, url, partitions=PARTITIONS).connect()
     async with Queue(queue_name, url) as queue:
-        assert (await queue.get_partitions()).count == 5
+        assert (await queue.settings.get_partitions()).count == 5
         assert split_partition_id((await queue.add("n", ordering={"key": key_of(4, 5)})).id)[0] == 4
         assert await queue.count() == 2
 
@@ -257,7 +257,7 @@ async def test_a_queue_that_has_had_a_job_gets_no_partitions(url: str, queue_nam
         assert (raised.value.stored, raised.value.wanted) == (1, PARTITIONS)
         await queue.obliterate()
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        assert (await queue.get_partitions()).count == PARTITIONS
+        assert (await queue.settings.get_partitions()).count == PARTITIONS
 
 
 @pytest.mark.parametrize("counts", [[3], [1, 3], [3, 2, 3]])
@@ -275,7 +275,7 @@ async def test_layouts_of_versions_that_could_change_the_number(
             await Queue(queue_name, url).connect()
         return
     async with Queue(queue_name, url) as queue:
-        assert (await queue.get_partitions()).names == names[:3]
+        assert (await queue.settings.get_partitions()).names == names[:3]
         for at in range(3):
             assert split_partition_id((await queue.add("n", ordering={"key": key_of(at)})).id)[0] == at
         assert await queue.count() == 3
@@ -297,7 +297,7 @@ async def _add_without_order(queue: Queue, url: str, key: str) -> str:
 
 
 async def _add_to_batch(queue: Queue, url: str, key: str) -> str:
-    async with await queue.create_batch() as batch:
+    async with await queue.job_batches.create() as batch:
         (job,) = await batch.add_bulk([("n", None, {"fair_key": key})])
     return job.id
 
@@ -319,7 +319,7 @@ async def test_a_layout_that_a_failover_has_lost_is_written_again(
     assert "had lost" in caplog.text
     async with Queue(queue_name, url) as other:
         assert await other.count() == PARTITIONS
-        assert (await other.get_partitions()).count == PARTITIONS
+        assert (await other.settings.get_partitions()).count == PARTITIONS
 
 
 async def test_a_client_that_opens_it_with_its_number_loses_no_job(
@@ -364,7 +364,7 @@ async def test_a_flow_writes_a_lost_layout_again(queue: Queue, url: str, resp: R
 
 def test_a_blocking_client_writes_a_lost_layout_again(url: str, resp: RespClient, queue_name: str):
     with sync.Queue(queue_name, url, partitions=PARTITIONS) as queue:
-        names = queue.get_partitions().names
+        names = queue.settings.get_partitions().names
         for name in (names[1], names[0]):
             resp.execute("DEL", meta(name))
             for at in range(PARTITIONS):
@@ -389,7 +389,7 @@ async def test_a_producer_that_slept_through_an_obliterate_and_a_creation(
                 options: Any = {"ordering": {"key": key_of(at)}}
                 await (sleeper.add_bulk([("n", at, options)]) if bulk else sleeper.add("n", at, **options))
             assert await present.count() == PARTITIONS
-            assert (await sleeper.get_partitions()).count == (again or 1)
+            assert (await sleeper.settings.get_partitions()).count == (again or 1)
             assert {lease.job.data for lease in await present.fetch(10)} == set(range(PARTITIONS))
             await present.obliterate(force=True)
     assert [key for key in resp.keys(f"glide:{{{queue_name}*") if not key.endswith(":deleted-layout")] == []
@@ -486,13 +486,13 @@ async def test_producers_continue_while_a_queue_is_obliterated(
 
         producing = asyncio.create_task(produce())
         await producer.connect()
-        names = (await producer.get_partitions()).names
+        names = (await producer.settings.get_partitions()).names
         async with Queue(queue_name, url) as operator:
             await with_timeout(operator.obliterate())
         await producer.add("last")
         ended.set()
         await with_timeout(producing)
-        assert (await producer.get_partitions()).count == 1
+        assert (await producer.settings.get_partitions()).count == 1
         async with Queue(queue_name, url) as other:
             assert await producer.get_job_counts() == await other.get_job_counts()
         for name in names[1:]:
@@ -521,41 +521,41 @@ async def test_remains_of_a_deleted_queue_are_not_in_the_next_one(url: str, queu
 async def test_settings_reach_all_partitions(url: str, queue_name: str):
     async with created_meanwhile(url, queue_name) as (queue, creator):
         await queue.pause()
-        await queue.set_failure_policy(max_age=60_000)
-        await queue.set_result_retention(7)
+        await queue.failures.set_policy(max_age=60_000)
+        await queue.settings.set_result_retention(7)
         for part in parts_of(creator):
             assert await part.is_paused()
-            assert await part.get_failure_policy() == await creator.get_failure_policy()
-            assert await part.get_result_retention() == 7
+            assert await part.failures.get_policy() == await creator.failures.get_policy()
+            assert await part.settings.get_result_retention() == 7
 
 
 async def test_limits_are_divided_among_all_partitions(url: str, queue_name: str):
     async with created_meanwhile(url, queue_name) as (queue, creator):
-        await queue.set_global_concurrency(8)
-        await queue.set_global_rate_limit(30, 1_000)
-        await queue.set_name_limits("slow", concurrency=6)
-        assert [(await part.get_global_limits()).concurrency for part in parts_of(creator)] == [3, 3, 2]
-        rates = [(await part.get_global_limits()).rate_limit for part in parts_of(creator)]
+        await queue.limits.set_concurrency(8)
+        await queue.limits.set_rate_limit(30, 1_000)
+        await queue.limits.set_for_name("slow", concurrency=6)
+        assert [(await part.limits.get()).concurrency for part in parts_of(creator)] == [3, 3, 2]
+        rates = [(await part.limits.get()).rate_limit for part in parts_of(creator)]
         assert [rate and rate.max for rate in rates] == [10] * PARTITIONS
-        assert [(await part.get_name_limits("slow")).concurrency for part in parts_of(creator)] == [2] * PARTITIONS
-        assert (await creator.get_global_limits()).concurrency == 8
+        assert [(await part.limits.get_for_name("slow")).concurrency for part in parts_of(creator)] == [2] * PARTITIONS
+        assert (await creator.limits.get()).concurrency == 8
 
 
 async def test_limits_of_keys_and_schedulers_are_where_their_jobs_are(url: str, queue_name: str):
     key = key_of(2)
     async with created_meanwhile(url, queue_name) as (queue, creator):
-        await queue.set_fair_key_limits(key, concurrency=5)
-        assert (await parts_of(creator)[2].get_fair_key(key)).concurrency == 5
-        await creator.upsert_job_scheduler(key, every=60_000, template={"name": "old"})
-        await queue.upsert_job_scheduler(key, every=60_000, template={"name": "new"})
-        found = [await part.get_job_scheduler(key) for part in parts_of(creator)]
+        await queue.fair_keys.set_limits(key, concurrency=5)
+        assert (await parts_of(creator)[2].fair_keys.get(key)).concurrency == 5
+        await creator.schedulers.upsert(key, every=60_000, template={"name": "old"})
+        await queue.schedulers.upsert(key, every=60_000, template={"name": "new"})
+        found = [await part.schedulers.get(key) for part in parts_of(creator)]
         assert [each and each.job_name for each in found] == [None, None, "new"]
 
 
 async def test_calls_for_the_jobs_of_all_partitions(url: str, queue_name: str):
     async with created_meanwhile(url, queue_name) as (queue, creator):
         await creator.add_bulk([("n", at, {"delay": 60_000}) for at in range(1_000)])
-        assert await queue.promote_jobs() == 1_000
+        assert await queue.jobs.promote_delayed() == 1_000
         assert await queue.drain() == 1_000
 
 
@@ -563,8 +563,8 @@ def test_a_blocking_client(url: str, queue_name: str):
     with sync.Queue(queue_name, url) as queue:
         assert queue.count() == 0
         with sync.Queue(queue_name, url, partitions=PARTITIONS) as creator:
-            names = creator.get_partitions().names
-            queue.set_global_concurrency(6)
+            names = creator.settings.get_partitions().names
+            queue.limits.set_concurrency(6)
             assert {split_partition_id(queue.add("n", ordering={"key": key_of(at)}).id)[0] for at in range(3)} == {
                 0,
                 1,
@@ -572,16 +572,16 @@ def test_a_blocking_client(url: str, queue_name: str):
             }
         for name in names[1:]:  # partition 0 has the name of the queue
             with sync.Queue(name, url) as part:
-                assert part.get_global_limits().concurrency == 2
+                assert part.limits.get().concurrency == 2
 
 
 async def test_a_limit_below_the_number_of_partitions_is_rejected(queue: Queue):
     with pytest.raises(GlideMQError, match=r"concurrency.* = 2: must be at least the number of partitions, 3"):
-        await queue.set_global_concurrency(2)
-    await queue.set_global_concurrency(3, ttl=60_000)
-    assert (await queue.get_global_limits()).concurrency == 3
-    await queue.set_global_concurrency(0)
-    assert (await queue.get_global_limits()).concurrency is None
+        await queue.limits.set_concurrency(2)
+    await queue.limits.set_concurrency(3, ttl=60_000)
+    assert (await queue.limits.get()).concurrency == 3
+    await queue.limits.set_concurrency(0)
+    assert (await queue.limits.get()).concurrency is None
 
 
 # -- workers and readers that started before ---------------------------------------------------------------------------

@@ -39,10 +39,10 @@ async def test_a_queue_with_another_number_of_partitions_is_rejected(
 ):
     async with Queue(queue_name, core_url, partitions=partitions) as queue:
         await queue.add("n")
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
     async with Queue(f"{queue_name}-c", core_url, partitions=target) as copy:
         with pytest.raises(QueuePartitionsError) as raised:
-            await copy.restore(tmp_path, source=queue_name)
+            await copy.backups.restore(tmp_path, source=queue_name)
         assert (raised.value.stored, raised.value.wanted) == (target, partitions or 1)
         assert await copy.count() == 0
 
@@ -50,40 +50,40 @@ async def test_a_queue_with_another_number_of_partitions_is_rejected(
 async def test_a_queue_without_partitions_that_has_had_jobs_is_rejected(core_url: str, queue_name: str, tmp_path: Path):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
         await queue.add("n")
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
     async with Queue(f"{queue_name}-c", core_url) as copy:
         await (await copy.add("n")).remove()
         with pytest.raises(QueueNotEmptyError, match="has had jobs"):
-            await copy.restore(tmp_path, source=queue_name)
+            await copy.backups.restore(tmp_path, source=queue_name)
         await copy.obliterate()
-        assert (await copy.restore(tmp_path, source=queue_name)).jobs == 1
+        assert (await copy.backups.restore(tmp_path, source=queue_name)).jobs == 1
 
 
 async def test_a_backup_of_a_change_that_an_earlier_version_had_begun(core_url: str, queue_name: str, tmp_path: Path):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
         await queue.add("n")
-        info = await queue.backup(tmp_path)
+        info = await queue.backups.create(tmp_path)
         changed = replace(info, counts=(1, PARTITIONS))
         (tmp_path / queue_name / info.id / "manifest.json").write_bytes(changed.to_json())
         await queue.obliterate()
     async with Queue(queue_name, core_url) as queue:
         with pytest.raises(BackupError, match=r"was being changed; restore it with the version that has written it"):
-            await queue.restore(tmp_path)
+            await queue.backups.restore(tmp_path)
 
 
 async def test_nothing_is_written_if_one_partition_has_jobs(core_url: str, queue_name: str, tmp_path: Path):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
         await fill(queue, core_url)
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
     for at in range(PARTITIONS):
         async with Queue(f"{queue_name}-{at}", core_url, partitions=PARTITIONS) as copy:
             job = await copy.add("n", ordering={"key": keyed(at, PARTITIONS)})
             with pytest.raises(QueueNotEmptyError):
-                await copy.restore(tmp_path, source=queue_name)
+                await copy.backups.restore(tmp_path, source=queue_name)
             assert (await copy.get_job_counts()).unfinished == 1
             await job.remove()
             await copy.obliterate()
-            assert (await copy.restore(tmp_path, source=queue_name)).resumed is False
+            assert (await copy.backups.restore(tmp_path, source=queue_name)).resumed is False
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_an_interrupted_restore_continues(
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
         await fill(queue, core_url)
         before = await contents(queue)
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
     async with Queue(f"{queue_name}-c", core_url) as copy:
         await copy.connect()
         transport, left = type(link_of(copy).transport), [number]
@@ -112,10 +112,10 @@ async def test_an_interrupted_restore_continues(
         with monkeypatch.context() as patched:
             patched.setattr(transport, "call", failing)
             with pytest.raises(GlideMQConnectionError):
-                await copy.restore(tmp_path, source=queue_name)
+                await copy.backups.restore(tmp_path, source=queue_name)
         assert left == [0]
     async with Queue(f"{queue_name}-c", core_url) as copy:
-        assert (await copy.restore(tmp_path, source=queue_name)).resumed
+        assert (await copy.backups.restore(tmp_path, source=queue_name)).resumed
         assert await contents(copy) == before
         await check_that_all_run(copy, core_url)
 
@@ -123,14 +123,14 @@ async def test_an_interrupted_restore_continues(
 async def test_damaged_parts_and_formats_are_rejected(core_url: str, queue_name: str, tmp_path: Path):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
         await queue.add_bulk([("n", at, {"job_id": f"job-{at}"}) for at in range(30)])
-        info = await queue.backup(tmp_path)
+        info = await queue.backups.create(tmp_path)
         folder = tmp_path / queue_name / info.id
         manifest = json.loads((folder / "manifest.json").read_text())
         assert manifest["format"] == 2  # earlier releases would restore all partitions into one
         assert [part.name for part in info.parts] == [f"partition-{at:03}-part-00001.msgpack.gz" for at in range(3)]
         (folder / info.parts[1].name).write_bytes(b"x")
         with pytest.raises(BackupError, match="partition-001-part-00001"):
-            await queue.verify_backup(tmp_path)
+            await queue.backups.verify(tmp_path)
 
 
 async def test_a_client_that_knows_no_partitions(core_url: str, queue_name: str, tmp_path: Path):
@@ -139,7 +139,7 @@ async def test_a_client_that_knows_no_partitions(core_url: str, queue_name: str,
         await queue.count()
         async with Queue(queue_name, core_url, partitions=PARTITIONS) as creator:
             await creator.add_bulk([("n", at, {"job_id": id_in(at, PARTITIONS)}) for at in range(PARTITIONS)])
-        info = await queue.backup(tmp_path)
+        info = await queue.backups.create(tmp_path)
         assert (info.jobs, len(info.partitions)) == (PARTITIONS, PARTITIONS)
 
 
@@ -194,17 +194,17 @@ async def test_jobs_are_divided_among_another_number_of_partitions(
 ):  # fmt: skip
     async with Queue(queue_name, core_url, partitions=before) as queue, Queue(f"{queue_name}-c", core_url) as copy:
         await fill_without_links(queue, core_url)
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         if interrupted is not None:
             with monkeypatch.context() as patched:
                 await copy.connect()
                 fail_after(interrupted, copy, patched)
                 with pytest.raises(GlideMQConnectionError):
-                    await copy.restore(tmp_path, source=queue_name, partitions=after)
-        report = await copy.restore(tmp_path, source=queue_name, partitions=after)
+                    await copy.backups.restore(tmp_path, source=queue_name, partitions=after)
+        report = await copy.backups.restore(tmp_path, source=queue_name, partitions=after)
         assert report.jobs + report.existing == report.backup.jobs
         assert report.not_kept == {}
-        assert len((await copy.get_partitions()).names) == after
+        assert len((await copy.settings.get_partitions()).names) == after
         assert await contents_without_ids(copy) == await contents_without_ids(queue)
         assert str(await copy.check()).startswith(f"queue {copy.name!r}: consistent")
         places = {each.rpartition("||")[0] or "0" for each in await contents(copy)}
@@ -240,41 +240,43 @@ async def check_order(queue: Queue, url: str):
 
 async def test_links_are_not_kept_with_another_number(core_url: str, queue_name: str, tmp_path: Path):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue, Queue(f"{queue_name}-c", core_url) as copy:
-        await queue.upsert_job_scheduler("tick", every=3_600_000)
+        await queue.schedulers.upsert("tick", every=3_600_000)
         await queue.add("plain")
         async with FlowProducer(core_url) as flows:
             leaves = [FlowJob("leaf", queue.name, at) for at in range(2)]
             await flows.add(FlowJob("root", queue.name, children=leaves))
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         with pytest.raises(BackupError, match=r"3 unfinished jobs \(.*\) have a parent, children") as raised:
-            await copy.restore(tmp_path, source=queue_name, partitions=2)
+            await copy.backups.restore(tmp_path, source=queue_name, partitions=2)
         assert "let workers serve both queues" in str(raised.value)
-        assert await copy.get_partitions() == await Queue(f"{queue_name}-c", core_url).get_partitions()
+        assert (
+            await copy.settings.get_partitions() == await Queue(f"{queue_name}-c", core_url).settings.get_partitions()
+        )
         async with Worker(queue.name, work, core_url) as worker:
             await worker.drain()
         await queue.add("plain")
-        await queue.backup(tmp_path)
-        report = await copy.restore(tmp_path, source=queue_name, partitions=2)
+        await queue.backups.create(tmp_path)
+        report = await copy.backups.restore(tmp_path, source=queue_name, partitions=2)
         assert report.not_kept == {"job links": 3, "schedulers": 1}
         root = next(job for job in await copy.get_jobs("completed") if job.name == "root")
         assert len(root.returnvalue or ()) == 2
         assert await root.get_children_values() == {}
-        assert await copy.get_job_schedulers() == []
+        assert await copy.schedulers.get_all() == []
 
 
 async def test_another_number_needs_another_name(core_url: str, queue_name: str, tmp_path: Path):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
         await queue.add("n")
-        await queue.backup(tmp_path)
+        await queue.backups.create(tmp_path)
         await queue.obliterate()
     async with Queue(queue_name, core_url) as queue:
         with pytest.raises(GlideMQValidationError, match="'partitions' = 2: must be that of the backup, 3, under the"):
-            await queue.restore(tmp_path, partitions=2)
+            await queue.backups.restore(tmp_path, partitions=2)
         with pytest.raises(GlideMQValidationError, match="'partitions' = 257"):
-            await queue.restore(tmp_path, partitions=257)
-        assert (await queue.restore(tmp_path, partitions=PARTITIONS)).jobs == 1
+            await queue.backups.restore(tmp_path, partitions=257)
+        assert (await queue.backups.restore(tmp_path, partitions=PARTITIONS)).jobs == 1
     async with Queue(f"{queue_name}-c", core_url, partitions=4) as copy:
         for wanted in (1, 2):
             with pytest.raises(QueuePartitionsError) as raised:
-                await copy.restore(tmp_path, source=queue_name, partitions=wanted)
+                await copy.backups.restore(tmp_path, source=queue_name, partitions=wanted)
             assert (raised.value.stored, raised.value.wanted) == (4, wanted)

@@ -48,23 +48,23 @@ def partitions_of(ids: list[str]) -> set[int]:
 
 async def test_batches_take_turns_and_are_found_by_their_id(core_url: str, queue_name: str):
     async with Queue(queue_name, core_url, partitions=PARTITIONS) as queue:
-        made = [await queue.create_batch() for _ in range(PARTITIONS)]
+        made = [await queue.job_batches.create() for _ in range(PARTITIONS)]
         assert partitions_of([batch.id for batch in made]) == {0, 1, 2}
         for at in range(PARTITIONS):
             wanted = id_in(at, PARTITIONS)
-            batch = await queue.create_batch(batch_id=wanted, on_success=("first",))
+            batch = await queue.job_batches.create(batch_id=wanted, on_success=("first",))
             assert batch.id == (f"{at}||{wanted}" if at else wanted)
-            assert (await queue.create_batch(batch_id=wanted)).id == batch.id
+            assert (await queue.job_batches.create(batch_id=wanted)).id == batch.id
             for known in (wanted, batch.id, BatchRef(queue_name, batch.id)):
-                assert (await queue.get_batch(known)).id == batch.id
+                assert (await queue.job_batches.get(known)).id == batch.id
             made.append(batch)
-        assert sorted([each.id async for each in queue.iter_batches()]) == sorted(each.id for each in made)
+        assert sorted([each.id async for each in queue.job_batches.iter()]) == sorted(each.id for each in made)
         for unknown in ("none", "1||none", "99||none"):
             with pytest.raises(JobBatchNotFoundError) as raised:
-                await queue.get_batch(unknown)
+                await queue.job_batches.get(unknown)
             assert raised.value.batch_id == unknown
         with pytest.raises(GlideMQValidationError):
-            await queue.get_batch(BatchRef("other", "b"))
+            await queue.job_batches.get(BatchRef("other", "b"))
 
 
 @pytest.mark.parametrize("options", [{}, {"attempts": 2}], ids=str)
@@ -72,7 +72,7 @@ async def test_ids_that_a_batch_issues_choose_no_partition(core_url: str, queue_
     """Also when default options of the queue or dependencies change the options of a job."""
     async with Queue(queue_name, core_url, partitions=2, default_job_options=options or None) as queue:
         first = await queue.add("first")
-        batch = await queue.create_batch(batch_id="b")
+        batch = await queue.job_batches.create(batch_id="b")
         await batch.add_bulk([("n", at) for at in range(12)])
         await batch.add("dependent", depends_on=[first.id])
         for state in (JobState.WAITING, JobState.WAITING_CHILDREN):

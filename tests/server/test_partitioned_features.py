@@ -22,7 +22,7 @@ def partitions() -> int:
 
 async def test_templates_of_schedulers_choose_no_partition(queue: Queue):
     with pytest.raises(GlideMQValidationError) as raised:
-        await queue.upsert_job_scheduler("s", every=1_000, template={"options": {"fair_key": "a"}})
+        await queue.schedulers.upsert("s", every=1_000, template={"options": {"fair_key": "a"}})
     assert raised.value.option == "template.fair_key"
 
 
@@ -38,7 +38,7 @@ async def test_operators_see_the_newest_dead_letters_of_all_partitions(url: str,
         await queue.add_bulk([("n", at, {"job_id": id_in(at, 3)}) for at in range(3)])
         for lease in await queue.fetch(3):
             await lease.fail("no")
-        entries = await queue.get_dead_letter_jobs()
+        entries = await queue.dead_letters.get_all()
         assert {entry.data["originalQueue"] for entry in entries} == {queue_name}
         async with Operator(url) as operator:
             by_age = [job.id for job in reversed(await dead_queue.get_jobs("waiting"))]

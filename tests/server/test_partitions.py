@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -44,12 +45,12 @@ def id_in(partition: int, partitions: int) -> str:
 async def test_an_empty_queue_keeps_its_settings(url: str, resp: RespClient, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.pause()
-        await queue.set_result_retention(500)
+        await queue.settings.set_result_retention(500)
     async with Queue(queue_name, url, partitions=3) as queue:
         for part in parts_of(queue):
             async with Queue(part.name, url) as single:
                 assert await single.is_paused()
-                assert await single.get_result_retention() == 500
+                assert await single.settings.get_result_retention() == 500
         await queue.resume()
         assert not await queue.is_paused()
 
@@ -63,12 +64,12 @@ async def test_new_partitions_are_not_those_of_a_deleted_queue(url: str, resp: R
         assert resp.execute("HMGET", f"glide:{{{last}}}:meta", *fields) == [None] * 3
 
 
-@pytest.mark.parametrize("limit", ["set_global_concurrency", "set_fair_key_limits", "set_group_limits"])
+@pytest.mark.parametrize("limit", ["limits.set_concurrency", "fair_keys.set_limits", "groups.set_limits"])
 async def test_a_queue_with_limits_is_not_partitioned(url: str, resp: RespClient, queue_name: str, limit: str):
-    arguments = {"set_global_concurrency": (6,), "set_fair_key_limits": ("k",), "set_group_limits": ("k",)}[limit]
-    options = {} if limit == "set_global_concurrency" else {"concurrency": 6}
+    arguments = {"limits.set_concurrency": (6,), "fair_keys.set_limits": ("k",), "groups.set_limits": ("k",)}[limit]
+    options = {} if limit == "limits.set_concurrency" else {"concurrency": 6}
     async with Queue(queue_name, url) as queue:
-        await getattr(queue, limit)(*arguments, **options)
+        await attrgetter(limit)(queue)(*arguments, **options)
         with pytest.raises(QueuePartitionsError, match="first job or limit"):
             await Queue(queue_name, url, partitions=3).connect()
     assert not any(resp.execute("EXISTS", f"glide:{{{name}}}:meta") for name in partition_names(queue_name, 3)[1:])
@@ -87,12 +88,12 @@ async def test_a_queue_with_jobs_is_not_partitioned(url: str, resp: RespClient, 
 
 async def test_limits_that_have_ended_are_none(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
-        await queue.set_global_concurrency(6, ttl=1)
+        await queue.limits.set_concurrency(6, ttl=1)
         async with asyncio.timeout(60):
-            while (await queue.get_global_limits()).concurrency:
+            while (await queue.limits.get()).concurrency:
                 pass  # nothing tells that a limit has ended, but its time to live is 1 ms
     async with Queue(queue_name, url, partitions=3) as queue:
-        assert (await queue.get_partitions()).count == 3
+        assert (await queue.settings.get_partitions()).count == 3
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"version":1,"names":["other","x"]}', '{"version":1,"names":[1,2]}'])
@@ -174,12 +175,12 @@ async def test_first_arguments_may_have_names(queue: Queue):
     job = await queue.add("n", job_id=id_in(2, 3))
     assert await queue.get_job(exclude_data=True, job_id=job.id) is not None
     key = keyed(2, 3)
-    await queue.set_group_limits(concurrency=2, key=key)
+    await queue.groups.set_limits(concurrency=2, key=key)
     await queue.add("n", ordering={"key": key})
-    group = await queue.get_group(key=key)
+    group = await queue.groups.get(key=key)
     assert group is not None
     assert group.limits.concurrency == 2
-    assert await queue.remove_deduplication(deduplication_id="x") is False
+    assert await queue.jobs.remove_deduplication(deduplication_id="x") is False
 
 
 async def test_concurrent_adds_are_spread_in_batches(url: str, queue_name: str):
@@ -222,14 +223,14 @@ async def test_usage_is_summed_over_partitions(core_url: str, queue_name: str):
             job = await queue.add("n", job_id=id_in(at, 3))
             await job.report_usage(model="m", tokens={"input": 10**at}, costs={"x": 0.5}, cost_unit="EUR")
         await (await plain.add("n")).report_usage(total_tokens=1_000)
-        summary = await queue.get_usage_summary()
+        summary = await queue.usage.get_summary()
         assert (summary.queues, summary.job_count, summary.total_tokens) == ((queue_name, other), 4, 1_111)
         assert {name: usage.total_tokens for name, usage in summary.per_queue.items()} == {queue_name: 111, other: 1000}
-        assert (await plain.get_usage_summary([queue_name])).per_queue == {queue_name: summary.per_queue[queue_name]}
+        assert (await plain.usage.get_summary([queue_name])).per_queue == {queue_name: summary.per_queue[queue_name]}
         part = partition_names(queue_name, 3)[2]
-        assert (await queue.get_usage_summary([part])).total_tokens == 100
+        assert (await queue.usage.get_summary([part])).total_tokens == 100
         with pytest.raises(GlideMQValidationError, match="of 4 queues"):
-            await queue.get_usage_summary(window=30 * 86_400_000)
+            await queue.usage.get_summary(window=30 * 86_400_000)
         await queue.obliterate()
         await plain.obliterate()
 

@@ -327,7 +327,7 @@ async def test_only_workers_fetch_and_report_jobs_of_any_source(place: ServerPro
                 for url in (place.url, *(as_user(place.url, role) for role in ("worker", *others)))
             ]
             if source == "limited name":
-                await queue.set_name_limits("a", concurrency=5)
+                await queue.limits.set_for_name("a", concurrency=5)
             ids = [(await queue.add("a", 1, **SOURCES[source])).id for _ in range(2)]
             if source == "scheduled by a peer":
                 for job_id in ids:
@@ -343,7 +343,7 @@ async def test_only_workers_fetch_and_report_jobs_of_any_source(place: ServerPro
                     lambda foreign=foreign: foreign.fail("no"),
                     lambda foreign=foreign: foreign.extend(60_000),
                     lambda foreign=foreign: foreign.release(),
-                    lambda user=user: user.release_owner("o"),
+                    lambda user=user: user.leases.release_owner("o"),
                 ):
                     with pytest.raises(PermissionDeniedError, match=r"(?i)xreadgroup|hset"):
                         await call()

@@ -15,7 +15,7 @@ import pytest
 import glidemq_py
 from glidemq_py import BulkAddError, PermissionDeniedError
 from glidemq_py.testing import RespClient
-from tests.inside import assemble
+from tests.inside import areas, assemble
 from tests.server.permission_calls import CALLS, Denied, Place
 from tests.server.test_permissions import PAGE as RULES_PAGE
 from tests.server.test_permissions import RULES, UNIMPORTANT, as_user
@@ -45,6 +45,8 @@ def public_methods() -> set[str]:
             methods = {each: value for each, value in inspect.getmembers(thing, inspect.isfunction) if each[0] != "_"}
             if any(is_async(value) for value in methods.values()):
                 found |= {f"{name}.{each}" for each in methods}
+    for area, cls in areas(glidemq_py.Queue("q")).items():
+        found |= {f"Queue.{area}.{each}" for each, _ in inspect.getmembers(cls, inspect.isfunction) if each[0] != "_"}
     return found
 
 

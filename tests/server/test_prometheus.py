@@ -160,7 +160,7 @@ async def test_metrics_and_logs_of_a_worker_name_the_partitioned_queue(
         slow = [await queue.add("slow", timeout=1, fair_key=str(n)) for n in range(12)]
         assert {job_id.rpartition("|")[0] for job_id in (job.id for job in jobs)} == {"", "1|", "2|"}
         for name in ("one", "two", "three", "four"):
-            await queue.upsert_job_scheduler(name, every=3_600_000, immediately=True, template={"name": "tick"})
+            await queue.schedulers.upsert(name, every=3_600_000, immediately=True, template={"name": "tick"})
         for _ in range(4):
             await asyncio.wait_for(fired.acquire(), 20)
         await recorder.until(lambda seen: seen.count["failed"] == 18)
@@ -414,7 +414,7 @@ async def test_lateness_of_delayed_jobs_and_schedulers(
     async with worker:
         await queue.add("plain")
         await queue.add("delayed", delay=1)
-        await queue.upsert_job_scheduler("often", every=50, limit=3, template=("scheduled", None))
+        await queue.schedulers.upsert("often", every=50, limit=3, template=("scheduled", None))
         await recorded.until(lambda recorded: recorded.count["completed"] == 5)
     assert value(registry, "glidemq_job_wait_seconds_count", queue=queue_name) == 5
     assert value(registry, "glidemq_job_lateness_seconds_count", queue=queue_name) == 1

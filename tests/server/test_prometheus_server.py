@@ -145,7 +145,7 @@ async def test_every_query_of_the_dashboard_has_a_result(
         _counter(registry, "glidemq_add_errors").labels(queue_name, "ServerOutOfMemoryError").inc(0)
         _counter(registry, "glidemq_connection_interruptions").labels("disconnected").inc(0)
         # A rate needs values that change between two scrapes.
-        await queue.upsert_job_scheduler("often", every=200, template=("scheduled", None))
+        await queue.schedulers.upsert("often", every=200, template=("scheduled", None))
         for number in range(1, 6):
             await queue.add_bulk([("task",), ("retry", None, {"attempts": 2}), ("fail",), ("task", None, {"delay": 1})])
             await recorded.until(partial(has_failed, number))

@@ -47,10 +47,10 @@ async def noop(job: Job):
 
 async def test_queue_with_only_a_scheduler_is_listed(core_url: str, prefix: str, listed: Any):
     async with Queue("reports", core_url, prefix=prefix) as queue:
-        await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+        await queue.schedulers.upsert("nightly", pattern="0 3 * * *")
         assert await listed() == ["reports"]
     with blocking.Queue("blocking", core_url, prefix=prefix) as other:
-        other.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+        other.schedulers.upsert("nightly", pattern="0 3 * * *")
     assert await listed() == ["blocking", "reports"]
 
 

@@ -40,11 +40,11 @@ async def test_a_queue_that_is_partitioned_while_it_is_open(give: str, request: 
         assert await operator.is_paused()
     async with Orders(queue_name, url) as queue:
         assert await queue.count() == 12
-        assert (await queue.get_partitions()).count == 3
+        assert (await queue.settings.get_partitions()).count == 3
 
 
 def test_a_blocking_queue(url: str, queue_name: str):
     with BlockingOrders(queue_name, url) as queue, sync.Queue(queue_name, url, partitions=3) as operator:
-        assert operator.get_partitions().count == 3
+        assert operator.settings.get_partitions().count == 3
         queue.add_bulk([("n", at) for at in range(600)])
         assert queue.count() == 600

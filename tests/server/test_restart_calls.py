@@ -62,7 +62,7 @@ IN_FLIGHT = 100
 ROWS = [
     name for name in CALLS
     if name.startswith(("Broadcast.", "FlowProducer.", "Job.", "JobBatch.", "Lease.", "Message.", "Queue."))
-    and not name.endswith(("_workers", "_on_worker"))  # commands to workers are delivered at most once
+    and not name.startswith("Queue.workers.")  # commands to workers are delivered at most once
 ]  # fmt: skip
 UNKNOWN = {
     name for kind, names in SECOND_EFFECT.items() for name in (f"{kind}.{each}" for each in names.split())

@@ -118,7 +118,7 @@ async def test_builds_replace_each_other(start: Start, url: str, queue_name: str
     async with Queue(queue_name, url) as queue:
         counts = await queue.get_job_counts()
         assert (counts.completed, counts.failed, counts.waiting, counts.active) == (expected, 0, 0, 0)
-        assert await queue.get_features() == {}
+        assert await queue.settings.get_features() == {}
 
 
 async def nothing(_: Job):
@@ -142,7 +142,7 @@ async def lease(queue: Queue):
 
 
 async def batch(queue: Queue):
-    async with await queue.create_batch() as opened:
+    async with await queue.job_batches.create() as opened:
         await opened.add("n")
 
 
@@ -157,10 +157,10 @@ USES: dict[str, Callable[[Queue], Awaitable[object]]] = {
     "dependencies": depend,
     "ranks": lambda queue: queue.add("n", rank=-5),
     "fair-keys": lambda queue: queue.add("n", fair_key="tenant"),
-    "fair-defaults": lambda queue: queue.set_fair_key_defaults(concurrency=2),
-    "name-limits": lambda queue: queue.set_name_limits("n", concurrency=2),
-    "schedule-overlap": lambda queue: queue.upsert_job_scheduler("s", every=HOUR_MS, overlap="skip"),
-    "schedule-workers": lambda queue: queue.upsert_job_scheduler("s", every=HOUR_MS, skip_without_worker=True),
+    "fair-defaults": lambda queue: queue.fair_keys.set_defaults(concurrency=2),
+    "name-limits": lambda queue: queue.limits.set_for_name("n", concurrency=2),
+    "schedule-overlap": lambda queue: queue.schedulers.upsert("s", every=HOUR_MS, overlap="skip"),
+    "schedule-workers": lambda queue: queue.schedulers.upsert("s", every=HOUR_MS, skip_without_worker=True),
     "job-batches": batch,
     "partitions": create_partitions,
     "list-ids": fetch_priority_job,
@@ -188,7 +188,7 @@ async def test_older_builds_refuse_each_feature(
         async with Queue(f"{queue_name}-{feature}", url) as queue:
             await use(queue)
             kept[feature] = await queue.add("n", "kept")
-            assert feature in await queue.get_features()
+            assert feature in await queue.settings.get_features()
         before[feature] = content(queue.name)
     for build in COMMITS:
         unknown = set(USES) - known_features(builds[build])

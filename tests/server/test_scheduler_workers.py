@@ -34,7 +34,7 @@ async def test_job_has_scheduled_for(queue: Queue, worker_for: WorkerFor):
     recorded = EventRecorder(worker)
     async with worker:
         plain = await queue.add("plain")
-        made = await queue.upsert_job_scheduler("tick", every=20, limit=3, misfire="fire_all")
+        made = await queue.schedulers.upsert("tick", every=20, limit=3, misfire="fire_all")
         await recorded.wait("completed", 4)
         assert made.next_run is not None
         jobs = [await queue.get_job(job_id) for job_id in recorded.job_ids("completed")]
@@ -50,9 +50,9 @@ async def test_new_scheduler_is_noticed_immediately(worker_for: WorkerFor, url: 
     async with worker:
         await until_idle(worker)
         async with Queue(queue_name, url) as queue:
-            await queue.upsert_job_scheduler("tick", every=3_600_000)
+            await queue.schedulers.upsert("tick", every=3_600_000)
             async with asyncio.timeout(120):
-                await queue.upsert_job_scheduler("tick", every=3_500_000, immediately=True)
+                await queue.schedulers.upsert("tick", every=3_500_000, immediately=True)
                 await recorded.wait("completed")
 
 
@@ -66,10 +66,10 @@ async def test_repeat_after_completion_follows_at_once(raw: Raw, queue: Queue, w
     worker = worker_for(nothing)
     recorded = EventRecorder(worker)
     async with worker:
-        await queue.upsert_job_scheduler("crawl", repeat_after_complete=30)
+        await queue.schedulers.upsert("crawl", repeat_after_complete=30)
         async with asyncio.timeout(120):
             await recorded.wait("completed", 20)
-        await queue.remove_job_scheduler("crawl")
+        await queue.schedulers.remove("crawl")
     jobs = [raw.job(each) for each in recorded.job_ids("completed")[:20]]
     for earlier, later in itertools.pairwise(jobs):
         assert int(later["timestamp"]) >= int(earlier["finishedOn"]) + 30
@@ -80,10 +80,10 @@ async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, 
     """A process that did not learn of a firing neither repeats nor skips it."""
     with LossyProxy(server.url) as proxy:
         async with Queue(queue_name, url) as queue, Queue(queue_name, proxy.url) as lossy, Scheduler(lossy):
-            made = await queue.upsert_job_scheduler("tick", every=20, limit=12, misfire="fire_all")
+            made = await queue.schedulers.upsert("tick", every=20, limit=12, misfire="fire_all")
             proxy.lose(f"_{function}", 3)
             async with asyncio.timeout(120):
-                while await queue.get_job_scheduler("tick") is not None:  # noqa: ASYNC110  it emits no event
+                while await queue.schedulers.get("tick") is not None:  # noqa: ASYNC110  it emits no event
                     await asyncio.sleep(0.01)
             assert proxy.lost >= 1
             found = [await queue.get_job(job.id) for job in await queue.get_jobs("waiting")]
@@ -96,7 +96,7 @@ async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, 
 async def test_paused_worker_fires(raw: Raw, queue: Queue, worker_for: WorkerFor):
     worker = worker_for(nothing)
     worker.pause()
-    await queue.upsert_job_scheduler("tick", every=20, limit=3)
+    await queue.schedulers.upsert("tick", every=20, limit=3)
     async with worker:
         await with_timeout(until(lambda: raw.run("XLEN", "stream") == 3))
 
@@ -117,7 +117,7 @@ asyncio.run(main())
 async def test_other_processes_take_over_when_one_dies(url: str, raw: Raw, queue: Queue, queue_name: str):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for name, every in (("a", 40), ("b", 70), ("c", 110)):
-        await queue.upsert_job_scheduler(name, every=every, misfire="fire_all")
+        await queue.schedulers.upsert(name, every=every, misfire="fire_all")
     processes = [
         subprocess.Popen(  # noqa: ASYNC220
             [sys.executable, "-c", PROCESS, queue_name, url], env=environment, stdout=subprocess.PIPE
@@ -142,7 +142,7 @@ async def test_other_processes_take_over_when_one_dies(url: str, raw: Raw, queue
         for process in processes:
             process.kill()
             process.communicate()
-    schedulers = {each.name: each for each in await queue.get_job_schedulers()}
+    schedulers = {each.name: each for each in await queue.schedulers.get_all()}
     count = int(raw.run("GET", "id"))
     jobs = [raw.job(str(i)) for i in range(1, count + 1)]
     fired = Counter((job["name"], int(job["scheduledFor"])) for job in jobs)

@@ -34,8 +34,8 @@ def entry(clock: Clockwork, name: str, home: str = "schedulers") -> dict[str, An
 
 async def test_index_of_a_paused_scheduler_is_restored(clock: Clockwork):
     """A version that cannot pause reads the entries too: it must not find one that is due."""
-    await clock.queue.upsert_job_scheduler("s", every=60_000)
-    await clock.queue.pause_job_scheduler("s")
+    await clock.queue.schedulers.upsert("s", every=60_000)
+    await clock.queue.schedulers.pause("s")
     clock.own.redis("DEL", "schedulers-due")
     clock.own.advance(600_000)
     await clock.fire()
@@ -50,7 +50,7 @@ async def test_index_of_a_paused_scheduler_is_restored(clock: Clockwork):
 async def test_concurrent_processes_fire_once(clock: Clockwork):
     """All workers read, compute and fire concurrently, in every order: exactly one adds the job."""
     for name in ("a", "b", "c"):
-        await clock.queue.upsert_job_scheduler(name, every=1_000, misfire="fire_all")
+        await clock.queue.schedulers.upsert(name, every=1_000, misfire="fire_all")
     await clock.fire()
     holders = [str(n) for n in range(10)]
     for _ in range(20):
@@ -73,7 +73,7 @@ def _fire(clock: Clockwork, holder: str, reply: Any):
 
 async def test_two_processes_that_fire_at_once_decide_in_the_call(clock: Clockwork):
     """Both planned while the job was unfinished; it ends before the first call."""
-    await clock.queue.upsert_job_scheduler("tick", every=1_000, overlap="skip")
+    await clock.queue.schedulers.upsert("tick", every=1_000, overlap="skip")
     await clock.until(clock.now + 1_500)
     clock.own.advance(1_000)
     due = _due(clock, "first")
@@ -87,7 +87,7 @@ async def test_two_processes_that_fire_at_once_decide_in_the_call(clock: Clockwo
 
 
 async def test_leader_fires_and_others_stand_by(clock: Clockwork):
-    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.queue.schedulers.upsert("tick", every=1_000)
     first, second = clock.another_duty(), clock.another_duty()
     clock.own.advance(1_000)
     await clock.fire(first)
@@ -134,7 +134,7 @@ class NodeTick:
 
 
 async def test_nothing_is_fired_while_a_node_client_holds_the_lock(clock: Clockwork):
-    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.queue.schedulers.upsert("tick", every=1_000)
     node = NodeTick(clock)
     clock.own.advance(1_000)
     assert node.lock()
@@ -149,7 +149,7 @@ async def test_nothing_is_fired_while_a_node_client_holds_the_lock(clock: Clockw
 
 
 async def test_node_client_takes_the_lock_between_read_and_fire(clock: Clockwork):
-    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.queue.schedulers.upsert("tick", every=1_000)
     clock.own.advance(1_000)
     reply = _due(clock, "ours")
     node = NodeTick(clock)
@@ -171,7 +171,7 @@ def test_python_and_node_clients_fire_once_in_any_order(clock: Clockwork, steps:
 async def _both(clock: Clockwork, steps: list[str]):
     clock.own.delete_everything()
     clock.own.set_time(1_800_000_000_000)
-    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.queue.schedulers.upsert("tick", every=1_000)
     node, state = NodeTick(clock), "unlock"
     following = {"unlock": "lock", "lock": "begin", "begin": "commit", "commit": "unlock"}
     for step in steps:
@@ -191,10 +191,10 @@ async def test_held_lock_raises_scheduler_busy_error(clock: Clockwork, monkeypat
     clock.own.redis("SET", "schedulers:lock:__tick__", "theirs", "PX", 60_000)
     busy = "scheduler 'tick' was not changed: another client holds the scheduler lock; try again"
     with pytest.raises(ServerNotReadyError, match=busy):
-        await clock.queue.upsert_job_scheduler("tick", every=1_000)
+        await clock.queue.schedulers.upsert("tick", every=1_000)
     clock.own.redis("HSET", "schedulers", "tick", json.dumps({"every": 5, "nextRun": 1}))
     with pytest.raises(ServerNotReadyError, match=busy):
-        await clock.queue.remove_job_scheduler("tick")
+        await clock.queue.schedulers.remove("tick")
     clock.own.redis("DEL", "schedulers:lock:__tick__")
 
 

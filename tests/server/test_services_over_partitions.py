@@ -31,7 +31,7 @@ def named(partition: int) -> str:
 
 async def create_schedulers(queue: Queue):
     for partition in range(PARTITIONS):
-        await queue.upsert_job_scheduler(
+        await queue.schedulers.upsert(
             named(partition), every=3_600_000, immediately=True, template={"name": named(partition)}
         )
 
@@ -107,7 +107,7 @@ async def test_the_call_for_partition_0_returns_the_layout(queue: Queue, url: st
         (task,) = tasks_of(service).tasks
         task.wake()  # type: ignore[attr-defined]
         await with_timeout(until(lambda: len(tasks_of(service).tasks) == PARTITIONS))
-        names = (await operator.get_partitions()).names
+        names = (await operator.settings.get_partitions()).names
         locks = [Raw(resp, name) for name in names]
         await with_timeout(until(lambda: all(lock.run("GET", "lock:maintenance") for lock in locks)))
         await operator.close()
@@ -125,9 +125,9 @@ def reach(reached: Callable[[], object], seconds: float = 60):
 def test_blocking_code(serve: Callable[[sync.Queue], Any], url: str, queue_name: str):
     with sync.Queue(queue_name, url, partitions=PARTITIONS) as queue:
         for partition in range(PARTITIONS):
-            queue.upsert_job_scheduler(named(partition), every=3_600_000, immediately=True)
+            queue.schedulers.upsert(named(partition), every=3_600_000, immediately=True)
         with serve(queue):
             reach(lambda: queue.count() == PARTITIONS)
     with sync.Queue(f"{queue_name}-2", url, partitions=2) as queue, serve(queue):
         queue.count()
-        assert queue.get_partitions().count == 2  # the service may be the first to open it
+        assert queue.settings.get_partitions().count == 2  # the service may be the first to open it

@@ -49,7 +49,7 @@ async def ours(queue: Queue) -> list[Any]:
     data: Any = []
     while leases := await queue.fetch(100):
         data += [lease.job.data for lease in leases]
-        await queue.complete_leases([(lease, None) for lease in leases])
+        await queue.leases.complete([(lease, None) for lease in leases])
     return data
 
 
@@ -119,7 +119,7 @@ async def test_priority_of_a_peer_is_a_rank(queue: Queue, peer: WireQueue):
 
 
 async def test_fair_job_that_a_peer_moves_returns_to_its_key(queue: Queue, peer: WireQueue):
-    await queue.set_fair_key_limits("k", concurrency=1)
+    await queue.fair_keys.set_limits("k", concurrency=1)
     jobs = [await queue.add("a", n, fair_key="k") for n in range(3)]
     catch_up(peer)
     keys = [f"job:{jobs[2].id}", "stream", "scheduled", "events"]
@@ -128,7 +128,7 @@ async def test_fair_job_that_a_peer_moves_returns_to_its_key(queue: Queue, peer:
     peer.redis("HSET", f"job:{jobs[2].id}", "state", "prioritized", "priority", 3)
     leases = await queue.fetch(10)
     assert len(leases) == 1  # the limit of the key holds
-    await queue.complete_leases([(lease, None) for lease in leases])
+    await queue.leases.complete([(lease, None) for lease in leases])
     assert sorted([*(lease.job.data for lease in leases), *await ours(queue)]) == [0, 1, 2]
 
 
@@ -178,7 +178,7 @@ async def test_ids_with_bars_are_promoted_drained_and_obliterated(queue: Queue, 
     catch_up(peer)
     for job_id in ("a", "a||b", "a||b||c", "|||"):
         peer.add(id=job_id, delay=HOUR_MS, lifo=1)
-    assert await queue.promote_jobs() == 4
+    assert await queue.jobs.promote_delayed() == 4
     for job_id in ("a||b", "a||b||c"):
         job = await queue.get_job(job_id)
         assert job is not None
@@ -231,4 +231,4 @@ async def test_ids_of_active_list_jobs_are_in_the_set_of_the_peers(
         await asyncio.gather(*(job.wait_until_finished(timeout=30_000) for job in jobs))
     assert kinds == {"set"}
     assert peer.redis("SMEMBERS", ids) == (["old"] if found[:1] == ("SADD",) else [])
-    assert await queue.get_features() == {"list-ids": "0.2.0"}
+    assert await queue.settings.get_features() == {"list-ids": "0.2.0"}

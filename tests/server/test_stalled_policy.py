@@ -22,13 +22,13 @@ def open_gate() -> Gate:
 
 
 async def test_policy_is_set_read_and_removed(queue: Queue):
-    assert await queue.get_stalled_policy() == StalledPolicy()
-    await queue.set_stalled_policy(stalled_interval=timedelta(seconds=5), max_stalled_count=0)
-    assert await queue.get_stalled_policy() == StalledPolicy(5_000, 0, None)
-    await queue.set_stalled_policy(stalled_interval=False, stalled_grace=7)
-    assert await queue.get_stalled_policy() == StalledPolicy(None, 0, 7)
-    await queue.remove_stalled_policy()
-    assert await queue.get_stalled_policy() == StalledPolicy()
+    assert await queue.settings.get_stalled_policy() == StalledPolicy()
+    await queue.settings.set_stalled_policy(stalled_interval=timedelta(seconds=5), max_stalled_count=0)
+    assert await queue.settings.get_stalled_policy() == StalledPolicy(5_000, 0, None)
+    await queue.settings.set_stalled_policy(stalled_interval=False, stalled_grace=7)
+    assert await queue.settings.get_stalled_policy() == StalledPolicy(None, 0, 7)
+    await queue.settings.remove_stalled_policy()
+    assert await queue.settings.get_stalled_policy() == StalledPolicy()
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ async def test_policy_is_set_read_and_removed(queue: Queue):
 )  # fmt: skip
 async def test_invalid_policy_is_rejected(queue: Queue, options: Any):
     with pytest.raises(GlideMQValidationError, match=next(iter(options), "at least one of")):
-        await queue.set_stalled_policy(**options)
-    assert await queue.get_stalled_policy() == StalledPolicy()
+        await queue.settings.set_stalled_policy(**options)
+    assert await queue.settings.get_stalled_policy() == StalledPolicy()
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ async def test_queue_decides_for_a_worker_without_the_option(
     worker_for: WorkerFor, url: str, queue: Queue, queue_name: str, by: str
 ):
     async with worker_process("wait", url, queue_name, **SOON) as child:
-        await queue.set_stalled_policy(max_stalled_count=0, stalled_interval=1_000)
+        await queue.settings.set_stalled_policy(max_stalled_count=0, stalled_interval=1_000)
         job = await queue.add("n", attempts=5)
         await child.line("began")
         await child.kill()
@@ -67,7 +67,7 @@ async def test_option_of_the_dead_worker_wins_over_queue_and_recovering_process(
     async with (
         worker_process("wait", url, queue_name, max_stalled_count=5, **SOON) as child,
     ):
-        await queue.set_stalled_policy(max_stalled_count=0)
+        await queue.settings.set_stalled_policy(max_stalled_count=0)
         job = await queue.add("n")
         await child.line("began")
         await child.kill()

@@ -67,7 +67,7 @@ def test_closing_lets_another_process_take_over(queue: Queue, resp: RespClient):
 @pytest.mark.slow
 def test_schedulers_created_later_fire_after_wake(queue: Queue):
     with Maintenance([queue]) as maintenance:
-        queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
+        queue.schedulers.upsert("s", every=1_000, template={"name": "tick"})
         maintenance.wake()
         reach(lambda: queue.count() >= 2, seconds=30)  # without a wake-up, up to a minute later
 
@@ -151,7 +151,7 @@ def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_nam
                     print("child: another one", flush=True)
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
-            queue.upsert_job_scheduler("s", every=1_000)
+            queue.schedulers.upsert("s", every=1_000)
             maintenance.wake()
             while not queue.count():
                 pass
@@ -187,7 +187,7 @@ def run(program: str) -> str:
 
 def test_a_scheduler_uses_the_options_of_the_queue(url: str, queue_name: str):
     with Queue(queue_name, url, serializer="msgpack", prefix="other") as queue:
-        queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick", "data": {"raw": b"\x00"}})
+        queue.schedulers.upsert("s", every=1_000, template={"name": "tick", "data": {"raw": b"\x00"}})
         with Scheduler(queue):
             reach(queue.count)
         assert queue.get_jobs("waiting")[0].data == {"raw": b"\x00"}
@@ -205,11 +205,11 @@ def test_due_backups(queue: Queue, url: str, tmp_path: Path):
         assert schedule.run_due() == []
         with schedule:
             assert schedule.run_due() == []
-    assert len(queue.get_backups(tmp_path)) == 1
+    assert len(queue.backups.get_all(tmp_path)) == 1
 
 
 def test_a_running_schedule_makes_the_first_backup(queue: Queue, tmp_path: Path):
     queue.add("n")
     with BackupSchedule([queue], tmp_path):
-        reach(lambda: queue.get_backups(tmp_path))
-    assert queue.verify_backup(tmp_path).jobs == 1
+        reach(lambda: queue.backups.get_all(tmp_path))
+    assert queue.backups.verify(tmp_path).jobs == 1

@@ -300,7 +300,7 @@ async def test_callbacks_of_a_batch_continue_its_trace(
 
     assert TELEMETRY.tracer is not None
     with TELEMETRY.tracer.start_as_current_span("request") as request:
-        async with await queue.create_batch(on_complete=("all",), on_success=("ok",)):
+        async with await queue.job_batches.create(on_complete=("all",), on_success=("ok",)):
             pass
     async with worker_for(handler) as worker:
         await worker.drain()

@@ -61,7 +61,7 @@ async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue):
     bad = await queue.add("bad")
     endless = await queue.add("endless")
     await queue.add("later", delay=3_600_000)
-    await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "digest"})
+    await queue.schedulers.upsert("nightly", pattern="0 3 * * *", template={"name": "digest"})
     worker = Worker(name, handler, url, log_failures=False)
     async with worker, Operator(url) as operator, contextlib.AsyncExitStack() as at_the_end:
         at_the_end.callback(released.set)  # the worker waits for its job

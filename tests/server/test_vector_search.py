@@ -23,8 +23,8 @@ async def test_server_without_search_module_raises(core_url: str, core_resp: Res
     if has_search(core_resp):
         pytest.skip("this server has a search module")
     async with Queue(queue_name, core_url) as queue:
-        for attempt in (queue.create_job_index(), queue.drop_job_index(), queue.vector_search([1.0, 2.0]),
-                        queue.vector_search([1.0], field="v")):  # fmt: skip
+        for attempt in (queue.vectors.create_index(), queue.vectors.drop_index(), queue.vectors.search([1.0, 2.0]),
+                        queue.vectors.search([1.0], field="v")):  # fmt: skip
             with pytest.raises(SearchIndexError, match="has no search module"):
                 await attempt
 
@@ -53,7 +53,7 @@ async def test_nearest_jobs_are_found(url: str, queue: Queue, queue_name: str, r
     if not has_search(resp):
         pytest.skip("the server has no search module (set GLIDEMQ_TEST_SERVER to one that has)")
     async with Queue(queue_name + "2", url) as other:
-        index = await queue.create_job_index(vector={"name": "v", "dimensions": 2, "metric": "l2"})
+        index = await queue.vectors.create_index(vector={"name": "v", "dimensions": 2, "metric": "l2"})
         try:
             near, far = await queue.add("near"), await queue.add("far")
             await near.store_vector("v", [1, 1])
@@ -68,10 +68,10 @@ async def test_nearest_jobs_are_found(url: str, queue: Queue, queue_name: str, r
             found: Any = []
             async with asyncio.timeout(120):
                 while len(found) < 2:
-                    found = await queue.vector_search([0, 0], k=10)
+                    found = await queue.vectors.search([0, 0], k=10)
             assert [match.job.id for match in found] == [near.id, far.id]
             assert found[0].score < found[1].score
-            assert [m.job.id for m in await queue.vector_search([0, 0], filter="@name:{far}")] == [far.id]
+            assert [m.job.id for m in await queue.vectors.search([0, 0], filter="@name:{far}")] == [far.id]
         finally:
-            assert await queue.drop_job_index()
-            assert not await queue.drop_job_index()
+            assert await queue.vectors.drop_index()
+            assert not await queue.vectors.drop_index()

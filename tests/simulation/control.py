@@ -63,7 +63,7 @@ class Control:
 
     async def _resize(self, queue: Queue, name: str, pick: random.Random):
         slots = pick.randint(1, 20)
-        await queue.resize_workers(slots, name, timeout=_TIMEOUT_MS)
+        await queue.workers.resize(slots, name, timeout=_TIMEOUT_MS)
         self.obeyed += 1
         worker = self._worker_named(name)
         if worker is not None and worker.concurrency != slots:
@@ -71,7 +71,7 @@ class Control:
 
     async def _quiet(self, queue: Queue, name: str, pick: random.Random):
         try:
-            await queue.quiet_workers(name, timeout=_TIMEOUT_MS)
+            await queue.workers.quiet(name, timeout=_TIMEOUT_MS)
             self.obeyed += 1
             worker = self._worker_named(name)
             if worker is not None and not worker.is_paused:
@@ -89,7 +89,7 @@ class Control:
             if self._worker_named(name) is None:
                 return
             try:
-                await queue.resume_workers(name, timeout=_TIMEOUT_MS)
+                await queue.workers.resume(name, timeout=_TIMEOUT_MS)
             except _FAULTS as error:
                 self._failed(error)
                 continue
@@ -106,9 +106,9 @@ class Control:
             if job is None or job.state in _ENDED:
                 return
             try:
-                found = await queue.inspect_workers(timeout=_TIMEOUT_MS)
+                found = await queue.workers.inspect(timeout=_TIMEOUT_MS)
                 for name in [each.id for each in found if job_id in {running.id for running in each.jobs}]:
-                    if await queue.cancel_on_worker(job_id, name, timeout=_TIMEOUT_MS):
+                    if await queue.workers.cancel(job_id, name, timeout=_TIMEOUT_MS):
                         self.obeyed += 1
                         self._ledger.cancelled.add(job_id)
             except (WorkerNotFoundError, WorkerTimeoutError) as error:

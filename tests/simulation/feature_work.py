@@ -89,7 +89,7 @@ class FeatureWork:
             return f"{kind}-of-{name}", {"of": f"{kind}-of-{name}"}
 
         async def create() -> Any:
-            return await self._queue.create_batch(
+            return await self._queue.job_batches.create(
                 batch_id=name, on_complete=callback("complete"), on_success=callback("success"),
                 on_failure=callback("failure"),
             )  # fmt: skip
@@ -99,7 +99,7 @@ class FeatureWork:
                 return
             failovers = self._ledger.failovers
             try:
-                found = await self._queue.get_batch(name)
+                found = await self._queue.job_batches.get(name)
                 await found.add(kinds[n], {"of": ids[n]}, queue=elsewhere if n == 1 else None, job_id=ids[n])
             except (JobBatchNotFoundError, JobStateError):  # lost by a failover, in whole or in part
                 batch.is_lost = True
@@ -112,7 +112,7 @@ class FeatureWork:
             if batch.is_lost:
                 return
             try:
-                await (await self._queue.get_batch(name)).close()
+                await (await self._queue.job_batches.get(name)).close()
             except JobBatchNotFoundError:  # lost by a failover
                 batch.is_lost = True
             else:
@@ -170,7 +170,7 @@ class FeatureWork:
 
         async def promote():
             failovers = self._ledger.failovers
-            await self._queue.promote_jobs(name=name)
+            await self._queue.jobs.promote_delayed(name=name)
             self._ledger.promotions[name] = self._loop.now if self._ledger.failovers == failovers else None
 
         return [*(adding(job_id) for job_id in ids), promote]
@@ -184,7 +184,7 @@ class FeatureWork:
             self._acknowledge(job_id)
 
         async def requeue():
-            failovers, count = self._ledger.failovers, await queue.requeue_completed(pick.randint(0, 2) or None)
+            failovers, count = self._ledger.failovers, await queue.jobs.requeue_completed(pick.randint(0, 2) or None)
             if self._ledger.failovers == failovers:
                 self._ledger.requeues.append((self._loop.now, count))
 
@@ -202,7 +202,7 @@ class FeatureWork:
                 ledger.exclusive.discard(name)
             else:
                 ledger.exclusive.add(name)
-            await self._queue.upsert_job_scheduler(
+            await self._queue.schedulers.upsert(
                 name, every=100, limit=limit, immediately=True, overlap=overlap, template=(name, {"of": name})
             )
             ledger.schedulers[name], ledger.scheduled_at[name] = (limit, limit * tries), self._loop.now
@@ -259,7 +259,7 @@ async def join_batch(queue: Queue, job: Any, job_id: str, ledger: Ledger):
             ref = await job.get_batch_ref()
             if ref is None:
                 return
-            await (await queue.get_batch(ref)).add("batched", {"of": job_id}, job_id=job_id)
+            await (await queue.job_batches.get(ref)).add("batched", {"of": job_id}, job_id=job_id)
         except (JobBatchNotFoundError, JobStateError):
             return
         except GlideMQConnectionError:

@@ -320,7 +320,7 @@ class Fleet:
         async with Queue(QUEUE, Source(self.network)) as queue:
             await self.history.apply(queue)
             if any(work.kind == "backlog" for work in scenario.work):
-                await queue.set_fair_key_limits(FULL_KEY, concurrency=1, max_backlog=MOST_BACKLOG)
+                await queue.fair_keys.set_limits(FULL_KEY, concurrency=1, max_backlog=MOST_BACKLOG)
         self.network.reliable = not (scenario.messages or scenario.acts)
 
     async def _play(self):
@@ -390,7 +390,7 @@ class Fleet:
             while loop.now < until:
                 await self._complete_work(queue)
                 left = [await self._left(each) for each in queues]
-                done = not any(map(any, left)) and not self._pending and not await queue.get_job_schedulers()
+                done = not any(map(any, left)) and not self._pending and not await queue.schedulers.get_all()
                 done = done and await self.history.is_settled(queue) and await self._are_batches_done(queue)
                 if done and (not self.scenario.subscribers or await self.subscriptions.are_done()):
                     break
@@ -443,19 +443,19 @@ class Fleet:
             if batch.closed_at is None or batch.is_lost:
                 batch.closed_at, batch.is_lost = self.loop.now, False
                 try:
-                    await (await queue.get_batch(name)).close()
+                    await (await queue.job_batches.get(name)).close()
                 except JobBatchNotFoundError:
                     batch.exists = False
         for name, at in self.ledger.promotions.items():
             if at is None or at < self.loop.now - 30:  # a late copy of an add may have added a job again
-                await queue.promote_jobs(name=name)
+                await queue.jobs.promote_delayed(name=name)
                 self.ledger.promotions[name] = self.loop.now
 
     async def _are_batches_done(self, queue: Queue) -> bool:
         """Return True if no closed batch has pending jobs: those that were never added leave it after some minutes."""
         if not self.ledger.batches:
             return True
-        closed = [batch.id async for batch in queue.iter_batches() if (await batch.get_status()).is_closed]
+        closed = [batch.id async for batch in queue.job_batches.iter() if (await batch.get_status()).is_closed]
         return not closed
 
     # -- faults ---------------------------------------------------------------------------------------------

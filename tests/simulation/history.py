@@ -48,9 +48,9 @@ class History:
     async def apply(self, queue: Queue):
         """Set up the queue, before its first job."""
         if "timeline" in self._settings:
-            await queue.set_timeline(1.0, max_entries=_ENTRIES)
+            await queue.timelines.set(1.0, max_entries=_ENTRIES)
         if "figures" in self._settings:
-            await queue.set_metrics_by_name(24 * 60, max_names=1_000)
+            await queue.metrics_by_name.set(24 * 60, max_names=1_000)
         policy: dict[str, Any] = {}
         if "auto_retries" in self._settings:
             policy |= {"retry_interval": _INTERVAL_MS, "max_auto_retries": _AUTO_RETRIES}
@@ -60,7 +60,7 @@ class History:
         if "max_entries" in self._settings:
             policy["max_entries"] = _MAX_FAILED
         if policy:
-            await queue.set_failure_policy(**policy)
+            await queue.failures.set_policy(**policy)
 
     async def wait_for_figures(self):
         """Let workers send what they have counted last."""
@@ -69,7 +69,7 @@ class History:
 
     async def is_settled(self, queue: Queue) -> bool:
         """Return True if the failure policy has nothing left to do."""
-        failed = [failure async for failure in queue.iter_failures()]
+        failed = [failure async for failure in queue.failures.iter()]
         if any(failure.next_retry_at is not None for failure in failed):
             return False
         if "max_entries" in self._settings and len(failed) > _MAX_FAILED:
@@ -158,7 +158,7 @@ class History:
                 if self._ledger.loses_messages and job_id not in kept:
                     removed[self._ledger.names[job_id]] += 1
         found: dict[str, Counter[str]] = defaultdict(Counter)
-        for row in await queue.get_metrics_by_name(_DAY_MS, interval=None):
+        for row in await queue.metrics_by_name.get(_DAY_MS, interval=None):
             found[row.name] += Counter({"completed": row.completed, "failed": row.failed})
         for name in sorted(expected.keys() | found.keys()):
             for what in ("completed", "failed") if name in ("failing", "timeout") else ("completed",):
@@ -170,7 +170,7 @@ class History:
 
     async def _judge_retries(self, queue: Queue, problems: list[str]):
         """Failed jobs must have been requeued as often as allowed, each time not before the interval."""
-        async for failure in queue.iter_failures(name="failing"):
+        async for failure in queue.failures.iter(name="failing"):
             self.judged["auto_retries"] += 1
             if failure.auto_retries != _AUTO_RETRIES:
                 problems.append(f"failed job {failure.job_id} was requeued {failure.auto_retries} times")

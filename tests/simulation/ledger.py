@@ -106,9 +106,9 @@ class Ledger:
         self.rejected_adds = 0
         """Number of adds that the maximum backlog has rejected."""
         self.promotions: dict[str, float | None] = {}
-        """When `Queue.promote_jobs` was acknowledged, by the name of the jobs."""
+        """When `Queue.jobs.promote_delayed` was acknowledged, by the name of the jobs."""
         self.requeues: list[tuple[float, int]] = []
-        """When `Queue.requeue_completed` was acknowledged, and how many jobs it has requeued."""
+        """When `Queue.jobs.requeue_completed` was acknowledged, and how many jobs it has requeued."""
         self.exclusive: set[str] = set()
         """Names of schedulers whose jobs must not overlap."""
         self.cancelled: set[str] = set()

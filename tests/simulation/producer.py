@@ -174,7 +174,7 @@ class Producer:
         async def send():
             nonlocal tries
             tries += 1
-            await self._queue.upsert_job_scheduler(
+            await self._queue.schedulers.upsert(
                 name, every=every, limit=limit, immediately=immediately, template=(name, {"of": name})
             )
             # A repetition creates a scheduler again whose first runs are over.
@@ -219,11 +219,11 @@ class Producer:
     async def _limit(self, kind: str, options: dict[str, Any]):
         """Set the limits of the job's name or fair key, as a program does at each start."""
         if kind == "named":
-            await self._queue.set_name_limits("named", concurrency=3)
+            await self._queue.limits.set_for_name("named", concurrency=3)
         elif options.get("fair_key") == "t1":
-            await self._queue.set_fair_key_limits("t1", concurrency=2)
+            await self._queue.fair_keys.set_limits("t1", concurrency=2)
         elif options.get("fair_key") == "t2":
-            await self._queue.set_fair_key_limits("t2", rate_limit={"max": 20, "duration": 500})
+            await self._queue.fair_keys.set_limits("t2", rate_limit={"max": 20, "duration": 500})
 
 
 def _share_options(kind: str, pick: random.Random) -> dict[str, Any]:

@@ -258,7 +258,7 @@ FEATURES: Final = (
 )  # fmt: skip
 _POOLED: Final = {"batch", "requeued", "many"}
 SETTINGS: Final = ("timeline", "figures", "auto_retries", "max_age", "max_entries")
-"""Settings of the queue that a scenario may have: `Queue.set_timeline`, `set_metrics_by_name`, the failure policy."""
+"""Settings of the queue that a scenario may have: `Queue.timelines.set`, `metrics_by_name.set`, the failure policy."""
 
 
 def _with_features(drawn: Scenario, *, faults: bool) -> Scenario:

@@ -219,7 +219,7 @@ async def test_searches_take_turns(driver: Drivers, url: str, queue_name: str, r
     """Jobs that another client has finished, without a number, in one of more partitions than a search looks at."""
     reading = driver("jobs")
     async with Queue(queue_name, url, partitions=20) as queue:
-        names = (await queue.get_partitions()).names
+        names = (await queue.settings.get_partitions()).names
         assert await reading.ids() == []
         for number, name in enumerate(names):
             resp.execute("ZADD", f"glide:{{{name}}}:completed", 5, "done")
@@ -345,7 +345,7 @@ async def test_events_that_a_failover_has_lost(driver: Drivers, url: str, queue_
         assert await reading.ids() == []
         await add(queue)
         await reading.batch()
-        name = (await queue.get_partitions()).names[1]
+        name = (await queue.settings.get_partitions()).names[1]
     key = f"glide:{{{name}}}:events"
     events = resp.execute("XRANGE", key, "-", "+")
     resp.execute("DEL", key)
@@ -469,7 +469,7 @@ async def test_a_queue_that_was_deleted(
         assert await reading.ids(failOnDataLoss="false") == wanted
         later = await filled(queue, url, view)
         assert await reading.ids(failOnDataLoss="false") == later
-        assert len((await queue.get_partitions()).names) == again
+        assert len((await queue.settings.get_partitions()).names) == again
     keys = [key for key in resp.keys(f"glide:{{{queue_name}*") if not key.endswith(":deleted-layout")]
     names = {key.partition("}")[0] for key in keys}
     assert len(names) == again  # nothing is written to partitions that were deleted

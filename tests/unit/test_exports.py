@@ -10,6 +10,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import dashboard, errors, gateway, library, proxy, spark, sync, telemetry, testing
+from tests.inside import AREAS, areas
 
 EXPORTED = {
     # types of the objects that users get
@@ -146,6 +147,8 @@ def test_package_has_a_docstring():
 
 def functions_of(kind: type[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in inspect.getmembers_static(kind):
+        if isinstance(value, property) and name in AREAS:
+            continue  # its class is imported at first use
         if not name.startswith("_") or name == "__init__":
             found = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
             yield f"{kind.__name__}.{name}", found
@@ -155,6 +158,8 @@ def public_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
     for name in module.__all__:
         value = getattr(module, name)
         yield from functions_of(value) if inspect.isclass(value) else [(name, value)]
+        for area in areas(value("q")).values() if name == "Queue" else ():
+            yield from functions_of(area)
 
 
 MODULES = [glidemq_py, sync, testing, proxy, gateway, dashboard, spark, telemetry, library]

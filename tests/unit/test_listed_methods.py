@@ -46,4 +46,4 @@ def test_a_listed_method_of_a_queue_can_be_pickled():
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_features_are_not_base_classes(cls: type[Any]):
-    assert {base.__name__ for base in cls.__bases__} <= {"AsyncOnly", "Generic", "JobCore", "QueueParts"}
+    assert {base.__name__ for base in cls.__bases__} <= {"AsyncOnly", "ConnectedQueue", "Generic", "JobCore"}

@@ -98,3 +98,25 @@ def test_every_event_of_the_library_is_known():
     assert set(event_reader.QUEUE_EVENTS) <= listed
     for event in event_reader.QUEUE_EVENTS:
         QueueEvents("q").on(event, handle)
+
+
+@pytest.mark.parametrize("kind", [Queue, sync.Queue])
+def test_former_names_name_the_new_ones(kind: type[Any]):
+    page = (ROOT / "docs" / "migrate" / "from-glide-mq.md").read_text(encoding="utf-8")
+    queue = kind("q")
+    for area, names in misuse.MOVED.items():
+        for former, name in names.items():
+            assert callable(getattr(getattr(queue, area), name))
+            assert re.search(rf"\| `{former}` \| `{area}\.{name}` \|", page), former
+            with pytest.raises(AttributeError, match=rf"no attribute '{former}'; use queue\.{area}\.{name}$"):
+                getattr(queue, former)
+    for former, hint in (
+        ("upsertJobScheduler", "schedulers.upsert"),
+        ("getJob", "get_job"),
+        ("get_suspended_jobs", r"get_jobs\('suspended'\)"),
+    ):
+        with pytest.raises(AttributeError, match=rf"; use queue\.{hint}$"):
+            getattr(queue, former)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+        queue.nothing  # noqa: B018
+    assert not hasattr(queue, "set_timeline")

@@ -72,7 +72,7 @@ async def test_a_prefix_without_braces_where_the_module_takes_none():
         return b"OK"
 
     server = Server(create=create)
-    assert await queue_over(server).create_job_index(vector=VectorField(name="v", dimensions=3)) == "q-idx"
+    assert await queue_over(server).vectors.create_index(vector=VectorField(name="v", dimensions=3)) == "q-idx"
     assert [words[6] for words in server.requested_slots] == ["glide:{q}:job:", "glide:{q"]
 
 
@@ -87,7 +87,7 @@ async def test_foreign_keys_are_skipped():
         ],
         hmget=lambda key, *names: (record if key.endswith(":1") else [None] * 4) + [None] * (len(names) - 4),
     )  # fmt: skip
-    (match,) = await queue_over(server).vector_search([1, 2, 3])
+    (match,) = await queue_over(server).vectors.search([1, 2, 3])
     assert (match.job.id, match.job.name, match.score) == ("1", "n", 0.5)
     assert server.requested_slots[1][:3] == ("FT.SEARCH", "q-idx", "*=>[KNN 10 @v $BLOB AS __score]")
 
@@ -95,14 +95,14 @@ async def test_foreign_keys_are_skipped():
 async def test_errors_of_the_search_module():
     missing = GlideMQError("ERR unknown command 'FT.CREATE', with args beginning with: 'q-idx'")
     with pytest.raises(SearchIndexError, match="search module"):
-        await queue_over(Server(create=failing(missing))).create_job_index()
+        await queue_over(Server(create=failing(missing))).vectors.create_index()
     with pytest.raises(SearchIndexError, match="already exists"):
-        await queue_over(Server(create=failing(GlideMQError("Index already exists")))).create_job_index()
+        await queue_over(Server(create=failing(GlideMQError("Index already exists")))).vectors.create_index()
     with pytest.raises(LibraryError):
-        await queue_over(Server(create=failing(LibraryError("NOPERM")))).create_job_index()
-    assert not await queue_over(Server(dropindex=failing(GlideMQError("Unknown Index name")))).drop_job_index()
+        await queue_over(Server(create=failing(LibraryError("NOPERM")))).vectors.create_index()
+    assert not await queue_over(Server(dropindex=failing(GlideMQError("Unknown Index name")))).vectors.drop_index()
     with pytest.raises(SearchIndexError, match="no vector field"):
-        await queue_over(Server(info=lambda *_: [])).vector_search([1])
+        await queue_over(Server(info=lambda *_: [])).vectors.search([1])
     several = [{b"attribute": name, b"type": b"VECTOR"} for name in (b"a", b"b")]
     with pytest.raises(GlideMQValidationError, match="a, b"):
-        await queue_over(Server(info=lambda *_: {b"attributes": several})).vector_search([1])
+        await queue_over(Server(info=lambda *_: {b"attributes": several})).vectors.search([1])

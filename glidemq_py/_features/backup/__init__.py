@@ -1,1 +1,1 @@
-"""Backup and restore of queues (docs/operate/backup.md): `Queue.backup`, `Queue.restore`, `BackupSchedule`."""
+"""Backup and restore of queues (docs/operate/backup.md): `Queue.backups` and `BackupSchedule`."""

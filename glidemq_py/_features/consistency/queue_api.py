@@ -26,7 +26,8 @@ from glidemq_py._features.consistency.checking import (
     Key,
     Suspect,
 )
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue
 
 MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000

@@ -34,7 +34,7 @@ class Leased(NamedTuple):
 
 
 class ExtendReply(NamedTuple):
-    """Reply of `extend_leases`."""
+    """Reply of `leases.extend`."""
 
     now: int
     statuses: list[int]
@@ -43,7 +43,7 @@ class ExtendReply(NamedTuple):
 
 
 class ReleaseReply(NamedTuple):
-    """Reply of `release_leases`."""
+    """Reply of `leases.release`."""
 
     released: int
     cursor: str

@@ -204,7 +204,7 @@ class JobScheduler:
         last_skipped: when a due time was last skipped; None if never.
         buffered: with ``overlap="buffer_one"``, a due time (`next_run`) waits until the last job has finished.
         for_peers: Node clients see and fire it too. False if it is paused or uses a feature that they do not support.
-        paused: it adds no jobs; see `Queue.pause_job_scheduler`.
+        paused: it adds no jobs; see `Queue.schedulers.pause`.
         paused_since: when it was paused; None if it is not paused.
         last_runs: its last runs that added a job, at most 20, oldest first: pairs of due time and id of the job. Runs
             by Node clients are missing.

@@ -15,6 +15,7 @@ from glidemq_py._core.calls.adding import DATA, encode_row
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions
 from glidemq_py._core.times import Milliseconds
@@ -31,20 +32,11 @@ from glidemq_py._features.schedulers.entry import (
 )
 from glidemq_py._features.schedulers.options import Misfire, Overlap, Schedule
 from glidemq_py._partitions.layout import part_of_key
-from glidemq_py._partitions.link import ConnectedQueue, QueueLink
+from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError, ServerNotReadyError
 
-__all__ = [
-    "JobInput",
-    "get_job_scheduler",
-    "get_job_schedulers",
-    "iter_schedulers",
-    "pause_job_scheduler",
-    "read_scheduler",
-    "remove_job_scheduler",
-    "resume_job_scheduler",
-    "upsert_job_scheduler",
-]
+__all__ = ["JobInput", "Schedulers", "iter_schedulers", "read_scheduler"]
 
 _log = get_logger(__name__)
 
@@ -53,87 +45,6 @@ _log = get_logger(__name__)
 NAME_LENGTH: Final = 256
 _TRIES: Final = 200
 _PAUSE_S: Final = 0.025
-
-
-async def upsert_job_scheduler(
-    self: ConnectedQueue,
-    name: str,
-    *,
-    every: Milliseconds | None = None,
-    pattern: str | None = None,
-    repeat_after_complete: Milliseconds | None = None,
-    tz: str | ZoneInfo | None = None,
-    start_date: datetime | int | None = None,
-    end_date: datetime | int | None = None,
-    limit: int | None = None,
-    immediately: bool = False,
-    misfire: Misfire = "fire_once",
-    day_match: DayMatch = "and",
-    overlap: Overlap = "allow",
-    skip_without_worker: bool = False,
-    template: JobInput | None = None,
-) -> JobScheduler:
-    """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
-
-    If the times do not change, the scheduler keeps its state: next run, number of runs, and the job it waits for.
-    So it is safe to call this at every program start. Pass exactly one of ``every``, ``pattern`` and
-    ``repeat_after_complete``. Raises the errors of `Queue.get_job` as well.
-
-    Args:
-        name: name of the scheduler, at most 256 characters.
-        every: see `Schedule`.
-        pattern: see `Schedule`.
-        repeat_after_complete: see `Schedule`.
-        tz: see `Schedule`.
-        start_date: see `Schedule`.
-        end_date: see `Schedule`.
-        limit: see `Schedule`.
-        immediately: see `Schedule`.
-        misfire: see `Schedule`.
-        day_match: see `Schedule`.
-        overlap: see `Schedule`.
-        skip_without_worker: see `Schedule`.
-        template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
-            to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
-            and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
-            previous one exists.
-
-    Returns:
-        The scheduler.
-
-    Raises:
-        GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
-        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
-    """
-    check_text("name", name, maximum=NAME_LENGTH)
-    schedule = Schedule(
-        every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
-        end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
-        overlap=overlap, skip_without_worker=skip_without_worker,
-    )  # fmt: skip
-    options, stored = _template(await self._first(), template, self.options, name)
-
-    def update(row: StoredRow | None, now: int) -> _Change:
-        text, due = _entry(schedule, stored, self.options, row.text if row is not None else None, now)
-        shared = is_for_peers(schedule, options, "text" in stored) and due != PAUSED
-        return _Change(0 if shared else 1, text, due, overlap != "allow", workers=skip_without_worker)
-
-    async def put() -> JobScheduler:
-        links = await self._links()
-        if len(links) > 1:
-            _check_placing(options)
-        places = _places(links, name)
-        found = [link for link in places[1:] and places if (await link.call(schedulers_read, name)).rows]
-        link, *others = found or places[:1]  # a scheduler that exists is changed where it is
-        _, changed = await _changed(link, name, update)
-        assert changed is not None
-        if not link.is_listed:
-            await register(link)
-        for other in others:  # another client has created it
-            await _changed(other, name, _removal)
-        return changed
-
-    return await self._settled(put)
 
 
 def _check_placing(options: JobOptions) -> None:
@@ -171,82 +82,6 @@ async def _change_found(
 
 def _removal(row: StoredRow | None, now: int) -> _Change | None:
     return row and _Change(0, "", 0)
-
-
-async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
-    """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
-
-    Raises:
-        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
-    """
-    check_text("name", name, maximum=NAME_LENGTH)
-
-    async def run() -> bool:
-        removed = await self._together(_changed(link, name, _removal) for link in await self._links())
-        return any(existed for existed, _ in removed)
-
-    return await self._settled(run)
-
-
-async def pause_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
-    """Pause a scheduler: it adds no jobs until it is resumed. Jobs it has added are kept.
-
-    It stays paused when `upsert_job_scheduler` changes it. No effect if it is paused.
-
-    Returns:
-        The scheduler, or None if it does not exist.
-
-    Raises:
-        GlideMQValidationError: its stored entry is invalid.
-        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
-    """
-    check_text("name", name, maximum=NAME_LENGTH)
-
-    def pause(row: StoredRow | None, now: int) -> _Change | None:
-        entry = Entry(row.text) if row is not None else None
-        if entry is None or entry.paused:
-            return None
-        text = entry.changed(nextRun=PAUSED, pausedAt=now, pausedRun=entry.next_run)
-        # In our own hash: a Node client would not know why it is not due.
-        return _Change(1, text, PAUSED, event="scheduler-paused")
-
-    return await _change_found(self, name, pause)
-
-
-async def resume_job_scheduler(self: ConnectedQueue, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
-    """Resume a paused scheduler. No effect if it is not paused.
-
-    Args:
-        name: name of the scheduler.
-        catch_up: handle the due times of the pause as missed runs, by the ``misfire`` of the schedule. False: the
-            next due time is the first one from now on. None = only if ``misfire`` is "fire_all". With
-            ``repeat_after_complete``, the next job is always due after the delay, or at once if that has passed.
-
-    Returns:
-        The scheduler; None if it does not exist, or has ended because no due time is left.
-
-    Raises:
-        GlideMQValidationError: an argument, or its stored entry, is invalid.
-        ServerNotReadyError: a Node client held the scheduler lock for several seconds.
-    """
-    check_text("name", name, maximum=NAME_LENGTH)
-    if catch_up is not None:
-        check_bool("catch_up", catch_up)
-
-    def resume(row: StoredRow | None, now: int) -> _Change | None:
-        entry = Entry(row.text) if row is not None else None
-        if entry is None or not entry.paused:
-            return None
-        schedule, template = entry.schedule, entry.template
-        all_of_them = schedule.misfire == "fire_all" if catch_up is None else catch_up
-        due = entry.run_after_pause(now, all_of_them)
-        if due is None:
-            return _Change(0, "", 0)
-        home = 0 if is_for_peers(schedule, template.options, template.text is not None) else 1
-        text = entry.changed(nextRun=due, pausedAt=None, pausedRun=None)
-        return _Change(home, text, due or now, event="scheduler-resumed")
-
-    return await _change_found(self, name, resume)
 
 
 class _Change(NamedTuple):
@@ -291,23 +126,6 @@ async def _changed(
         if outcome == "busy":
             await link.runtime.there(asyncio.sleep(_PAUSE_S * random.uniform(0.5, 1.5)))
     raise ServerNotReadyError(f"scheduler {name!r} was not changed: another client holds the scheduler lock; try again")
-
-
-async def get_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
-    """Return the scheduler with this name, or None if it does not exist or its entry cannot be read."""
-    check_text("name", name, maximum=NAME_LENGTH)
-    for link in _places(await self._links(), name):
-        reply = await link.call(schedulers_read, name)
-        found = _readable(link, reply.rows[0]) if reply.rows else None
-        if found is not None:
-            return found
-    return None
-
-
-async def get_job_schedulers(self: ConnectedQueue) -> list[JobScheduler]:
-    """Return all schedulers, sorted by name. Those whose entries cannot be read are left out, and logged once."""
-    found = {scheduler.name: scheduler async for scheduler in self._in_turn(iter_schedulers)}
-    return [found[name] for name in sorted(found)]
 
 
 async def iter_schedulers(link: QueueLink) -> AsyncIterator[JobScheduler]:
@@ -445,3 +263,178 @@ def _existing(text: str | None) -> Entry | None:
         return None if text is None else Entry(text)
     except GlideMQValidationError:
         return None
+
+
+@known_methods
+class Schedulers(Area):
+    """``queue.schedulers``: jobs that are added by a cron expression, an interval or a calendar."""
+
+    __slots__ = ()
+
+    async def upsert(
+        self,
+        name: str,
+        *,
+        every: Milliseconds | None = None,
+        pattern: str | None = None,
+        repeat_after_complete: Milliseconds | None = None,
+        tz: str | ZoneInfo | None = None,
+        start_date: datetime | int | None = None,
+        end_date: datetime | int | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        misfire: Misfire = "fire_once",
+        day_match: DayMatch = "and",
+        overlap: Overlap = "allow",
+        skip_without_worker: bool = False,
+        template: JobInput | None = None,
+    ) -> JobScheduler:
+        """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
+
+        If the times do not change, the scheduler keeps its state: next run, number of runs, and the job it waits for.
+        So it is safe to call this at every program start. Pass exactly one of ``every``, ``pattern`` and
+        ``repeat_after_complete``. Raises the errors of `Queue.get_job` as well.
+
+        Args:
+            name: name of the scheduler, at most 256 characters.
+            every: see `Schedule`.
+            pattern: see `Schedule`.
+            repeat_after_complete: see `Schedule`.
+            tz: see `Schedule`.
+            start_date: see `Schedule`.
+            end_date: see `Schedule`.
+            limit: see `Schedule`.
+            immediately: see `Schedule`.
+            misfire: see `Schedule`.
+            day_match: see `Schedule`.
+            overlap: see `Schedule`.
+            skip_without_worker: see `Schedule`.
+            template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
+                to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
+                and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
+                previous one exists.
+
+        Returns:
+            The scheduler.
+
+        Raises:
+            GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
+        """
+        check_text("name", name, maximum=NAME_LENGTH)
+        schedule = Schedule(
+            every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
+            end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
+            overlap=overlap, skip_without_worker=skip_without_worker,
+        )  # fmt: skip
+        options, stored = _template(await self._queue._first(), template, self._queue.options, name)
+
+        def update(row: StoredRow | None, now: int) -> _Change:
+            text, due = _entry(schedule, stored, self._queue.options, row.text if row is not None else None, now)
+            shared = is_for_peers(schedule, options, "text" in stored) and due != PAUSED
+            return _Change(0 if shared else 1, text, due, overlap != "allow", workers=skip_without_worker)
+
+        async def put() -> JobScheduler:
+            links = await self._queue._links()
+            if len(links) > 1:
+                _check_placing(options)
+            places = _places(links, name)
+            found = [link for link in places[1:] and places if (await link.call(schedulers_read, name)).rows]
+            link, *others = found or places[:1]  # a scheduler that exists is changed where it is
+            _, changed = await _changed(link, name, update)
+            assert changed is not None
+            if not link.is_listed:
+                await register(link)
+            for other in others:  # another client has created it
+                await _changed(other, name, _removal)
+            return changed
+
+        return await self._queue._settled(put)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
+
+        Raises:
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
+        """
+        check_text("name", name, maximum=NAME_LENGTH)
+
+        async def run() -> bool:
+            removed = await self._queue._together(_changed(link, name, _removal) for link in await self._queue._links())
+            return any(existed for existed, _ in removed)
+
+        return await self._queue._settled(run)
+
+    async def pause(self, name: str) -> JobScheduler | None:
+        """Pause a scheduler: it adds no jobs until it is resumed. Jobs it has added are kept.
+
+        It stays paused when `schedulers.upsert` changes it. No effect if it is paused.
+
+        Returns:
+            The scheduler, or None if it does not exist.
+
+        Raises:
+            GlideMQValidationError: its stored entry is invalid.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
+        """
+        check_text("name", name, maximum=NAME_LENGTH)
+
+        def pause(row: StoredRow | None, now: int) -> _Change | None:
+            entry = Entry(row.text) if row is not None else None
+            if entry is None or entry.paused:
+                return None
+            text = entry.changed(nextRun=PAUSED, pausedAt=now, pausedRun=entry.next_run)
+            # In our own hash: a Node client would not know why it is not due.
+            return _Change(1, text, PAUSED, event="scheduler-paused")
+
+        return await _change_found(self._queue, name, pause)
+
+    async def resume(self, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
+        """Resume a paused scheduler. No effect if it is not paused.
+
+        Args:
+            name: name of the scheduler.
+            catch_up: handle the due times of the pause as missed runs, by the ``misfire`` of the schedule. False: the
+                next due time is the first one from now on. None = only if ``misfire`` is "fire_all". With
+                ``repeat_after_complete``, the next job is always due after the delay, or at once if that has passed.
+
+        Returns:
+            The scheduler; None if it does not exist, or has ended because no due time is left.
+
+        Raises:
+            GlideMQValidationError: an argument, or its stored entry, is invalid.
+            ServerNotReadyError: a Node client held the scheduler lock for several seconds.
+        """
+        check_text("name", name, maximum=NAME_LENGTH)
+        if catch_up is not None:
+            check_bool("catch_up", catch_up)
+
+        def resume(row: StoredRow | None, now: int) -> _Change | None:
+            entry = Entry(row.text) if row is not None else None
+            if entry is None or not entry.paused:
+                return None
+            schedule, template = entry.schedule, entry.template
+            all_of_them = schedule.misfire == "fire_all" if catch_up is None else catch_up
+            due = entry.run_after_pause(now, all_of_them)
+            if due is None:
+                return _Change(0, "", 0)
+            home = 0 if is_for_peers(schedule, template.options, template.text is not None) else 1
+            text = entry.changed(nextRun=due, pausedAt=None, pausedRun=None)
+            return _Change(home, text, due or now, event="scheduler-resumed")
+
+        return await _change_found(self._queue, name, resume)
+
+    async def get(self, name: str) -> JobScheduler | None:
+        """Return the scheduler with this name, or None if it does not exist or its entry cannot be read."""
+        check_text("name", name, maximum=NAME_LENGTH)
+        for link in _places(await self._queue._links(), name):
+            reply = await link.call(schedulers_read, name)
+            found = _readable(link, reply.rows[0]) if reply.rows else None
+            if found is not None:
+                return found
+        return None
+
+    async def get_all(self) -> list[JobScheduler]:
+        """Return all schedulers, sorted by name. Those whose entries cannot be read are left out, and logged once."""
+        found = {scheduler.name: scheduler async for scheduler in self._queue._in_turn(iter_schedulers)}
+        return [found[name] for name in sorted(found)]

@@ -64,7 +64,7 @@ async def backup(
     for name in names:
         queue = await shell.operator.queue(name)
         with shell.working(f"backing up queue {name!r}"):
-            info = await queue.backup(destination, keep=keep, storage_options=options or None)
+            info = await queue.backups.create(destination, keep=keep, storage_options=options or None)
         found.append(info)
         shell.say(f"queue {name!r}: created {info.id}: {info.jobs:,} jobs, {info.size:,} bytes")
     shell.print_json(found)
@@ -118,7 +118,7 @@ async def restore(
     options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
     target = await shell.operator.queue(queue)
     with shell.working(f"restoring queue {queue!r}"):
-        report = await target.restore(
+        report = await target.backups.restore(
             destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=options or None
         )
     shell.print_json(report)

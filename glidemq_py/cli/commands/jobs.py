@@ -183,7 +183,7 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
     if found.attempts and not found.timeline:
         shell.note(
             "only failed attempts are recorded; a queue records the timeline of all transitions after "
-            "`await queue.set_timeline(1.0)` (docs/learn/timelines.md)"
+            "`await queue.timelines.set(1.0)` (docs/learn/timelines.md)"
         )
 
 

@@ -305,7 +305,7 @@ async def partitions(shell: Shell, queue: Queue) -> None:
     """Show the number of partitions of a queue."""
     await reject_broadcast(shell, queue, "its messages are not divided into partitions")
     opened = await shell.operator.queue(queue)
-    found = await opened.get_partitions()
+    found = await opened.settings.get_partitions()
     shell.print_json(found)
     shell.say(f"queue {queue!r}: {'no partitions' if found.count == 1 else f'{found.count} partitions'}")
 

@@ -55,7 +55,7 @@ async def _drain(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, count = await session.state.queue(given["queue"]), given["count"]
-    return {"count": 0 if count == 0 else await queue.promote_jobs(count)}
+    return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
 
 
 async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:

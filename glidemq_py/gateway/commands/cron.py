@@ -35,7 +35,7 @@ def _key(state: GatewayState) -> str:
 
 
 async def _schedulers(state: GatewayState, queue: str) -> list[JobScheduler]:
-    return await (await state.queue(queue)).get_job_schedulers()
+    return await (await state.queue(queue)).schedulers.get_all()
 
 
 async def _queues(state: GatewayState) -> list[str]:
@@ -68,7 +68,7 @@ async def _find(session: Session, name: str) -> tuple[str, JobScheduler] | None:
     """Return the queue and the scheduler with a name."""
     queue = await _known_queue(session, name)
     if queue is not None:
-        scheduler = await (await session.state.queue(queue)).get_job_scheduler(name)
+        scheduler = await (await session.state.queue(queue)).schedulers.get(name)
         if scheduler is not None:
             return queue, scheduler
     return next((pair for pair in await session.state.shared(read_schedulers) if pair[1].name == name), None)
@@ -134,7 +134,7 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     before = await _known_queue(session, name)
     await session.state.transport.command("HSET", _key(session.state), name, queue.name)
     try:
-        scheduler = await queue.upsert_job_scheduler(name, template=template, **schedule)
+        scheduler = await queue.schedulers.upsert(name, template=template, **schedule)
     except GlideMQValidationError as error:
         undo = ("HDEL", _key(session.state), name) if before is None else ("HSET", _key(session.state), name, before)
         await session.state.transport.command(*undo)
@@ -144,13 +144,13 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
         raise CommandError(str(error)) from None
     session.state.maintain(queue, now=True)
     if before not in (None, queue.name):
-        await (await session.state.queue(str(before))).remove_job_scheduler(name)
+        await (await session.state.queue(str(before))).schedulers.remove(name)
     return {"cron": _cron_object(queue.name, scheduler)}
 
 
 async def _delete(session: Session, given: Mapping[str, Any]) -> Answer:
     found = await _find(session, given["name"])
-    if found is None or not await (await session.state.queue(found[0])).remove_job_scheduler(given["name"]):
+    if found is None or not await (await session.state.queue(found[0])).schedulers.remove(given["name"]):
         raise CommandError("Cron job not found")
     await session.state.transport.command("HDEL", _key(session.state), given["name"])
     return {"id": UNDEFINED}

@@ -92,7 +92,7 @@ async def _failures(queue: Queue[Any, Any], wanted: Mapping[str, Any]) -> AsyncI
     now = time.time() * 1_000
     since, until = (None if wanted[name] is None else int(wanted[name]) for name in ("newerThan", "olderThan"))
     reasons = None if wanted["reason"] is None else [each for each in FailureReason if _known(each) == wanted["reason"]]
-    async for failure in queue.iter_failures(reason=reasons, since=since, until=until):
+    async for failure in queue.failures.iter(reason=reasons, since=since, until=until):
         if wanted["retriable"] is not None and wanted["retriable"] is (failure.next_retry_at is None):
             continue
         is_expired = failure.expires_at is not None and failure.expires_at <= now
@@ -152,7 +152,7 @@ class _Entry(NamedTuple):
 
 
 async def _read(session: Session, queue: Queue[Any, Any], failure: Failure) -> _Entry | None:
-    job, attempts = await asyncio.gather(queue.get_job(failure.job_id), queue.get_job_attempts(failure.job_id))
+    job, attempts = await asyncio.gather(queue.get_job(failure.job_id), queue.failures.get_attempts(failure.job_id))
     if job is None or job.state is not JobState.FAILED:
         return None
     return _Entry(failure, job, await session.state.ids.on_wire(queue.name, job.id), attempts)
@@ -228,11 +228,11 @@ async def _retry_completed(session: Session, given: Mapping[str, Any]) -> Answer
     queue = await session.state.queue(given["queue"])
     if given["id"] is not None:
         return {"count": await _retry_one(session, queue, given["id"], JobState.COMPLETED)}
-    return {"count": await queue.requeue_completed(given["count"])}
+    return {"count": await queue.jobs.requeue_completed(given["count"])}
 
 
 async def _purge(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"count": await (await session.state.queue(given["queue"])).purge_failures()}
+    return {"count": await (await session.state.queue(given["queue"])).failures.purge()}
 
 
 async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -247,11 +247,11 @@ async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    stats = await queue.get_failure_stats()
+    stats = await queue.failures.get_stats()
     reasons: Mapping[str, int]
     expired, now = 0, time.time() * 1_000
     if stats.kept <= _COUNTED:
-        found = [each async for each in queue.iter_failures()]
+        found = [each async for each in queue.failures.iter()]
         reasons = Counter(_known(each.reason) for each in found)
         expired = sum(each.expires_at is not None and each.expires_at <= now for each in found)
     else:
@@ -275,7 +275,7 @@ async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _get_config(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    return {"config": _dlq_config(await queue.get_failure_policy())}
+    return {"config": _dlq_config(await queue.failures.get_policy())}
 
 
 def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
@@ -293,7 +293,7 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, changes = await session.state.queue(given["queue"]), given["config"]
     checked = check_nested("config", _DLQ_CONFIG, changes)
     # null removes a limit.
-    settings = _dlq_config(await queue.get_failure_policy()) | {name: checked[name] for name in changes}
+    settings = _dlq_config(await queue.failures.get_policy()) | {name: checked[name] for name in changes}
     for name in ("autoRetry", "autoRetryInterval", "maxAutoRetries"):
         if settings[name] is None:
             raise CommandError(f"config.{name} must not be null")
@@ -304,9 +304,9 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
     if interval is not None and settings["maxAge"] is not None and settings["maxAge"] <= interval:
         raise CommandError(f"config.maxAge must be greater than config.autoRetryInterval ({interval} ms)")
     if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
-        await queue.remove_failure_policy()
+        await queue.failures.remove_policy()
         return {"id": UNDEFINED}
-    await queue.set_failure_policy(
+    await queue.failures.set_policy(
         retry_interval=interval, max_auto_retries=settings["maxAutoRetries"] if interval else None,
         max_age=settings["maxAge"], max_entries=settings["maxEntries"],
     )  # fmt: skip
@@ -314,7 +314,7 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _get_stall_config(session: Session, given: Mapping[str, Any]) -> Answer:
-    policy = await (await session.state.queue(given["queue"])).get_stalled_policy()
+    policy = await (await session.state.queue(given["queue"])).settings.get_stalled_policy()
     interval, most, grace = policy
     return {
         "config": {
@@ -331,7 +331,7 @@ async def _set_stall_config(session: Session, given: Mapping[str, Any]) -> Answe
     interval, most, grace = changes["stallInterval"], changes["maxStalls"], changes["gracePeriod"]
     if (interval, most, grace) != (None, None, None):
         queue = await session.state.queue(given["queue"])
-        await queue.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
+        await queue.settings.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
     return {"id": UNDEFINED}
 
 

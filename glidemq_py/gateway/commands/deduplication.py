@@ -18,7 +18,7 @@ _KEY: Final = (
 
 async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    job = await queue.get_deduplication_job(given["deduplicationId"])
+    job = await queue.jobs.get_deduplicated(given["deduplicationId"])
     if job is None or job.state is None or job.state.is_finished:
         return {"data": {"jobId": None}}
     return {"data": {"jobId": await session.state.ids.on_wire(queue.name, job.id)}}
@@ -26,7 +26,7 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    return {"data": {"count": int(await queue.remove_deduplication(given["deduplicationId"]))}}
+    return {"data": {"count": int(await queue.jobs.remove_deduplication(given["deduplicationId"]))}}
 
 
 async def _remove_of_job(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -36,10 +36,10 @@ async def _remove_of_job(session: Session, given: Mapping[str, Any]) -> Answer:
     if job is None or not isinstance(key, str):
         return {"data": {"removed": False}}
     queue = await session.state.queue(job.queue_name)
-    owner = await queue.get_deduplication_job(key)
+    owner = await queue.jobs.get_deduplicated(key)
     # Another job may have the key by now.
     is_owner = owner is not None and owner.id == job.id
-    return {"data": {"removed": is_owner and await queue.remove_deduplication(key)}}
+    return {"data": {"removed": is_owner and await queue.jobs.remove_deduplication(key)}}
 
 
 COMMANDS: Final = (

@@ -41,7 +41,7 @@ async def _queue_and_group(session: Session, given: Mapping[str, Any]) -> tuple[
 
 async def _info(session: Session, given: Mapping[str, Any]) -> FairKeyInfo:
     queue, group = await _queue_and_group(session, given)
-    return await queue.get_fair_key(group)
+    return await queue.fair_keys.get(group)
 
 
 async def _backlog(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -50,7 +50,7 @@ async def _backlog(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _all_backlogs(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    return {"data": {"count": sum([each.backlog async for each in queue.iter_fair_keys()])}}
+    return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
 
 
 async def _active(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -59,7 +59,7 @@ async def _active(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _set_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    await queue.set_fair_key_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
+    await queue.fair_keys.set_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
     return {"id": UNDEFINED}
 
 
@@ -70,8 +70,8 @@ async def _get_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _remove_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    had_limit = (await queue.get_fair_key(group)).rate_limit is not None
-    await queue.set_fair_key_limits(group, rate_limit=False)
+    had_limit = (await queue.fair_keys.get(group)).rate_limit is not None
+    await queue.fair_keys.set_limits(group, rate_limit=False)
     return {"data": {"removed": int(had_limit)}}
 
 
@@ -91,7 +91,7 @@ async def _hold(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _set_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    await queue.set_fair_key_limits(group, concurrency=given["concurrency"])
+    await queue.fair_keys.set_limits(group, concurrency=given["concurrency"])
     return {"id": UNDEFINED}
 
 
@@ -101,22 +101,22 @@ async def _get_concurrency(session: Session, given: Mapping[str, Any]) -> Answer
 
 async def _remove_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    had_limit = (await queue.get_fair_key(group)).concurrency is not None
-    await queue.set_fair_key_limits(group, concurrency=False)
+    had_limit = (await queue.fair_keys.get(group)).concurrency is not None
+    await queue.fair_keys.set_limits(group, concurrency=False)
     return {"data": {"removed": int(had_limit)}}
 
 
 async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    was_paused = (await queue.get_fair_key(group)).paused
-    await queue.pause_fair_key(group)
+    was_paused = (await queue.fair_keys.get(group)).paused
+    await queue.fair_keys.pause(group)
     return {"data": {"changed": not was_paused}}
 
 
 async def _resume(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
-    was_paused = (await queue.get_fair_key(group)).paused
-    await queue.resume_fair_key(group)
+    was_paused = (await queue.fair_keys.get(group)).paused
+    await queue.fair_keys.resume(group)
     return {"data": {"changed": was_paused}}
 
 

@@ -33,30 +33,30 @@ def _field_named() -> Generator[None]:
 async def _rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
     with _field_named():
-        await queue.set_global_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
+        await queue.limits.set_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
     return {"id": UNDEFINED}
 
 
 async def _clear_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
-    await (await session.state.queue(given["queue"])).remove_global_rate_limit()
+    await (await session.state.queue(given["queue"])).limits.remove_rate_limit()
     return {"id": UNDEFINED}
 
 
 async def _concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
     with _field_named():
-        await queue.set_global_concurrency(given["limit"])
+        await queue.limits.set_concurrency(given["limit"])
     return {"id": UNDEFINED}
 
 
 async def _clear_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
-    await (await session.state.queue(given["queue"])).set_global_concurrency(0)
+    await (await session.state.queue(given["queue"])).limits.set_concurrency(0)
     return {"id": UNDEFINED}
 
 
 async def _limits(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
-    found = await queue.get_global_limits()
+    found = await queue.limits.get()
     rate, most = found.rate_limit, found.concurrency
     is_maxed = most is not None and (await queue.get_job_counts()).active >= most
     return {

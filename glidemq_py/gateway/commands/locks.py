@@ -47,7 +47,7 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             continue
         calls.setdefault((job.queue, duration or job.lock_ms), []).append(job)
     for (queue, ms), jobs in calls.items():
-        outcomes = await queue.extend_leases([job.lease for job in jobs], ms)
+        outcomes = await queue.leases.extend([job.lease for job in jobs], ms)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.applied:
                 held.renewed(job.id, job.token, ms)

@@ -63,8 +63,8 @@ async def prepare(queue: Queue[Any, Any], events: Iterable[str]) -> None:
     Raises:
         GlideMQError: If the server cannot be reached.
     """
-    if await queue.get_event_retention() < EVENTS_KEPT:
-        await queue.set_event_retention(EVENTS_KEPT)
+    if await queue.settings.get_event_retention() < EVENTS_KEPT:
+        await queue.settings.set_event_retention(EVENTS_KEPT)
     if "job.started" in events:
         await tell_starts(queue)
 

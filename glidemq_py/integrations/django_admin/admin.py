@@ -88,7 +88,7 @@ class QueueAdmin(admin.ModelAdmin):  # type: ignore[misc, unused-ignore]
         try:
             queue = get_queue(name)
             kept = queue.get_job_counts().failed
-            failures = queue.get_failures(reason=reason or None, limit=_SHOWN)
+            failures = queue.failures.get_all(reason=reason or None, limit=_SHOWN)
             reasons = dict(Counter(str(each.reason) for each in failures))
             found = [
                 _Failed(
@@ -128,7 +128,7 @@ class QueueAdmin(admin.ModelAdmin):  # type: ignore[misc, unused-ignore]
             return self._page(request, "confirm.html", shown)
         try:
             if is_all:
-                done = (queue.retry_failures if is_retry else queue.purge_failures)(reason=reason)
+                done = (queue.failures.retry if is_retry else queue.failures.purge)(reason=reason)
                 left: list[str] = []
             else:
                 done, left = _change(queue, ids, _retry if is_retry else _delete)

@@ -55,11 +55,11 @@ class GlideMQ:
 
     async def _set_queue(self):
         if self._kind.startswith("timeline"):
-            await self._queue.set_timeline(0.01 if self._kind == "timeline-sampled" else 1.0)
+            await self._queue.timelines.set(0.01 if self._kind == "timeline-sampled" else 1.0)
         elif self._kind == "by-name":
-            await self._queue.set_metrics_by_name()
+            await self._queue.metrics_by_name.set()
         elif self._kind == "failing-unrecorded":
-            await self._queue.set_attempt_history(max_attempts=0)
+            await self._queue.failures.set_attempt_history(max_attempts=0)
 
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
         if not self._is_set:

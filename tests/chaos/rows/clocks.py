@@ -47,8 +47,8 @@ def _clients(run: ChaosRun):
     run.start_server()
     run.no_stalls = True
     with run.queue() as queue:
-        queue.set_global_concurrency(CONCURRENCY)
-        queue.set_global_rate_limit(*RATE)
+        queue.limits.set_concurrency(CONCURRENCY)
+        queue.limits.set_rate_limit(*RATE)
     options = {"lock_duration": 10_000, "stalled_interval": 1_000}
     clocks = [run.folder / f"clock{number}" for number in range(3)]
     for clock, offset in zip(clocks, ("+3600", "-3600", "+3600"), strict=True):

@@ -20,7 +20,7 @@ def play(run: ChaosRun):
         run.ledger.sync()
         run.flushed_at = at = time.monotonic()
         with run.queue() as queue:
-            queue.set_event_retention(EVENTS_KEPT)
+            queue.settings.set_event_retention(EVENTS_KEPT)
         run.serving("rebuilt: workers fetched again after", at, 2, run.fleet.workers)
         flushes += 1
     run.progress(2_000 if run.long else 100)  # all of these must end

@@ -23,7 +23,7 @@ def play(run: ChaosRun):
     server = run.start_server(appendonly="yes", appendfsync="always")
     run.leaks.allow("*:wake-channels", "*:gateway:*")
     with run.queue() as queue:
-        queue.set_stalled_policy(stalled_interval=INTERVAL_MS, max_stalled_count=1_000, stalled_grace=0)
+        queue.settings.set_stalled_policy(stalled_interval=INTERVAL_MS, max_stalled_count=1_000, stalled_grace=0)
     ports = [_free_port(), _free_port()]
     gateways = [_started(run.fleet.gateway(port), port) for port in ports]
     workers = [run.fleet.gateway_client("work", ports, work_ms=WORK_MS) for _ in range(3)]

@@ -22,7 +22,7 @@ def play(run: ChaosRun):
     run.start_server()
     run.leaks.allow("*:wake-channels")
     with run.queue() as queue:
-        queue.set_stalled_policy(**POLICY)
+        queue.settings.set_stalled_policy(**POLICY)
     # The policy applies to workers without options of their own.
     options = {"lock_duration": LOCK_MS, "stalled_interval": None, "max_stalled_count": None, "concurrency": 5}
     parties = [
@@ -54,7 +54,7 @@ def play(run: ChaosRun):
             run.ledger.sync()
             known = frozenset(run.ledger.acknowledged)
             with run.queue() as queue:
-                before[queue.backup(backups).id] = known
+                before[queue.backups.create(backups).id] = known
     run.note(f"{kills} parties killed, {len(before)} backups of up to {max(map(len, before.values()), default=0)} jobs")
     if backups is not None:
         run.checks.append(lambda: _check_backups(run, backups, before))
@@ -64,7 +64,7 @@ def _check_backups(run: ChaosRun, folder: Path, before: dict[str, frozenset[str]
     """Each job that was acknowledged before a backup began is in it once, and the backup can be restored."""
     for backup, known in before.items():
         with run.queue(RESTORED) as copy:
-            report = copy.restore(folder, source=QUEUE, backup_id=backup)
+            report = copy.backups.restore(folder, source=QUEUE, backup_id=backup)
             found = {key.rpartition(":")[2] for key in run.client.keys(f"glide:{{{RESTORED}}}:job:*")}
             run.expect(known <= found, f"backup {backup} lacks {sorted(known - found)[:5]}")
             run.expect(report.jobs == len(found), f"backup {backup} has {report.jobs} records of {len(found)} jobs")

@@ -26,7 +26,7 @@ def play(run: ChaosRun):
         worker.wait_ready()
     kinds = tuple(kind for kind in KINDS if kind not in OTHER_KEYS | DIVIDED)
     with run.queue(partitions=PARTITIONS) as queue:
-        run.partitioned(queue.get_partitions().names)
+        run.partitioned(queue.settings.get_partitions().names)
     for _ in range(2):
         run.fleet.producer(rate=75, kinds=kinds)
     for _ in run.faults(5):
@@ -45,5 +45,5 @@ def _check_spread(run: ChaosRun):
     run.expect(all(counts.values()), f"partitions without jobs: {counts}")
     with run.queue() as queue:
         found = queue.get_job_counts()
-        assert queue.get_partitions().names == run.names
+        assert queue.settings.get_partitions().names == run.names
     run.expect(found.completed + found.failed == sum(counts.values()), f"not all are served: {counts}")

@@ -101,7 +101,7 @@ def _over_a_change(run: ChaosRun, variant: str):
 
 
 def _add(queue: Any, name: str, misfire: str = "fire_all", **times: Any):
-    queue.upsert_job_scheduler(name, misfire=misfire, template=("plain", name), **times)
+    queue.schedulers.upsert(name, misfire=misfire, template=("plain", name), **times)
 
 
 def _kill_leaders(run: ChaosRun):
@@ -121,7 +121,7 @@ def _finish(run: ChaosRun, names: tuple[str, ...]):
     run.progress(10, 10)
     with run.queue() as queue:
         for name in names:
-            queue.remove_job_scheduler(name)
+            queue.schedulers.remove(name)
 
 
 def _due_times(run: ChaosRun) -> dict[str, list[tuple[int, int]]]:

@@ -78,8 +78,8 @@ async def _fill(url: str, name: str) -> str:
         raise ConnectionError("mail server refused")
 
     async with Queue(name, url, dead_letter_queue=f"{name}-dead") as queue:
-        await queue.set_timeline()
-        await queue.set_metrics_by_name()
+        await queue.timelines.set()
+        await queue.metrics_by_name.set()
         ended = asyncio.Semaphore(0)
         await queue.add_bulk([("good", {"to": n}, {"tags": ["vip", LONG]}) for n in range(5)] + [("bad", {"to": 9})])
         worker = Worker(name, handler, url, log_failures=False, dead_letter_queue=f"{name}-dead")
@@ -90,7 +90,7 @@ async def _fill(url: str, name: str) -> str:
                 await ended.acquire()
         await queue.add("later", {"password": "hunter2"}, delay=3_600_000, fair_key="tenant")
         await queue.add("now", ordering={"key": "customer"})
-        await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "digest"})
+        await queue.schedulers.upsert("nightly", pattern="0 3 * * *", template={"name": "digest"})
     async with Broadcast(f"{name}-news", url) as news:
         await news.publish("orders.created", {"order": 7})
         await news.subscribe("search", start_from="0-0")

@@ -100,9 +100,9 @@ async def test_new_data_that_comes_too_late_is_reported(url: str, queue_name: st
     async with Queue(queue_name, url, dead_letter_queue=dead) as queue:
         await queue.add("mail", {"error": "wrong"})
         await run_failing(url, queue_name, 1, dead_letter_queue=dead)
-        (entry,) = await queue.get_dead_letter_jobs()
+        (entry,) = await queue.dead_letters.get_all()
         # An interrupted replay has added the job and not deleted the entry.
-        job = await queue.replay_dead_letter_job(entry.id)
+        job = await queue.dead_letters.replay(entry.id)
         assert job is not None
         async with Queue(dead, url) as letters:
             await letters.add(entry.name, entry.data, job_id=entry.id)
@@ -112,7 +112,7 @@ async def test_new_data_that_comes_too_late_is_reported(url: str, queue_name: st
             assert f"nothing changed; 1 could not be changed: {entry.id}: had already been added again as" in shown
         (waiting,) = await queue.get_jobs("waiting")
         assert (waiting.id, waiting.data) == (job.id, {"error": "wrong"})
-        assert await queue.get_dead_letter_jobs() == []
+        assert await queue.dead_letters.get_all() == []
 
 
 class Reversed:
@@ -164,7 +164,7 @@ async def test_data_of_another_serializer_is_not_edited(url: str, queue_name: st
         assert found is not None
         assert (found.state, found.data) == ("failed", {"error": "wrong"})
         assert not await queue.get_jobs("waiting")
-        assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
+        assert [each.id async for each in queue.dead_letters.iter()] == [entry.id]
         # The queue that has the serializer can.
         job = await dead_letters.replay_entry(queue, entry.id, lambda: {"error": "other"})
         assert job is not None
@@ -195,7 +195,7 @@ async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str):
             response = await client.post("/change", data=fields, headers=FROM_HERE)
             assert response.status_code == 303
             assert "30 jobs added again" in (await client.get(response.headers["location"])).text
-            assert len(await queue.get_dead_letter_jobs()) == 1
+            assert len(await queue.dead_letters.get_all()) == 1
 
 
 async def test_broken_data_is_not_edited(url: str, queue_name: str):
@@ -204,11 +204,11 @@ async def test_broken_data_is_not_edited(url: str, queue_name: str):
         link = await connected(queue)
         await link.transport.command("HSET", link.keys.job(failed.id), "data", '{"error": "wro')
         await run_failing(url, queue_name, 1)
-        (entry,) = await queue.get_dead_letter_jobs()
+        (entry,) = await queue.dead_letters.get_all()
         await queue.remove(failed.id)
         with pytest.raises(SerializationError, match="cannot be read here"):
             await dead_letters.replay_entry(queue, entry.id, lambda: {"error": "other"})
-        assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
+        assert [each.id async for each in queue.dead_letters.iter()] == [entry.id]
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ async def test_last_runs_of_a_schedule_are_shown_with_their_state(queue: Queue, 
         return None
 
     async with browsing(url) as client:
-        await queue.upsert_job_scheduler("often", every=3_600_000, immediately=True)
+        await queue.schedulers.upsert("often", every=3_600_000, immediately=True)
         worker = Worker(queue_name, handler, url)
         worker.on("completed", lambda *_: ended.set())
         async with worker:

@@ -62,8 +62,8 @@ async def page(client: httpx.AsyncClient, path: str, **arguments: str) -> str:
 
 async def test_pages_escape_everything_that_a_job_contains(queue: Queue, url: str, queue_name: str):
     async with FlowProducer(url) as flows:
-        await queue.set_timeline()
-        await queue.set_metrics_by_name()
+        await queue.timelines.set()
+        await queue.metrics_by_name.set()
         name = EVIL + "'\""
         data = {HOSTILE: HOSTILE, "n": [HOSTILE]}
         bad = await queue.add(name, data, job_id="<b>'x", tags=[EVIL])
@@ -71,7 +71,7 @@ async def test_pages_escape_everything_that_a_job_contains(queue: Queue, url: st
         await run_all(url, queue_name, 2)
         await queue.add(name, data, fair_key=EVIL, delay=3_600_000)
         await queue.add(name, data, fair_key=EVIL)
-        await queue.upsert_job_scheduler("every", every=3_600_000, template={"name": name, "data": data})
+        await queue.schedulers.upsert("every", every=3_600_000, template={"name": name, "data": data})
         tree = FlowJob(name, queue_name, data, children=[FlowJob(name, queue_name, data)])
         flow = await flows.add(tree)
         async with browsing(url, allow_changes=True) as client:

@@ -181,12 +181,12 @@ async def _fill(url: str, name: str):
         return {"sent": True}
 
     async with Queue(name, url, prefix=PREFIX) as queue:
-        await queue.set_metrics_by_name()
-        await queue.set_timeline()
-        await queue.set_fair_key_limits("acme", weight=3, concurrency=2, rate_limit=RateLimit(10, 1_000))
+        await queue.metrics_by_name.set()
+        await queue.timelines.set()
+        await queue.fair_keys.set_limits("acme", weight=3, concurrency=2, rate_limit=RateLimit(10, 1_000))
         for pattern, job_name in (("0 3 * * *", "digest"), ("*/15 * * * *", "reminders")):
             now = job_name == "reminders"
-            await queue.upsert_job_scheduler(job_name, pattern=pattern, template={"name": job_name}, immediately=now)
+            await queue.schedulers.upsert(job_name, pattern=pattern, template={"name": job_name}, immediately=now)
         ended = asyncio.Semaphore(0)
         names = ("welcome", "invoice", "receipt")
         await queue.add_bulk([(names[n % 3], {"n": n, "to": f"user{n}@example.org"}) for n in range(120)])

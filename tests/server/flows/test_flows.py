@@ -129,7 +129,7 @@ async def test_budget_is_created_before_the_jobs(queue: Queue, flows: FlowProduc
     assert resp.hash(key)["maxTotalTokens"] == "100"
     jobs = [(each.job.queue_name, each.job.id) for each in node.walk()]
     assert {Raw(resp, name).job(job_id)["budgetKey"] for name, job_id in jobs} == {key}
-    budget = await queue.get_flow_budget(node.job.id)
+    budget = await queue.usage.get_budget(node.job.id)
     assert budget is not None
     await queue.obliterate()
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobOptions, Queue, Worker
+from glidemq_py._features.fair_keys import FairKeys
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import bulk
 from glidemq_py.gateway.job_ids import IdMaker
@@ -122,13 +123,13 @@ async def test_rows_of_known_options_are_those_of_new_ones(queue: Queue, options
 
 async def test_maximum_size_is_set_once_for_many_jobs(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
     found: list[tuple[str, int]] = []
-    set_limits = Queue.set_fair_key_limits
+    set_limits = FairKeys.set_limits
 
-    async def count(queue: Queue, key: str, *, max_backlog: int):
+    async def count(area: FairKeys, key: str, *, max_backlog: int):
         found.append((key, max_backlog))
-        await set_limits(queue, key, max_backlog=max_backlog)
+        await set_limits(area, key, max_backlog=max_backlog)
 
-    monkeypatch.setattr(Queue, "set_fair_key_limits", count)
+    monkeypatch.setattr(FairKeys, "set_limits", count)
     sizes = [("g", 90), ("h", 50), ("g", 80)]
     jobs = [{"groupId": group, "groupMaxSize": size} for group, size in sizes for _ in range(10)]
     await good(wire, "PUSHB", queue=queue.name, jobs=jobs)
@@ -137,7 +138,7 @@ async def test_maximum_size_is_set_once_for_many_jobs(wire: Wire, queue: Queue, 
         await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=80)
     assert found == [("g", 80), ("h", 50)]
     await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=81)
-    assert (await queue.get_fair_key("g")).max_backlog == 81
+    assert (await queue.fair_keys.get("g")).max_backlog == 81
     await good(wire, "Obliterate", queue=queue.name)
     await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=81)
-    assert (await queue.get_fair_key("g")).max_backlog == 81
+    assert (await queue.fair_keys.get("g")).max_backlog == 81

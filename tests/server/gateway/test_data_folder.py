@@ -114,8 +114,8 @@ async def test_queues_are_backed_up(url: str, queue_name: str, tmp_path: Path):
     async with Queue("first", url, prefix=queue_name) as first:
         await first.add_bulk([("n", number) for number in range(20)])
         async with Gateway(url, port=0, **options), asyncio.timeout(120):
-            while not (found := await first.get_backups(tmp_path)):  # noqa: ASYNC110
+            while not (found := await first.backups.get_all(tmp_path)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert found[0].jobs == 20
         async with Queue("copy", url, prefix=queue_name) as copy:
-            assert (await copy.restore(tmp_path, source="first")).jobs == 20
+            assert (await copy.backups.restore(tmp_path, source="first")).jobs == 20

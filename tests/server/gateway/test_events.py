@@ -110,11 +110,11 @@ async def test_run_without_a_worker_is_skipped(wire: Wire, other: Wire, queue: Q
     cron = {"name": name, "queue": of_client, "repeatEvery": 200, "skipIfNoWorker": True}
     await good(wire, "Cron", **cron)
     async with Queue(f"{queue.name}%3Ax", connection_of(queue)) as found, asyncio.timeout(60):
-        while (await found.get_job_schedulers())[0].skipped_count < 2:  # noqa: ASYNC110  there is no event for it
+        while (await found.schedulers.get_all())[0].skipped_count < 2:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.05)
         assert await found.count() == 0
         await good(other, "RegisterWorker", name="w", queues=[of_client], workerId=name)
         assert (await good(other, "PULL", queue=of_client, owner="w", timeout=60_000))["job"]["name"] == "default"
-        (scheduler,) = await found.get_job_schedulers()
+        (scheduler,) = await found.schedulers.get_all()
         assert (scheduler.schedule.skip_without_worker, scheduler.for_peers) == (True, False)
     await good(wire, "CronDelete", name=name)

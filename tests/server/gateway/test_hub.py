@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import LeaseOutcome, Queue
+from glidemq_py._api.leasing import Leases
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, hub
 from tests.inside import changed, forget_unused, hubs_of, lease_ending, queue_list
@@ -46,13 +47,13 @@ async def test_report_that_cannot_be_sent_fails_alone(
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the number of leases of each call that extends some."""
     sent: list[int] = []
-    extend: Any = Queue.extend_leases
+    extend: Any = Leases.extend
 
     async def counted(self: Any, leases: Any, duration: Any) -> Any:
         sent.append(len(leases))
         return await extend(self, leases, duration)
 
-    monkeypatch.setattr(Queue, "extend_leases", counted)
+    monkeypatch.setattr(Leases, "extend", counted)
     return sent
 
 

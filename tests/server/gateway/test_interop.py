@@ -184,7 +184,7 @@ async def test_groups(parties: dict[str, Party], wire: Wire, other: Wire, queue_
     """Limits that a client sets hold for Python's jobs of the group, and the other way round."""
     async with Queue(queue_name, url) as queue:
         await good(wire, "SetGroupConcurrency", queue=queue_name, groupId="a", concurrency=1)
-        await queue.set_fair_key_limits("b", concurrency=1)
+        await queue.fair_keys.set_limits("b", concurrency=1)
         for group in ("a", "b"):
             await good(wire, "PUSH", queue=queue_name, data=1, groupId=group)
             await queue.add("n", 2, fair_key=group)
@@ -196,8 +196,8 @@ async def test_groups(parties: dict[str, Party], wire: Wire, other: Wire, queue_
         leases = await queue.fetch(10)
         assert sorted(lease.job.opts["fairKey"] for lease in leases) == ["a", "b"]
         assert (await good(wire, "GetGroupActiveCount", queue=queue_name, groupId="a"))["data"]["count"] == 1
-        await queue.complete_leases([(lease, None) for lease in leases])
-        await queue.pause_fair_key("a")
+        await queue.leases.complete([(lease, None) for lease in leases])
+        await queue.fair_keys.pause("a")
         assert (await good(wire, "IsGroupPaused", queue=queue_name, groupId="a"))["data"]["paused"] is True
 
 
@@ -211,7 +211,7 @@ async def test_schedules(parties: dict[str, Party], wire: Wire, queue_name: str,
             await asyncio.sleep(0.02)
     assert await parties[consumer].run() == 5
     async with Queue(queue_name, url) as queue:
-        scheduler = await queue.upsert_job_scheduler("own", every=3_600_000, immediately=True, template=("n", 7))
+        scheduler = await queue.schedulers.upsert("own", every=3_600_000, immediately=True, template=("n", 7))
         names = {cron["name"] for cron in (await good(wire, "CronList"))["crons"] if cron["queue"] == queue_name}
         assert len(names) == 2
         async with asyncio.timeout(90):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
+from glidemq_py._api.leasing import Leases
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.job_ids import queue_number
 from glidemq_py.testing import ServerProcess
@@ -55,13 +56,13 @@ async def test_jobs_that_another_gateway_completed_are_not_released(
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
     released: list[str] = []
-    release: Any = Queue.release_leases
+    release: Any = Leases.release
 
-    async def recorded(given: Queue, leases: Any) -> Any:
+    async def recorded(given: Leases, leases: Any) -> Any:
         released.extend(lease.id for lease in leases)
         return await release(given, leases)
 
-    monkeypatch.setattr(Queue, "release_leases", recorded)
+    monkeypatch.setattr(Leases, "release", recorded)
     async with Wire(gateways[0]) as lost:
         done, left = (await good(lost, "PUSHB", queue=queue.name, jobs=[{"data": 1}, {"data": 2}]))["ids"]
         tokens = (await good(lost, "PULLB", queue=queue.name, count=2, owner="w"))["tokens"]

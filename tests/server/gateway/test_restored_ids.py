@@ -30,8 +30,8 @@ async def push(url: str, queues: dict[str, list[dict[str, Any]]]) -> list[str]:
 async def move(old: str, new: str, names: list[str], folder: Path):
     for name in names:
         async with Queue(name, old, prefix=PREFIX) as source, Queue(name, new, prefix=PREFIX) as target:
-            await source.backup(folder)
-            await target.restore(folder)
+            await source.backups.create(folder)
+            await target.backups.restore(folder)
 
 
 async def states(url: str, ids: list[str]) -> list[str]:

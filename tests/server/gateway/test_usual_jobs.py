@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
+from glidemq_py._api.leasing import Leases
 from glidemq_py.gateway import fetched, hub
 from tests.inside import lease_exchange, working
 from tests.server.gateway.wire import Wire, good
@@ -73,13 +74,13 @@ async def test_locks_of_reported_jobs_are_not_renewed_on_the_server(
     wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     calls: list[int] = []
-    extend: Any = Queue.extend_leases
+    extend: Any = Leases.extend
 
     async def counted(self: Any, leases: Any, duration: Any) -> Any:
         calls.append(len(leases))
         return await extend(self, leases, duration)
 
-    monkeypatch.setattr(Queue, "extend_leases", counted)
+    monkeypatch.setattr(Leases, "extend", counted)
     monkeypatch.setattr("glidemq_py.gateway.fetched.FRESH_S", 1_000.0)
     await queue.add_bulk([("x", number) for number in range(4)])
     fetched = await good(wire, "PULLB", queue=queue.name, count=4, owner="w")

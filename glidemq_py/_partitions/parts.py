@@ -6,51 +6,201 @@ A feature is written once over parts: for all of them, for the one of a key or o
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.queue_options import DurableInput, QueueOptions
+from glidemq_py._partitions.creating import open_layout
 from glidemq_py._partitions.layout import Layout, Partition, part_of_key, partition_of_key
 from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.renewing import renewed_layout
 from glidemq_py._partitions.routing import candidates
-from glidemq_py.errors import GlideMQError, JobNotFoundError, JobStateError
-
-if TYPE_CHECKING:
-    from glidemq_py._api.job_queue import Queue
+from glidemq_py.errors import (
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    JobNotFoundError,
+    JobStateError,
+    PartitionedQueueError,
+    PermissionDeniedError,
+)
 
 T = TypeVar("T")
 
+LAYOUT_S = 10.0
+"""Time after which a method reads the layout of the partitions again."""
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 0.0)
+"""How long to wait for another client that obliterates the queue, each time; 0 = no longer."""
 _ATTEMPTS: Final = 20
 ADDS_PER_TURN: Final = 128
 """Concurrent adds without a key that go to the same partition in a row."""
 
 
-class QueueParts:
-    """How the methods of a `Queue` reach its parts. See `ConnectedQueue`."""
+class ConnectedQueue:
+    """A `Queue` as its features use it: one or more parts, of which a plain queue has one.
+
+    Each method connects first if necessary, and raises ClosedError if the queue is closed and GlideMQConnectionError if
+    the server cannot be reached.
+    """
 
     name: str
-    _runtime: Runtime
-    _partitions: PartQueues | None
+    options: QueueOptions
+    _runtime: Runtime = ASYNC_RUNTIME
+    _keys: QueueKeys
+    _transport: LoopTransport
+    _middleware: tuple[Any, ...]
+    _lease_owner: str
+    _adder: Any
+    """The adder of the event loop that added last."""
+    _link: QueueLink | None
+    """The queue's link; None until it is connected, or if it has several parts."""
     _partition: Partition | None
+    """Of a part: which one it is."""
+    _shown_name: str
+    """Name of the queue; of a part, that of the whole queue."""
+    _closed: bool
+    _wanted_partitions: int | None
+    _partitions: PartQueues | None
+    _layout_known: bool
+    _layout_read_at: float | None
+    _layout_renewed_at: float
+
+    def _link_over(self, transport: Transport) -> QueueLink:
+        raise NotImplementedError
+
+    def _begin_here(self, connection: LoopConnection, transport: Transport) -> None:
+        raise NotImplementedError
+
+    def _partition_queue(self, name: str, partition: Partition, layout: Layout) -> ConnectedQueue:
+        raise NotImplementedError
+
+    async def _wake_ups(self) -> Any:
+        raise NotImplementedError
+
+    async def _disconnect(self) -> None:
+        raise NotImplementedError
+
+    async def _add_all(self, jobs: Iterable[Any], durable: DurableInput = None, around: Any = None) -> list[Any]:
+        raise NotImplementedError
+
+    # -- the layout ---------------------------------------------------------------------------------------
+
+    async def _plain_link(self) -> QueueLink | None:
+        """Return the queue's link; None if it is partitioned.
+
+        Raises:
+            ClosedError: If the queue is closed.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        if self._closed:
+            raise ClosedError(f"queue {self._shown_name!r} is closed")
+        if self._link is None:
+            if self._partitions is None:
+                await self._transport.connected()
+            if self._partitions is not None:
+                return None
+            self._link = self._link_over(self._transport)
+        return self._link
+
+    async def _connected(self) -> QueueLink:
+        link = await self._plain_link()
+        if link is None:
+            raise PartitionedQueueError(self.name, len(self._parts))
+        return link
+
+    async def _first_connected(self) -> QueueLink:
+        """Return the link of the first part. Raises the errors of `_plain_link`."""
+        link = await self._plain_link()
+        while link is None:
+            link = await self._parts[0]._plain_link()
+        return link
 
     @property
     def _parts(self) -> Sequence[Any]:
-        raise NotImplementedError
+        """The queues that share this one's connection: its partitions, or the queue itself."""
+        return (self,) if self._partitions is None else self._partitions.queues
 
-    async def _plain_link(self) -> QueueLink | None:
-        raise NotImplementedError
+    async def _current_parts(self) -> Sequence[Any]:
+        """Return `_parts`, by a layout that is at most `LAYOUT_S` old. Raises the errors of `_connected`."""
+        await self._check_layout()
+        await self._plain_link()
+        return self._parts
 
-    async def _first_connected(self) -> QueueLink:
-        raise NotImplementedError
-
-    async def _check_layout(self, *, always: bool = False) -> None:
-        raise NotImplementedError
+    async def _find_partitions(self, transport: Transport) -> None:
+        layout = await open_layout(transport, self._keys, self._wanted_partitions)
+        if layout is not None:
+            self._partitions = PartQueues(self, layout)
+        self._layout_known, self._layout_read_at = True, time.monotonic()
 
     async def _renew_layout(self, *, refused: bool = False) -> None:
-        raise NotImplementedError
+        """Read the layout again, and wait for a while if the queue is being obliterated.
+
+        Args:
+            refused: True if a partition has refused the known one.
+
+        Raises:
+            LayoutChangedError: If an obliterate takes long, or was interrupted.
+            GlideMQError: As `renewed_layout`.
+        """
+        known = self._partitions
+        for pause in _PAUSES_S:
+            began = time.monotonic()
+            try:
+                layout = await renewed_layout(
+                    self._transport, self._keys, None if known is None else known.layout, refused=refused
+                )
+                break
+            except LayoutChangedError:
+                if not pause:
+                    raise
+                await self._runtime.there(asyncio.sleep(pause))
+        else:
+            raise AssertionError
+        self._layout_read_at, self._layout_renewed_at = time.monotonic(), began
+        if self._partitions is known and not (layout is None and known is None):  # else the reply may be an older one
+            await self._use_layout(layout)
+
+    def _is_renewed_after(self, refusal: LayoutChangedError) -> bool:
+        """Return whether the layout was read after a partition had refused the one before it."""
+        return self._layout_renewed_at > refusal.raised_at
+
+    async def _use_layout(self, layout: Layout | None) -> None:
+        """Use the layout that partition 0 has; None = it has none any more: the queue itself is the only partition."""
+        known = self._partitions
+        if known is not None and known.layout == layout:
+            return
+        self._partitions = PartQueues(self, layout or Layout(0, (self.name,)))
+        self._link = self._adder = None
+        connection = await self._transport.connected()
+        if connection.transport is not None:
+            await self._runtime.there(self._begin_parts(connection, connection.transport))
+
+    @property
+    def _layout_is_old(self) -> bool:
+        """True if the layout was not read for `LAYOUT_S`: another client may have changed it."""
+        at = self._layout_read_at
+        return at is not None and time.monotonic() - at >= LAYOUT_S and not self._closed
+
+    async def _check_layout(self, *, always: bool = False) -> None:
+        """Read the layout again if it is old, or ``always`` unless it was never read."""
+        if not self._layout_is_old and (not always or self._layout_read_at is None or self._closed):
+            return
+        with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
+            await self._renew_layout()
+
+    async def _begin_parts(self, connection: LoopConnection, transport: Transport) -> None:
+        """Start the tasks of the queue, or of its partitions, in the running event loop."""
+        for queue in self._parts:
+            queue._begin_here(connection, transport)
 
     @property
     def _known_layout(self) -> int:
@@ -87,29 +237,19 @@ class QueueParts:
 
         await self._settled(run)
 
-    async def _up_to(self, most: int, use: Callable[[QueueLink, int], Awaitable[list[T]]]) -> list[T]:
-        """Collect at most ``most`` items of all parts, one after the other; 0 = all."""
+    async def _up_to(
+        self, most: int, use: Callable[[QueueLink, int], Awaitable[T]], size: Callable[[T], int]
+    ) -> list[T]:
+        """Call ``use`` for one part after the other, until the sizes of the results add up to ``most``; 0 = all."""
 
         async def run() -> list[T]:
-            found: list[T] = []
+            found, done = list[T](), 0
             for link in await self._links():
-                found += await use(link, most and most - len(found))
-                if most and len(found) >= most:
-                    break
-            return found
-
-        return await self._routed(run, fresh=True)
-
-    async def _count_up_to(self, most: int, use: Callable[[QueueLink, int], Awaitable[int]]) -> int:
-        """Sum numbers of jobs of all parts, one after the other, until they are ``most``; 0 = all."""
-
-        async def run() -> int:
-            done = 0
-            for link in await self._links():
-                done += await use(link, most and most - done)
+                found.append(await use(link, most and most - done))
+                done += size(found[-1])
                 if most and done >= most:
                     break
-            return done
+            return found
 
         return await self._routed(run, fresh=True)
 
@@ -238,10 +378,10 @@ class PartQueues:
         layout: Its partitions.
     """
 
-    def __init__(self, home: Queue[Any, Any], layout: Layout) -> None:
+    def __init__(self, home: ConnectedQueue, layout: Layout) -> None:
         self.home = home
         self.layout = layout
-        self.queues: tuple[Queue[Any, Any], ...] = tuple(
+        self.queues: tuple[Any, ...] = tuple(
             home._partition_queue(name, Partition(number, home.name), layout)
             for number, name in enumerate(layout.names)
         )
@@ -252,7 +392,7 @@ class PartQueues:
         self._turn = (self._turn + 1) % self.layout.partitions
         return self._turn
 
-    def part_of(self, key: str | None) -> Queue[Any, Any]:
+    def part_of(self, key: str | None) -> Any:
         """Return the partition of a new job with this routing key; None = without one.
 
         Concurrent adds without a key go to one partition for as long as it can send them together.
@@ -265,3 +405,12 @@ class PartQueues:
             return self.queues[self._turn]
         self._adds = 1
         return self.queues[self.next_partition()]
+
+
+class Area:
+    """Methods of a `Queue` that belong to one feature, such as ``queue.limits``."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: ConnectedQueue) -> None:
+        self._queue = queue
