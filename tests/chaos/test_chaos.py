@@ -1,4 +1,7 @@
-"""The short form of each chaos row. `python -m tests.chaos` and `noxfile.py chaos` run the long forms."""
+"""The short form of each chaos row; of its variants the last, and the others only in `noxfile.py nightly`.
+
+`python -m tests.chaos` and `noxfile.py chaos` run the long forms.
+"""
 
 import zlib
 
@@ -8,8 +11,14 @@ from tests.chaos.rows import Row, all_rows, play
 
 pytestmark = pytest.mark.slow
 
+LAST = {row.title.partition(" (")[0]: row.name for row in all_rows()}
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in all_rows() if not row.long_only])
+
+def variant(row: Row):
+    return pytest.param(row, id=row.name, marks=() if row.name in LAST.values() else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("row", [variant(row) for row in all_rows() if not row.long_only])
 def test_nothing_is_lost(row: Row):
     """No job is lost, unexpected or completed twice, and nothing leaks. Times are measured, not judged."""
     if row.missing:

@@ -41,7 +41,7 @@ from glidemq_py.testing import Clock, MemoryServer
 from tests.inside import BlockingTransport, QueueKeys
 from tests.inside import staged_writes as staging
 
-RUNS = int(os.environ.get("GLIDEMQ_FUZZ_RUNS", "40"))
+RUNS = int(os.environ.get("GLIDEMQ_FUZZ_RUNS", "15"))
 SEED = int(os.environ.get("GLIDEMQ_FUZZ_SEED", "0"))
 TTL = 60_000
 ATTEMPTS = 4

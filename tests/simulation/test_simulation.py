@@ -24,7 +24,7 @@ from tests.simulation.scenario import KINDS, Act, Scenario, Work, draw
 from tests.simulation.shrink import shrink, sort_of
 
 JOBS = 100
-LEAST_JOBS, SHARDS, JOBS_OF_A_RUN = 25_000, 3, 1_000
+LEAST_JOBS, SHARDS, JOBS_OF_A_RUN = 4_000, 2, 1_000
 """Of the long test. Runs of many jobs cost less per job. `noxfile.py simulation`, as in CI, simulates 100,000 jobs."""
 MUTATION_SEEDS = 200
 """A fault built into the server functions must be found within so many seeds."""
@@ -37,23 +37,15 @@ OURS = tuple(str(Path(__file__).parents[2] / name) for name in ("glidemq_py", "t
 SHRINKING_RUNS = 12
 """Runs that make a scenario smaller: a number, as a time limit would use all its time."""
 
-FOUND: list[tuple[int, int, str]] = [
-    (1, 60, "the exception of a loading task was never retrieved if the connection was closed meanwhile"),
-    (1122, 300, "a replica with a history that an earlier failover had ended took over (a fault of the simulation)"),
+FOUND: list[tuple[int, int, str, str]] = [
+    (1, 60, "extras", "the exception of a loading task was never retrieved if the connection was closed meanwhile"),
+    (1122, 300, "extras", "a replica with a history that an earlier failover had ended took over"),  # of the simulation
+    (22, 300, "backups", "two queues of a worker pumped each other without end while a call of each was in flight"),
+    (1000003, 1000, "shares", "a backup lacked jobs that were deleted unread, and that a failover brought back"),
+    (1000008, 1000, "shares", "a run ended while jobs waited in ordering groups"),  # of the simulation
+    (1000072, 1000, "shares", "a killed producer took the last step of the work"),  # of the simulation
 ]
-"""Seeds that have found a fault, before there were extras: seed, jobs, and what it was."""
-
-FOUND_WITH_EXTRAS: list[tuple[int, int, str]] = [
-    (22, 300, "two queues of a worker pumped each other without end while a call of each was in flight"),
-]
-"""The same, with leases, a broadcast, wake-up channels and maintenance."""
-
-FOUND_WITH_BACKUPS: list[tuple[int, int, str]] = [
-    (1000003, 1000, "a backup lacked jobs that were deleted before they were read, and that a failover brought back"),
-    (1000008, 1000, "a run ended while jobs waited in ordering groups (a fault of the simulation)"),
-    (1000072, 1000, "a killed producer took the last step of the work (a fault of the simulation)"),
-]
-"""The same, with backups."""
+"""Seeds that have found a fault: seed, jobs, what came into the runs later, and the fault."""
 
 
 def check(totals: Totals, options: Mapping[str, Any], problems: list[str]):
@@ -64,7 +56,7 @@ def check(totals: Totals, options: Mapping[str, Any], problems: list[str]):
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_fleets_lose_and_repeat_nothing(shard: int):
-    """All shards together simulate 25,000 jobs. Processes of pytest-xdist run them side by side."""
+    """All shards together simulate 4,000 jobs. Processes of pytest-xdist run them side by side."""
     totals, problems = Totals(), list[str]()
     options = {"jobs": JOBS_OF_A_RUN}
     for seed in itertools.count(shard, SHARDS):
@@ -75,8 +67,8 @@ def test_fleets_lose_and_repeat_nothing(shard: int):
             break
     print(totals.report(totals.cpu_s))
     check(totals, options, problems)
-    assert totals.faults["failover"] > 10
-    assert totals.faults["kill_worker"] > 10
+    assert totals.faults["failover"] > 3
+    assert totals.faults["kill_worker"] > 3
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
@@ -170,22 +162,9 @@ def test_durable_adds_survive_failovers_that_lose_others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND)
-def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str):
-    verdict = run_seed(seed, {"jobs": jobs, "extras": False})
-    assert verdict.problems == [], fault
-
-
-@pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_EXTRAS)
-def test_seed_that_found_a_fault_with_extras(seed: int, jobs: int, fault: str):
-    verdict = run_seed(seed, {"jobs": jobs, "backups": False})
-    assert verdict.problems == [], fault
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_BACKUPS)
-def test_seed_that_found_a_fault_with_backups(seed: int, jobs: int, fault: str):
-    verdict = run_seed(seed, {"jobs": jobs, "shares": False})
+@pytest.mark.parametrize(("seed", "jobs", "later", "fault"), FOUND)
+def test_seed_that_found_a_fault(seed: int, jobs: int, later: str, fault: str):
+    verdict = run_seed(seed, {"jobs": jobs, later: False})
     assert verdict.problems == [], fault
 
 
