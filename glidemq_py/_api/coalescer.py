@@ -112,7 +112,7 @@ class AddCoalescer:
             self._send([(rows, future)])
 
     def _send(self, batch: list[_Waiting]) -> None:
-        sent = batch[0][0] if len(batch) == 1 else [row for rows, _ in batch for row in rows]
+        sent = [row for rows, _ in batch for row in rows]
         try:
             call = self._add_call(self._meta, sent, self._quiet)
         except Exception as error:  # it cannot be sent

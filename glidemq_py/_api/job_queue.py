@@ -190,6 +190,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
         """Names that are known to be valid."""
 
     _runtime: Runtime = ASYNC_RUNTIME
+    _adder_type = AddCoalescer
     _part_type: type[Queue[Any, Any]]
     """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
     _parts_count = 1
@@ -288,7 +289,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
     def _make_adder(self, transport: Transport | Confirmer, add_call: AddCall, is_durable: bool = False) -> Any:
         """Return an object that sends single adds over the connection."""
-        return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call, gather=is_durable)
+        return self._adder_type(transport, self._keys.meta, not self.options.events, add_call, gather=is_durable)
 
     async def close(self) -> None:
         """Send the pending adds, then close the connections.

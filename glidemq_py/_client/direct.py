@@ -17,10 +17,11 @@ import math
 import random
 import re
 import select
+import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -117,7 +118,7 @@ class DirectTransport(ForwardingTransport):
         if (loads := self.glide.loads).is_awaited:
             await loads.ended()
         started, number = time.monotonic(), loads.number
-        words = b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args
+        words = self._words(call)
         reply = await self._ask(call.key, words, unclaimed=call.pass_on)
         if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
             with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
@@ -128,6 +129,45 @@ class DirectTransport(ForwardingTransport):
         if isinstance(reply, GlideError):
             return await self.glide.resume(call, reply, started, number)
         return call.read(reply)
+
+    def _words(self, call: Call[Any]) -> _Words:
+        # No numbers: hiredis crashes when a signal handler raises an error while it converts one.
+        return b"FCALL", self.glide.library.full_names[call.function], str(len(call.keys)), *call.keys, *call.args
+
+    def call_in_thread(self, call: Call[T]) -> T | None:
+        """Make a call that is not repeatable in a thread that blocks, beside the event loop: no change of threads.
+
+        Returns:
+            The result; None if the call was not executed: make it in the event loop.
+
+        Raises:
+            GlideMQError: as `Transport.call`.
+        """
+        connection = self._nodes.find_open(call.key)
+        if connection is None or self.interruptions.server.is_doubted:
+            return None
+        aside = connection.aside
+        try:
+            reply = aside.send(_pack(self._words(call)))
+        except StopIteration:  # it has ended
+            return None
+        except (TypeError, ValueError):
+            if aside.gi_frame is None:  # of a signal handler
+                raise
+            with contextlib.suppress(OSError, GlideError, ValueError):  # it has not begun, or another thread uses it
+                next(aside, None)
+            return None
+        except GlideError as error:
+            connection.was_silent, reply = True, error
+            self._nodes.loop.call_soon_threadsafe(connection.retire)
+        except BaseException:
+            connection.aside = connection.talk()
+            raise
+        if not isinstance(reply, GlideError):
+            return call.read(reply)
+        if classify(reply).outcome is CallOutcome.NOT_EXECUTED:
+            return None
+        raise self._failure(reply, call.key) from reply
 
     async def _load(self, key: str) -> None:
         # Over this connection: calls that follow one that has missed the library miss it, too.
@@ -185,7 +225,7 @@ class DirectTransport(ForwardingTransport):
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
-        words = b"FCALL", self.glide.library.full_names[call.function], len(call.keys), *call.keys, *call.args
+        words = self._words(call)
         reply = await self._ask(call.key, words, block / 1000, before=tuple(read))
         if reply is _NOWHERE:
             return await (await self.here()).call_after(read, call, block)
@@ -264,9 +304,13 @@ class Nodes:
             self._moved[int(found[1])] = found[2] or host, int(found[3])  # without a host: on the same one
         return found is not None
 
+    def find_open(self, key: str) -> DirectConnection | None:
+        """Return the connection to the node that owns the key, which may have hung up, or None. For any thread."""
+        return self._open.get(self._node_of(key) if self._moved else None)
+
     def find(self, key: str) -> DirectConnection | None:
         """Return the connection to the node that owns the key, or None."""
-        found = self._open.get(self._node_of(key) if self._moved else None)
+        found = self.find_open(key)
         if found is not None and not found.pending and found.hangups.poll(0):
             found.retire()  # the server has closed it while the event loop was busy
             return None
@@ -316,20 +360,26 @@ class Nodes:
             hello += ["AUTH", options.username or "default", options.password]
         if options.client_name is not None:
             hello += ["SETNAME", options.client_name]
+        greeting: list[_Words] = [tuple(hello)]
+        if options.database_id:
+            greeting.append(("SELECT", str(options.database_id)))
         name = None if context is None else host
         make = partial(DirectConnection, self.loop, self._ended, self._poll)
         connect = partial(self.loop.create_connection, make, port=port, ssl=context, server_hostname=name)
         connection: DirectConnection
-        _, connection = await to_first_address(host, port, connect)
+        transport, connection = await to_first_address(host, port, connect)
         connection.host = host
         try:
-            found = await connection.send(tuple(hello))
-            if isinstance(found, GlideError) or (not options.cluster and found[b"role"] != b"master"):
-                raise GlideConnectionError(f"no primary: {found}")
-            if options.database_id:
-                found = await connection.send(("SELECT", options.database_id))
+            for words in greeting:
+                found = await connection.send(words)
                 if isinstance(found, GlideError):
                     raise found
+                if found != b"OK" and not options.cluster and found[b"role"] != b"master":
+                    raise GlideConnectionError(f"no primary: {found}")
+            if context is None:
+                peer = transport.get_extra_info("peername")[:2]
+                connection.talk = partial(talk, peer, greeting, self._glide.timeout_s)
+                connection.aside = connection.talk()
             if not connection.usable:
                 raise GlideConnectionError("lost")
         except BaseException:
@@ -377,6 +427,49 @@ class Nodes:
                 connection.abandon()
 
 
+def talk(address: tuple[str, int], greeting: Sequence[_Words], timeout: float) -> Generator[Any, Any]:
+    """Yield the replies to packed commands of threads, over a connection to one server that no event loop reads.
+
+    A generator lets one thread in at a time, and ends by whatever interrupts it: so no reply is that of an earlier
+    command.
+
+    Raises:
+        OSError: it cannot connect.
+        GlideError: as of `DirectConnection.send`.
+    """
+    limit_s = _LONGEST_WAIT_S
+    with socket.create_connection(address, limit_s) as connected:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        hangups, reader, lost = select.poll(), _new_reader(), contextlib.suppress(OSError)
+        hangups.register(connected, select.POLLIN)
+
+        def ask(packed: bytes) -> Any:
+            with lost:
+                connected.sendall(packed)
+            while (reply := reader.gets()) is _INCOMPLETE:
+                if not hangups.poll(limit_s * 1000):
+                    raise GlideTimeoutError("no reply in time")
+                data = b""
+                with lost:
+                    data = connected.recv(65_536)
+                if not data:
+                    raise GlideConnectionError("the connection was lost")
+                reader.feed(data)
+            return reply
+
+        for each in greeting:
+            if isinstance(error := ask(_pack(each)), GlideError):
+                raise error
+        connected.settimeout(limit_s := timeout)
+        packed = yield None
+        while not hangups.poll(0):
+            packed = yield packed and ask(packed)
+
+
+def _new_reader() -> Any:
+    return hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
+
+
 class DirectConnection(asyncio.Protocol):
     """One connection to one server. Sends commands and returns their replies in the same order (RESP3).
 
@@ -388,7 +481,7 @@ class DirectConnection(asyncio.Protocol):
         self, loop: asyncio.AbstractEventLoop, ended: Callable[[DirectConnection], None], poll: BusyPoll
     ) -> None:
         self._loop, self._ended, self._poll = loop, ended, poll
-        self._reader: Any = hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
+        self._reader = _new_reader()
         self.pending: deque[tuple[asyncio.Future[Any], float, _Unclaimed]] = deque()
         self._transport: Any = None
         self.hangups = select.poll()
@@ -398,6 +491,9 @@ class DirectConnection(asyncio.Protocol):
         self.host, self.usable = "", True
         self.was_silent = False
         """It ended because a reply did not arrive in time, on it or on another connection to the server."""
+        self.talk: Any = None
+        self.aside: Any = (None for _ in ())
+        """What threads send to the server by themselves; by default nothing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport; called by the event loop."""
@@ -480,6 +576,8 @@ class DirectConnection(asyncio.Protocol):
         if self.usable:
             self.usable = False
             self._ended(self)
+            with contextlib.suppress(ValueError):  # a thread uses it
+                self.aside.close()
 
     def retire(self) -> None:
         """Send nothing more; close when the commands under way have replies."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import sys
 import threading
@@ -17,7 +16,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
-from glidemq_py._core.forks import keep, new_lock, new_rlock
+from glidemq_py._core.forks import call_in_child, keep, new_lock, new_rlock
 from glidemq_py.errors import ClosedError, EventLoopError
 
 T = TypeVar("T")
@@ -323,7 +322,7 @@ class ProcessThread:
         self._may_be_turned = may_be_turned
         self._thread: LoopThread | None = None
         self._starting = new_lock()
-        _of_process.append(self)
+        call_in_child(self)
 
     def __call__(self) -> LoopThread:
         """Return the thread of this process."""
@@ -333,19 +332,7 @@ class ProcessThread:
                 found = self._thread = self._thread or LoopThread(self._name, may_be_turned=self._may_be_turned)
         return found
 
-    def forked(self) -> None:
-        """Forget the thread of the parent."""
+    def _forked(self) -> None:
+        """See `Forkable`. Forget the thread of the parent."""
         keep(self._thread)
         self._thread = None
-
-
-_of_process: Final[list[ProcessThread]] = []
-
-
-def _after_fork() -> None:
-    for each in _of_process:
-        each.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -17,7 +17,7 @@ from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
 from glidemq_py._client.runtime import Twin
 from glidemq_py._client.threads import Entry, LoopThread
-from glidemq_py._core.calls.adding import Added, Adder, Row
+from glidemq_py._core.calls.adding import Added, Row
 from glidemq_py._features.vectors import VectorMatch
 from glidemq_py._job.job import Job
 from glidemq_py._job.job_twin import BlockingJob
@@ -73,37 +73,26 @@ class _Add(Entry[Added]):
         super().set_exception(own)
 
 
-class _Adds:
-    """Sends the adds of all threads from the portal: those that wait for it leave together."""
+class _Adds(AddCoalescer):
+    """Sends the adds of threads: a lone one in its thread, if the connection can, and others together in the portal."""
 
-    __slots__ = ("_adds", "_thread", "loop")
+    __slots__ = ()
 
-    def __init__(self, adds: AddCoalescer) -> None:
-        self._adds = adds
-        self._thread = portal()
-        self.loop = adds.loop
-
-    @property
-    def is_busy(self) -> bool:
-        """See `AddCoalescer.is_busy`."""
-        return self._adds.is_busy
-
-    async def add(self, row: Row, /) -> Added:
+    async def add(self, row: Row) -> Added:
         """See `Adder.add`."""
-        return await (self._adds.add(row) if self._thread.is_here() else _Add(self._thread, self._adds, row))
-
-    async def close(self) -> None:
-        """See `Adder.close`."""
-        await self._adds.close()
+        thread = portal()
+        if thread.is_here():
+            return await super().add(row)
+        lone = None if self._in_flight else getattr(self._transport, "call_in_thread", None)
+        reply = lone and lone(self._add_call(self._meta, (row,), self._quiet))
+        return (reply.now, reply.results[0]) if reply else await _Add(thread, self, row)
 
 
 class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
     """A queue whose coroutines are stepped in threads, and wait in the portal."""
 
     _runtime = BLOCKING_RUNTIME
-
-    def _make_adder(self, *args: Any, **options: Any) -> Adder:
-        return _Adds(super()._make_adder(*args, **options))
+    _adder_type = _Adds
 
 
 QueueCore._part_type = QueueCore
