@@ -104,17 +104,6 @@ class Dashboard:
         self._streams = 0
         self._bulks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
-        )  # fmt: skip
-        environment.filters.update(FILTERS)
-        shared: dict[str, Any] = {
-            "link": link, "sparkline": sparkline, "version": _static_version(),
-            "day_chart": day_chart, "duration_chart": duration_chart,
-        }  # fmt: skip
-        cast("dict[str, Any]", environment.globals).update(shared)
-        self._templates = environment
         pages = [Route(f"/{path}", functools.partial(self._page, path), methods=["GET"]) for path in PAGES]
         self._app = Starlette(
             routes=[
@@ -242,7 +231,7 @@ class Dashboard:
             "title": self._options.title, "user": access.user, "live": "", "note": "", "queue": None,
             "may": may, "changes": self._options.allow_changes,
         }  # fmt: skip
-        return self._templates.get_template(template).render({**common, **shown})
+        return _templates().get_template(template).render({**common, **shown})
 
     async def _live(self, request: Request) -> Response:
         """Send a page again whenever it changes, as server-sent events."""
@@ -278,7 +267,7 @@ class Dashboard:
                     text = self._render(request, template_of(page, shown), visit.access, shown)
                     event = b"page"
                 except GlideMQError as error:
-                    text = self._templates.get_template("problem.html").render(problem=str(error))
+                    text = _templates().get_template("problem.html").render(problem=str(error))
                     event = b"problem"
                 digest = hashlib.sha256(text.encode()).digest()
                 if digest == sent:
@@ -516,6 +505,20 @@ def _security_headers(nonce: str, path: str) -> list[tuple[bytes, bytes]]:
         # Only the static files contain no data of jobs.
         *([] if "/static/" in path else [(b"cache-control", b"no-store")]),
     ]
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """Return the templates, which all dashboards of a process share: to compile them takes longer than a page."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    found.filters.update(FILTERS)
+    cast("Any", found.globals).update(
+        link=link, sparkline=sparkline, version=_static_version(), day_chart=day_chart, duration_chart=duration_chart
+    )
+    return found
 
 
 def _static_version() -> str:
