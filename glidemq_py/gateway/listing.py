@@ -1,4 +1,4 @@
-"""Jobs of several states, and of all partitions, by their position in the order in which they were added.
+"""The jobs that commands name by their ids; and those of several states, in the order in which they were added.
 
 Ids and times of addition decide which jobs these are; then their records are read, and no others. So data is read and
 kept of the jobs of the answer only, however many are before them and in however many partitions.
@@ -16,11 +16,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.delays import due_times
+from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, counts_by_rank, cursor_at, read_jobs, read_places
-from glidemq_py.gateway.names import listed_queues, wire_name
+from glidemq_py.gateway.names import listed_queues, queue_of_part, wire_name
+from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.wire_states import Source, read_wire_counts, sources_of, wire_state
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     from glidemq_py._partitions.link import QueueLink
 
 __all__ = [
-    "MOST_LISTED", "ROOM_CHARS", "Listed", "check_size", "due_times_of", "jobs_in_order", "read_counts", "size_of",
+    "MOST_LISTED", "ROOM_CHARS", "Listed", "active_job", "check_size", "due_times_of", "existing_job",
+    "find_job", "job_at", "jobs_in_order", "located", "own_id", "part_of_key", "read_counts", "size_of",
 ]  # fmt: skip
 
 _AT_A_TIME: Final = 50
@@ -241,3 +245,61 @@ async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
     for some in pieces(await listed_queues(state.transport, state.options.prefix), _AT_A_TIME):
         found |= zip(map(wire_name, some), await asyncio.gather(*map(counts_of, some)), strict=True)
     return found
+
+
+async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job[Any, Any] | None:
+    """Return the job with this id on the wire; None if it does not exist."""
+    found = await session.state.ids.find(job_id)
+    if found is None:
+        return None
+    return await (await session.state.queue(found[0])).get_job(found[1], exclude_data=exclude_data)
+
+
+async def existing_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job[Any, Any]:
+    """Return the job with this id on the wire.
+
+    Raises:
+        CommandError: If it does not exist.
+    """
+    job = await find_job(session, job_id, exclude_data=exclude_data)
+    if job is None:
+        raise CommandError("Job not found")
+    return job
+
+
+async def active_job(session: Session, job_id: str) -> Job[Any, Any]:
+    """Return an active job.
+
+    Raises:
+        CommandError: If it does not exist, or is not active.
+    """
+    job = await existing_job(session, job_id)
+    if job.state is not JobState.ACTIVE:
+        raise CommandError(f"Job is not active (current state: {wire_state(job)})")
+    return job
+
+
+async def job_at(session: Session, queue: str, job_id: str) -> Job[Any, Any] | None:
+    """Return the job of a queue or partition without its data; None if it does not exist."""
+    state = session.state
+    found = await (state.queue(queue) if queue_of_part(queue) == queue else state.part(queue))
+    return await found.get_job(job_id, exclude_data=True)
+
+
+async def located(session: Session, queue: str, job_id: str) -> tuple[Queue[Any, Any], str]:
+    """Return the queue, or the partition, of a job and its id there, from the names of `JobIds.find`."""
+    found = await session.state.queue(queue)
+    return await found._placed(job_id)
+
+
+async def part_of_key(queue: Queue[Any, Any], key: str) -> Queue[Any, Any]:
+    """Return the partition of the jobs with a routing key; a queue without partitions has them itself."""
+    await queue._plain_link()
+    partitions = queue._partitions
+    return queue if partitions is None else partitions.part_of(key)
+
+
+async def own_id(session: Session, queue: str, job_id: str) -> str | None:
+    """Return the id in the queue of a job of that queue; None if the id names no job of it."""
+    found = await session.state.ids.find(job_id)
+    return found[1] if found is not None and found[0] == queue else None

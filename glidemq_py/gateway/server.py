@@ -1,4 +1,4 @@
-"""`Gateway`: starts, listens and closes."""
+"""`Gateway`: starts, listens and closes. Its certificate is read again when its files change."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import socket
+import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -29,13 +30,12 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import LIMIT
 from glidemq_py.gateway.options import BACKLOG
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
 from glidemq_py.gateway.webhooks.service import Webhooks
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.http_server import GatewayHttpServer
 
-__all__ = ["Gateway"]
+__all__ = ["LOOK_S", "Gateway", "ServerCertificate"]
 
 _log = get_logger(__name__)
 
@@ -104,11 +104,12 @@ class Gateway(GatewayState):
                 self._http = self._open_http()
                 self.http_port = self._http.port
             self._client = await self._connect()
-            self._transport = await open_transport(self._client)
-            self._flows = FlowProducer(self._client, prefix=self.options.prefix)
-            self._flows._payload_limit = LIMIT
-            self._ids = JobIds(self._transport, self.options.prefix, self.queue, self.part)
-            self._webhooks = Webhooks(self.options, self._connection, self._transport, self.queue, self._ids.on_wire)
+            transport = await open_transport(self._client)
+            self.flows = FlowProducer(self._client, prefix=self.options.prefix)
+            self.flows._payload_limit = LIMIT
+            self.ids = JobIds(transport, self.options.prefix, self.queue, self.part)
+            self.webhooks = Webhooks(self.options, self._connection, transport, self.queue, self.ids.on_wire)
+            self._transport = transport
             self._server = await self._listen(loop)
         except BaseException:
             if self._http is not None:
@@ -120,11 +121,11 @@ class Gateway(GatewayState):
             asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._watch_unused()),
             asyncio.create_task(self._sweep_ids()),
             asyncio.create_task(self._repair_numbers()),
-            asyncio.create_task(self._webhooks.run()), asyncio.create_task(self._watch_partitions()),
-            asyncio.create_task(self.deadlines.watch(self._transport)),
+            asyncio.create_task(self.webhooks.run()), asyncio.create_task(self._watch_partitions()),
+            asyncio.create_task(self.deadlines.watch(transport)),
         )  # fmt: skip
         if self._backups is not None:
-            self._duties += (asyncio.create_task(self._backups.run(self._transport)),)
+            self._duties += (asyncio.create_task(self._backups.run(transport)),)
         if self._certificate is not None:
             self._duties += (asyncio.create_task(self._watch_certificate()),)
 
@@ -193,14 +194,13 @@ class Gateway(GatewayState):
                 task.cancel()
         self._is_closed = True
         self.warnings.close()
-        if self._webhooks is not None:
-            self._webhooks.lost.close()
+        if self._transport is not None:
+            self.webhooks.lost.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAST_CLOSE_S):
-                if self._ids is not None:
-                    await self._ids.chosen.close()
-                if self._flows is not None:
-                    await self._flows.close()
+                if self._transport is not None:
+                    await self.ids.chosen.close()
+                    await self.flows.close()
                 await self._close_client()
 
     async def _close_parts(self, grace: float) -> None:
@@ -213,8 +213,8 @@ class Gateway(GatewayState):
         while self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*self._duties, return_exceptions=True)
-        if self._webhooks is not None:
-            await self._webhooks.close()
+        if self._transport is not None:
+            await self.webhooks.close()
         self._is_closed = True
         await asyncio.gather(*(read.close() for read in self._reads.values()))
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
@@ -252,3 +252,73 @@ class Gateway(GatewayState):
             await self._transport.close()
         if isinstance(self._client, SharedClient):
             await self._client.close()
+
+
+LOOK_S: Final = 10.0
+"""Interval of looking for changed files."""
+
+
+class ServerCertificate:
+    """A certificate chain and its key, in PEM files.
+
+    Args:
+        certificate: Path of the chain, that of the server first.
+        key: Path of the key, without a password.
+
+    Attributes:
+        context: For a listening socket. New connections use the certificate that was read last.
+
+    Raises:
+        GlideMQValidationError: If the files cannot be read, or do not fit each other.
+    """
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._changed_at = self._times()
+        self.context = self._opened()
+
+    def reload(self, *, always: bool = False) -> bool:
+        """Read the files again if they have changed; return True if the certificate was replaced.
+
+        Invalid files are logged, and the present certificate stays.
+        """
+        times = self._times()
+        if times == self._changed_at and not always:
+            return False
+        self._changed_at = times
+        try:
+            self._opened()  # both files are complete and fit each other
+            self.context.load_cert_chain(self._certificate, self._key, _no_password)
+        except (GlideMQValidationError, OSError) as error:
+            _log.error("gateway: the certificate was not replaced: %s", error)
+            return False
+        _log.info("gateway: read the certificate %s again", self._certificate)
+        return True
+
+    def _times(self) -> tuple[int, int]:
+        return _time_of(self._certificate), _time_of(self._key)
+
+    def _opened(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        for option, path in (("tls_cert", self._certificate), ("tls_key", self._key)):
+            if not os.access(path, os.R_OK):
+                raise GlideMQValidationError(option, path, "is not a readable file")
+        try:
+            context.load_cert_chain(self._certificate, self._key, _no_password)
+        except (OSError, ValueError) as error:
+            problem = f"is not a PEM certificate that fits the key {self._key!r}: {error}"
+            raise GlideMQValidationError("tls_cert", self._certificate, problem) from None
+        return context
+
+
+def _no_password() -> str:
+    """Let a key with a password be an error; otherwise OpenSSL would ask for it."""
+    return ""
+
+
+def _time_of(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

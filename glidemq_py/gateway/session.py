@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._web.repeated_warnings import address_of
 from glidemq_py.gateway.addresses import FrameLimit
 from glidemq_py.gateway.push_order import PushOrder
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import Answer, CommandError, Field, check_all, check_field
+from glidemq_py.gateway.table import Answer, CommandError, Field, Given, check_all, check_field
 
 __all__ = ["Begun", "Command", "Handler", "Session", "check_fields"]
 
@@ -59,6 +60,10 @@ class Session:
         """Whether it was logged that options of the jobs of this connection have no effect."""
         self.workers: set[str] = set()
         """Ids of the workers that this connection has registered."""
+
+    async def queue(self, given: Given) -> Queue[Any, Any]:
+        """Return the queue that a command names."""
+        return await self.state.queue(given["queue"])
 
     @property
     def peer(self) -> str:
@@ -136,7 +141,7 @@ class Session:
         self.state.release_of(self, self.workers, tuple(self._running))
 
 
-Handler = Callable[[Session, Mapping[str, Any]], Awaitable[Answer]]
+Handler = Callable[[Session, Given], Awaitable[Answer]]
 
 
 class Begun(NamedTuple):
@@ -180,8 +185,8 @@ class Command:
     fields: tuple[Field, ...] = ()
     is_public: bool = False
     checks_job: bool = False
-    quick: Callable[[Session, Mapping[str, Any]], Answer | None] | None = None
-    begin: Callable[[Session, Mapping[str, Any]], Begun | None] | None = None
+    quick: Callable[[Session, Given], Answer | None] | None = None
+    begin: Callable[[Session, Given], Begun | None] | None = None
     adds: bool = False
 
 

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from glidemq_py.gateway.table import Answer, CommandError
@@ -38,56 +38,24 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 """Held by the slice that runs, per event loop."""
 
 
-class Parts(Protocol):
-    """Encodes values in parts. A list or map is what `begin`, its chunks, and `end` return, joined."""
+class Parts:
+    """Encodes values in parts, as MessagePack for clients of the TCP protocol.
 
-    name: str
-    """Of the format."""
-
-    def whole(self, value: Any, *, is_portable: bool = False) -> bytes:
-        """Return a value, encoded; one that is portable needs no conversion."""
-        ...
-
-    def members(self, value: Any) -> Any:
-        """Return a list or map without the members that the format does not have."""
-        ...
-
-    def begin(self, value: Any) -> bytes:
-        """Return the beginning of a list or map."""
-        ...
-
-    def chunk(self, chunk: Any, *, is_first: bool, is_portable: bool) -> bytes:
-        """Return some elements of a list or map, itself a list or map."""
-        ...
-
-    def key(self, key: Any, *, is_first: bool) -> bytes:
-        """Return a key of a map, before its value."""
-        ...
-
-    def separator(self, *, is_first: bool) -> bytes:
-        """Return what stands before an element of a list."""
-        ...
-
-    def end(self, value: Any) -> bytes:
-        """Return the end of a list or map."""
-        ...
-
-
-class _ValueParts:
-    """MessagePack for clients of the TCP protocol."""
+    A list or map is what `begin`, its chunks, and `end` return, joined.
+    """
 
     name = "MessagePack"
 
     def whole(self, value: Any, *, is_portable: bool = False) -> bytes:
-        """See `Parts`."""
+        """Return a value, encoded; one that is portable needs no conversion."""
         return packed_portable(value) if is_portable else packed_value(value)
 
     def members(self, value: Any) -> Any:
-        """See `Parts`."""
+        """Return a list or map without the members that the format does not have."""
         return value
 
     def begin(self, value: Any) -> bytes:
-        """See `Parts`."""
+        """Return the beginning of a list or map."""
         small, middle, large = (0x80, 0xDE, 0xDF) if isinstance(value, dict) else (0x90, 0xDC, 0xDD)
         size = len(value)  # pyright: ignore[reportUnknownArgumentType]
         if size < 16:
@@ -95,24 +63,24 @@ class _ValueParts:
         return bytes([middle]) + size.to_bytes(2, "big") if size < 65_536 else bytes([large]) + size.to_bytes(4, "big")
 
     def chunk(self, chunk: Any, *, is_first: bool, is_portable: bool) -> bytes:
-        """See `Parts`."""
+        """Return some elements of a list or map, itself a list or map."""
         head = 1 if len(chunk) < 16 else 3  # bytes that begin the chunk itself
         return self.whole(chunk, is_portable=is_portable)[head:]
 
     def key(self, key: Any, *, is_first: bool) -> bytes:
-        """See `Parts`."""
+        """Return a key of a map, before its value."""
         return packed_value(key)
 
     def separator(self, *, is_first: bool) -> bytes:
-        """See `Parts`."""
+        """Return what stands before an element of a list."""
         return b""
 
     def end(self, value: Any) -> bytes:
-        """See `Parts`."""
+        """Return the end of a list or map."""
         return b""
 
 
-class _JsonParts:
+class _JsonParts(Parts):
     """JSON for clients of the HTTP API."""
 
     name = "JSON"
@@ -148,8 +116,8 @@ class _JsonParts:
         return b"}" if isinstance(value, dict) else b"]"
 
 
-VALUE_PARTS: Final[Parts] = _ValueParts()
-JSON_PARTS: Final[Parts] = _JsonParts()
+VALUE_PARTS: Final = Parts()
+JSON_PARTS: Final = _JsonParts()
 
 
 def too_deep(parts: Parts) -> str:

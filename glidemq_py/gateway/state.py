@@ -80,7 +80,14 @@ class GatewayState:
         clients: The open TCP connections.
         warnings: Warnings about clients.
         http_clients: Open WebSockets (`websocket`) and streams of events (`sse`).
+        ids: Makes and reads the ids of jobs. This and the following are set with the connection to the server.
+        flows: Adds flows.
+        webhooks: The webhooks that clients have registered.
     """
+
+    ids: JobIds
+    flows: FlowProducer
+    webhooks: Webhooks
 
     def __init__(self, connection: Connection = None, **options: Any) -> None:
         self.options = GatewayOptions(**options)
@@ -102,9 +109,6 @@ class GatewayState:
         self._connection = connection
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
-        self._ids: JobIds | None = None
-        self._webhooks: Webhooks | None = None
-        self._flows: FlowProducer | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._used_at: dict[str, float] = {}
         """When a client has last named each of these queues, by ``time.monotonic``."""
@@ -163,8 +167,8 @@ class GatewayState:
         self._used_at[name] = time.monotonic()
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
         found._payload_limit = LIMIT
-        if self._ids is not None:
-            self._ids.met(name)
+        if self._transport is not None:
+            self.ids.met(name)
         if len(self._queues) > _QUEUES_KEPT:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
@@ -510,24 +514,6 @@ class GatewayState:
             raise GlideMQConnectionError("the gateway has not reached its server yet; /ready shows when it has")
         return self._transport
 
-    @property
-    def webhooks(self) -> Webhooks:
-        """The webhooks that clients have registered."""
-        assert self._webhooks is not None, "a gateway with sessions is started"
-        return self._webhooks
-
-    @property
-    def flows(self) -> FlowProducer:
-        """Adds flows."""
-        assert self._flows is not None, "a gateway with sessions is started"
-        return self._flows
-
-    @property
-    def ids(self) -> JobIds:
-        """Makes and reads the ids of jobs."""
-        assert self._ids is not None, "a gateway with sessions is started"
-        return self._ids
-
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -547,8 +533,8 @@ class GatewayState:
 
     def rejects(self, connection: asyncio.BaseProtocol, peer: str) -> bool:
         """Register a connection unless there are too many; return whether there are."""
-        if self._is_closing or (count := self.connections) >= self.options.max_connections:
-            self.warnings.warn("full", f"gateway: rejected a connection of {peer}: {count} are open")
+        if self._is_closing or self.connections >= self.options.max_connections:
+            self.warnings.warn("full", f"gateway: rejected a connection of {peer}: {self.connections} are open")
             return True
         self.clients.add(connection)
         return False

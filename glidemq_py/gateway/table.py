@@ -9,21 +9,19 @@ from enum import StrEnum
 from typing import Any, Final, TypeGuard, cast
 
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
+from glidemq_py.gateway.values import UNDEFINED
 
 __all__ = [
-    "Answer",
-    "CommandError",
-    "Field",
-    "Kind",
-    "check_all",
-    "check_field",
-    "check_nested",
-    "is_list",
-    "is_map",
-]
+    "DONE", "QUEUE", "Answer", "CommandError", "Field", "Given", "Kind", "check_all", "check_field",
+    "check_nested", "is_list", "is_map",
+]  # fmt: skip
 
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
+Given = Mapping[str, Any]
+"""Fields of a command, checked."""
+DONE: Final[Answer] = {"id": UNDEFINED}
+"""The answer of a command that returns nothing."""
 
 
 class CommandError(Exception):
@@ -71,6 +69,9 @@ class Field:
     minimum: float | None = None
     maximum: float | None = None
     default: Any = None
+
+
+QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 
 
 class _Plan:

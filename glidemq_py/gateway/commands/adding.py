@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, cast
 
 from glidemq_py._api.coalescer import AddCoalescer
@@ -16,7 +16,7 @@ from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, ineffective_p
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.routed import RoutedJob
 from glidemq_py.gateway.session import Begun, Command, Handler, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, is_map
+from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind, is_map
 from glidemq_py.gateway.values import PortableMap
 
 __all__ = ["COMMANDS"]
@@ -32,12 +32,12 @@ def _note_policies(session: Session, first: Any) -> None:
         session.state.warnings.warn("policies", text)
 
 
-async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _push(session: Session, given: Given) -> Answer:
     _note_policies(session, given["job"])
     return {"id": await _add(session, given["queue"], given["job"])}
 
 
-async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
+async def _add(session: Session, name_of_queue: str, given: Given) -> str:
     """Add the job with these fields, which are not checked yet; return its id on the wire."""
     if given.get("repeat"):
         queue = await session.state.queue(name_of_queue)
@@ -65,7 +65,7 @@ def _placed(session: Session) -> None:
     session.unplaced.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
 
-async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _push_many(session: Session, given: Given) -> Answer:
     jobs = given["jobs"]
     if not jobs:
         return {"ids": []}
@@ -80,7 +80,7 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
-        queue = await session.state.queue(given["queue"])
+        queue = await session.queue(given)
         usual = await usual_rows(session.state.ids, queue, jobs)
         if usual is None:
             with await session.push_order.enter(queue.name, Way.ALONE):
@@ -97,16 +97,16 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             return {"ids": await _push_all(session, queue, jobs)}
 
 
-def _begin_push(session: Session, given: Mapping[str, Any]) -> Begun | None:
+def _begin_push(session: Session, given: Given) -> Begun | None:
     return _begin(session, given, (given["job"],), _push, lambda ids: PortableMap(id=ids[0]))
 
 
-def _begin_push_many(session: Session, given: Mapping[str, Any]) -> Begun | None:
+def _begin_push_many(session: Session, given: Given) -> Begun | None:
     return _begin(session, given, given["jobs"], _push_many, lambda ids: PortableMap(ids=ids))
 
 
 def _begin(
-    session: Session, given: Mapping[str, Any], jobs: Sequence[Any], handler: Handler,
+    session: Session, given: Given, jobs: Sequence[Any], handler: Handler,
     answer: Callable[[list[str]], Answer],
 ) -> Begun | None:  # fmt: skip
     begun = begin_usual(session, given["queue"], jobs) if jobs else None

@@ -16,8 +16,8 @@ from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_
 from glidemq_py.gateway.names import listed_queues, wire_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_field
-from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
+from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
+from glidemq_py.gateway.values import LargeAnswer
 from glidemq_py.gateway.webhooks.service import DELIVERIES
 from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_priority_counts, read_wire_counts, sources_of
 
@@ -26,49 +26,49 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_QUEUE: Final = (Field("queue", Kind.QUEUE, required=True),)
+_QUEUE: Final = (QUEUE,)
 _CLEANED: Final = {name: sources for name, sources in SOURCES.items() if name != "active"}
 _PAUSED: Final = "paused"
 _READY_AND_DELAYED: Final = (*SOURCES["waiting"], *SOURCES["prioritized"], SOURCES["delayed"][0])
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
 
-async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _pause(session: Session, given: Given) -> Answer:
     if given["queue"] == DELIVERIES:
         raise CommandError(f"queue {DELIVERIES} has the messages of all webhooks; use SetWebhookEnabled")
-    await (await session.state.queue(given["queue"])).pause()
-    return {"id": UNDEFINED}
+    await (await session.queue(given)).pause()
+    return DONE
 
 
-async def _resume(session: Session, given: Mapping[str, Any]) -> Answer:
-    await (await session.state.queue(given["queue"])).resume()
-    return {"id": UNDEFINED}
+async def _resume(session: Session, given: Given) -> Answer:
+    await (await session.queue(given)).resume()
+    return DONE
 
 
-async def _is_paused(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"paused": await (await session.state.queue(given["queue"])).is_paused()}
+async def _is_paused(session: Session, given: Given) -> Answer:
+    return {"paused": await (await session.queue(given)).is_paused()}
 
 
-async def _drain(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"count": await (await session.state.queue(given["queue"])).drain(delayed=True)}
+async def _drain(session: Session, given: Given) -> Answer:
+    return {"count": await (await session.queue(given)).drain(delayed=True)}
 
 
-async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue, count = await session.state.queue(given["queue"]), given["count"]
+async def _promote(session: Session, given: Given) -> Answer:
+    queue, count = await session.queue(given), given["count"]
     return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
 
 
-async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _priorities(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
-async def _counts(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"counts": await read_wire_counts(await session.state.queue(given["queue"]))}
+async def _counts(session: Session, given: Given) -> Answer:
+    return {"counts": await read_wire_counts(await session.queue(given))}
 
 
-async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = await (await session.state.queue(given["queue"])).get_job_counts()
+async def _count(session: Session, given: Given) -> Answer:
+    found = await (await session.queue(given)).get_job_counts()
     unfinished = (
         found.waiting, found.group_waiting, found.prioritized, found.delayed, found.suspended, found.active,
         found.waiting_children,
@@ -76,19 +76,19 @@ async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"count": sum(unfinished)}
 
 
-async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _obliterate(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     await queue._plain_link()
     is_partitioned = queue._partitions is not None
     await queue.obliterate(force=True)
     forget_group_limits(queue)
     if is_partitioned:
         await session.state.forget_parts(queue)
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _clean(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _clean(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     sources = await _cleaned_sources(queue, given["state"])
     deleted = await _delete_old(queue, sources, given["grace"], given["limit"])
     ids = [await session.state.ids.on_wire(queue.name, job_id) for job_id in deleted]
@@ -121,13 +121,13 @@ async def _delete_old(queue: Queue[Any, Any], sources: Sequence[Source], grace: 
     return deleted
 
 
-async def _list_queues(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _list_queues(session: Session, given: Given) -> Answer:
     found = await listed_queues(session.state.transport, session.state.options.prefix)
     return {"queues": [wire_name(name) for name in found]}
 
 
-async def _trim_events(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue, removed = await session.state.queue(given["queue"]), 0
+async def _trim_events(session: Session, given: Given) -> Answer:
+    queue, removed = await session.queue(given), 0
     link = await queue._first_connected()
     for part in queue._parts:
         trimmed = await link.command("XTRIM", part._keys.events, "MAXLEN", "=", str(given["maxLength"]))
@@ -135,8 +135,8 @@ async def _trim_events(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"data": {"removed": removed}}
 
 
-async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _jobs(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     offset, limit = given["offset"], given["limit"]
     if offset + limit > MOST_LISTED:
         raise CommandError(f"offset + limit must be at most {MOST_LISTED:,}")

@@ -8,7 +8,6 @@ queues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from glidemq_py._core.calls import pieces
@@ -20,8 +19,7 @@ from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options, zone_n
 from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_nested
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, check_nested
 
 __all__ = ["COMMANDS", "all_crons", "read_schedulers"]
 
@@ -91,7 +89,7 @@ def _rank_of(scheduler: JobScheduler) -> int:
     return 2_048 - options.priority if options.priority else 0
 
 
-def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
+def _schedule(given: Given) -> dict[str, Any]:
     pattern, every = given["schedule"], given["repeatEvery"]
     if pattern is None and every is None:
         raise CommandError("Cron job must have either schedule or repeatEvery")
@@ -121,8 +119,8 @@ def _is_interval(value: Any) -> bool:
     return is_number and 1 <= value <= _MOST and value == int(value)
 
 
-async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
-    name, queue = given["name"], await session.state.queue(given["queue"])
+async def _put(session: Session, given: Given) -> Answer:
+    name, queue = given["name"], await session.queue(given)
     schedule = _schedule({**given, "timezone": await zone_name(given["timezone"])})
     own = check_nested("jobOptions", TEMPLATE_FIELDS, given["jobOptions"] or {})
     options = template_options(own, given)
@@ -148,15 +146,15 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"cron": _cron_object(queue.name, scheduler)}
 
 
-async def _delete(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _delete(session: Session, given: Given) -> Answer:
     found = await _find(session, given["name"])
     if found is None or not await (await session.state.queue(found[0])).schedulers.remove(given["name"]):
         raise CommandError("Cron job not found")
     await session.state.transport.command("HDEL", _key(session.state), given["name"])
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get(session: Session, given: Given) -> Answer:
     found = await _find(session, given["name"])
     if found is None:
         raise CommandError("Cron job not found")
@@ -168,7 +166,7 @@ async def all_crons(session: Session) -> list[dict[str, Any]]:
     return [_cron_object(*pair) for pair in await session.state.shared(read_schedulers)]
 
 
-async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _list(session: Session, given: Given) -> Answer:
     return {"crons": await all_crons(session)}
 
 

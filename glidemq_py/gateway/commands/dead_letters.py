@@ -18,13 +18,12 @@ from glidemq_py._features.failures import Failure
 from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
 from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
-from glidemq_py.gateway.listing import ROOM_CHARS, check_size, size_of
-from glidemq_py.gateway.lookup import own_id
+from glidemq_py.gateway.listing import ROOM_CHARS, check_size, own_id, size_of
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_nested
-from glidemq_py.gateway.values import UNDEFINED, Encoded, LargeAnswer
+from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
+from glidemq_py.gateway.values import Encoded, LargeAnswer
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -49,7 +48,6 @@ _TRANSLATED: Final = {
 _REASONS: Final = tuple(str(each) for each in FailureReason if each not in _TRANSLATED)
 """Reasons that clients know."""
 
-_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=1, maximum=_MOST)
 _TIME: Final[Mapping[str, Any]] = {"kind": Kind.NUMBER, "minimum": 0, "maximum": _MOST}
 _FILTER: Final = (
@@ -75,7 +73,7 @@ _STALL_CONFIG: Final = (
 # -- the failed jobs -------------------------------------------------------------------------------------------
 
 
-def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
+def _filter(given: Given) -> dict[str, Any]:
     found = check_nested("filter", _FILTER, given["filter"] or {})
     if found["reason"] is not None and found["reason"] not in _REASONS:
         raise CommandError(f"filter.reason must be one of {', '.join(_REASONS)}")
@@ -113,8 +111,8 @@ async def _selected(queue: Queue[Any, Any], wanted: Mapping[str, Any], count: in
     return found
 
 
-async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue, wanted = await session.state.queue(given["queue"]), _filter(given)
+async def _list(session: Session, given: Given) -> Answer:
+    queue, wanted = await session.queue(given), _filter(given)
     count = min(given["count"] or wanted["limit"] or _PAGE, _MOST_ENTRIES)
     found = await _selected(queue, wanted, count)
     async with contextlib.AsyncExitStack() as stack:
@@ -183,8 +181,8 @@ def _described(entry: _Entry, described: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _retry(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _retry(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     if given["jobId"] is not None:
         return {"count": await _retry_one(session, queue, given["jobId"], JobState.FAILED)}
     if not given["filter"]:
@@ -224,19 +222,19 @@ async def _retry_one(session: Session, queue: Queue[Any, Any], job_id: str, stat
     return 1
 
 
-async def _retry_completed(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _retry_completed(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     if given["id"] is not None:
         return {"count": await _retry_one(session, queue, given["id"], JobState.COMPLETED)}
     return {"count": await queue.jobs.requeue_completed(given["count"])}
 
 
-async def _purge(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"count": await (await session.state.queue(given["queue"])).failures.purge()}
+async def _purge(session: Session, given: Given) -> Answer:
+    return {"count": await (await session.queue(given)).failures.purge()}
 
 
-async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _remove(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     own = await own_id(session, queue.name, given["jobId"])
     try:
         removed = own is not None and await queue.remove(own, states=(JobState.FAILED,))
@@ -245,8 +243,8 @@ async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"data": {"removed": removed}}
 
 
-async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _stats(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     stats = await queue.failures.get_stats()
     reasons: Mapping[str, int]
     expired, now = 0, time.time() * 1_000
@@ -273,8 +271,8 @@ async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
 # -- the policies ----------------------------------------------------------------------------------------------
 
 
-async def _get_config(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _get_config(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     return {"config": _dlq_config(await queue.failures.get_policy())}
 
 
@@ -289,8 +287,8 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
     }
 
 
-async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue, changes = await session.state.queue(given["queue"]), given["config"]
+async def _set_config(session: Session, given: Given) -> Answer:
+    queue, changes = await session.queue(given), given["config"]
     checked = check_nested("config", _DLQ_CONFIG, changes)
     # null removes a limit.
     settings = _dlq_config(await queue.failures.get_policy()) | {name: checked[name] for name in changes}
@@ -305,16 +303,16 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
         raise CommandError(f"config.maxAge must be greater than config.autoRetryInterval ({interval} ms)")
     if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
         await queue.failures.remove_policy()
-        return {"id": UNDEFINED}
+        return DONE
     await queue.failures.set_policy(
         retry_interval=interval, max_auto_retries=settings["maxAutoRetries"] if interval else None,
         max_age=settings["maxAge"], max_entries=settings["maxEntries"],
     )  # fmt: skip
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _get_stall_config(session: Session, given: Mapping[str, Any]) -> Answer:
-    policy = await (await session.state.queue(given["queue"])).settings.get_stalled_policy()
+async def _get_stall_config(session: Session, given: Given) -> Answer:
+    policy = await (await session.queue(given)).settings.get_stalled_policy()
     interval, most, grace = policy
     return {
         "config": {
@@ -324,15 +322,15 @@ async def _get_stall_config(session: Session, given: Mapping[str, Any]) -> Answe
     }  # fmt: skip
 
 
-async def _set_stall_config(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _set_stall_config(session: Session, given: Given) -> Answer:
     changes = check_nested("config", _STALL_CONFIG, given["config"])
     if changes["enabled"] is False:
         raise CommandError("config.enabled must be true: stalled jobs are always recovered")
     interval, most, grace = changes["stallInterval"], changes["maxStalls"], changes["gracePeriod"]
     if (interval, most, grace) != (None, None, None):
-        queue = await session.state.queue(given["queue"])
+        queue = await session.queue(given)
         await queue.settings.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
-    return {"id": UNDEFINED}
+    return DONE
 
 
 COMMANDS: Final = (
@@ -340,35 +338,35 @@ COMMANDS: Final = (
         "Dlq", "dead letters", _list,
         "Return failed jobs with their failures, oldest first; at most 1,000. `filter` has `reason`, `olderThan`, "
         "`newerThan`, `retriable`, `expired`, `limit` and `offset`.",
-        (_QUEUE, _COUNT, Field("filter", Kind.MAP)),
+        (QUEUE, _COUNT, Field("filter", Kind.MAP)),
     ),
     Command(
         "RetryDlq", "dead letters", _retry, "Requeue failed jobs with all their attempts: one, or those that match.",
-        (_QUEUE, Field("jobId"), _COUNT, Field("filter", Kind.MAP)),
+        (QUEUE, Field("jobId"), _COUNT, Field("filter", Kind.MAP)),
     ),
     Command(
         "RetryCompleted", "dead letters", _retry_completed, "Requeue one completed job, or the oldest `count`.",
-        (_QUEUE, Field("id"), _COUNT, Field("timestamp", Kind.UNSUPPORTED)),
+        (QUEUE, Field("id"), _COUNT, Field("timestamp", Kind.UNSUPPORTED)),
     ),
-    Command("PurgeDlq", "dead letters", _purge, "Delete the failed jobs.", (_QUEUE,)),
+    Command("PurgeDlq", "dead letters", _purge, "Delete the failed jobs.", (QUEUE,)),
     Command(
-        "RemoveDlqJob", "dead letters", _remove, "Delete a failed job.", (_QUEUE, Field("jobId", required=True))
+        "RemoveDlqJob", "dead letters", _remove, "Delete a failed job.", (QUEUE, Field("jobId", required=True))
     ),
-    Command("GetDlqConfig", "dead letters", _get_config, "Return the policy for failed jobs.", (_QUEUE,)),
+    Command("GetDlqConfig", "dead letters", _get_config, "Return the policy for failed jobs.", (QUEUE,)),
     Command(
         "SetDlqConfig", "dead letters", _set_config,
         "Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`.",
-        (_QUEUE, Field("config", Kind.MAP, required=True)),
+        (QUEUE, Field("config", Kind.MAP, required=True)),
     ),
     Command(
         "GetDlqStats", "dead letters", _stats,
         "Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones.",
-        (_QUEUE,),
+        (QUEUE,),
     ),
-    Command("GetStallConfig", "dead letters", _get_stall_config, "Return the stalled-job policy.", (_QUEUE,)),
+    Command("GetStallConfig", "dead letters", _get_stall_config, "Return the stalled-job policy.", (QUEUE,)),
     Command(
         "SetStallConfig", "dead letters", _set_stall_config,
         "Change the stalled-job policy: `stallInterval`, `maxStalls`, `gracePeriod`.",
-        (_QUEUE, Field("config", Kind.MAP, required=True)),
+        (QUEUE, Field("config", Kind.MAP, required=True)),
     ),
 )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from glidemq_py.gateway.lookup import find_job
+from glidemq_py.gateway.listing import find_job
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, Field, Kind
+from glidemq_py.gateway.table import Answer, Field, Given, Kind
 
 __all__ = ["COMMANDS"]
 
@@ -16,20 +16,20 @@ _KEY: Final = (
 )  # fmt: skip
 
 
-async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _get(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     job = await queue.jobs.get_deduplicated(given["deduplicationId"])
     if job is None or job.state is None or job.state.is_finished:
         return {"data": {"jobId": None}}
     return {"data": {"jobId": await session.state.ids.on_wire(queue.name, job.id)}}
 
 
-async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _remove(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     return {"data": {"count": int(await queue.jobs.remove_deduplication(given["deduplicationId"]))}}
 
 
-async def _remove_of_job(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _remove_of_job(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     option = None if job is None else job.opts.get("deduplication")
     key = cast("Mapping[str, Any]", option).get("id") if isinstance(option, dict) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -16,7 +16,7 @@ from glidemq_py.gateway.group_limits import set_group_defaults
 from glidemq_py.gateway.hub import MOST_FETCHED, Hub
 from glidemq_py.gateway.session import Begun, Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
+from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.values import Encoded, LargeAnswer, PackedList
 
 __all__ = ["COMMANDS"]
@@ -31,11 +31,11 @@ _Fetched = tuple[list[Any], list[str], bool]
 """Objects of fetched jobs, their tokens, and whether the objects are encoded already."""
 
 
-async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _pull(session: Session, given: Given) -> Answer:
     return _pulled(given, await _fetch(session, given, 1))
 
 
-def _pulled(given: Mapping[str, Any], found: _Fetched) -> Answer:
+def _pulled(given: Given, found: _Fetched) -> Answer:
     jobs, tokens, is_encoded = found
     job = jobs[0] if jobs else None
     if jobs.__class__ is PackedList and job is not None:
@@ -46,12 +46,12 @@ def _pulled(given: Mapping[str, Any], found: _Fetched) -> Answer:
     return answer
 
 
-async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _pull_many(session: Session, given: Given) -> Answer:
     count = min(given["count"], MOST_FETCHED)
     return _pulled_many(given, await _fetch(session, given, count) if count else ([], [], False))
 
 
-def _pulled_many(given: Mapping[str, Any], found: _Fetched) -> Answer:
+def _pulled_many(given: Given, found: _Fetched) -> Answer:
     jobs, tokens, is_encoded = found
     answer: Answer = LargeAnswer(jobs=jobs) if is_encoded else {"jobs": jobs}
     if given["owner"] is not None:
@@ -59,26 +59,26 @@ def _pulled_many(given: Mapping[str, Any], found: _Fetched) -> Answer:
     return answer
 
 
-def _is_empty(session: Session, given: Mapping[str, Any]) -> bool:
+def _is_empty(session: Session, given: Given) -> bool:
     hub = None if given["timeout"] else session.state.known_hub(given["queue"])
     return hub is not None and hub.is_empty()
 
 
-def _pull_nothing(session: Session, given: Mapping[str, Any]) -> Answer | None:
+def _pull_nothing(session: Session, given: Given) -> Answer | None:
     if not _is_empty(session, given):
         return None
     return {"job": None} if given["owner"] is None else {"job": None, "token": None}
 
 
-def _pull_no_jobs(session: Session, given: Mapping[str, Any]) -> Answer | None:
+def _pull_no_jobs(session: Session, given: Given) -> Answer | None:
     if not _is_empty(session, given):
         return None
     return {"jobs": []} if given["owner"] is None else {"jobs": [], "tokens": []}
 
 
-async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> _Fetched:
+async def _fetch(session: Session, given: Given, count: int) -> _Fetched:
     """Return the objects of fetched jobs, their tokens, and whether the objects are encoded already."""
-    queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
+    queue, lock_ms = await session.queue(given), given["lockTtl"]
     session.state.maintain(queue)
     if given["group"] is not None:
         await set_group_defaults(queue, given["group"])
@@ -88,9 +88,7 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> _Fet
     return await _hand_over(session, given, queue, fetched)
 
 
-async def _hand_over(
-    session: Session, given: Mapping[str, Any], queue: Queue[Any, Any], fetched: Sequence[Fetched]
-) -> _Fetched:
+async def _hand_over(session: Session, given: Given, queue: Queue[Any, Any], fetched: Sequence[Fetched]) -> _Fetched:
     """Return what `_fetch` returns, and remember that the client holds these jobs."""
     # First all are remembered: if the connection is lost now, all are released.
     ids, held, is_owned, is_kept = session.state.ids, session.state.held, given["owner"] is not None, given["detach"]
@@ -137,7 +135,7 @@ async def _hand_over(
 
 
 def _hand_over_now(
-    session: Session, given: Mapping[str, Any], queue: Queue[Any, Any], fetched: Sequence[Fetched]
+    session: Session, given: Given, queue: Queue[Any, Any], fetched: Sequence[Fetched]
 ) -> _Fetched | None:
     """Do what `_hand_over` does if it needs neither a call nor much time; else return None."""
     ids, jobs, known = session.state.ids, PackedList(), list[tuple[str, Fetched, str]]()
@@ -159,17 +157,17 @@ def _hand_over_now(
     return jobs, [token for _, _, token in known], True
 
 
-def _begin_pull(session: Session, given: Mapping[str, Any]) -> Begun | None:
+def _begin_pull(session: Session, given: Given) -> Begun | None:
     return _begin(session, given, 1, _pulled)
 
 
-def _begin_pull_many(session: Session, given: Mapping[str, Any]) -> Begun | None:
+def _begin_pull_many(session: Session, given: Given) -> Begun | None:
     count = min(given["count"], MOST_FETCHED)
     return _begin(session, given, count, _pulled_many) if count else None
 
 
 def _begin(
-    session: Session, given: Mapping[str, Any], count: int, answer: Callable[[Mapping[str, Any], _Fetched], Answer]
+    session: Session, given: Given, count: int, answer: Callable[[Given, _Fetched], Answer]
 ) -> Begun | None:  # fmt: skip
     """Begin to fetch from a queue without partitions; None if a task is needed: nothing was done."""
     name, wait = given["queue"], given["timeout"] / 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import pieces
@@ -29,13 +29,23 @@ from glidemq_py.errors import (
 )
 from glidemq_py.gateway.chosen_ids import chosen_of, engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
-from glidemq_py.gateway.lookup import find_job, job_at
+from glidemq_py.gateway.listing import find_job, job_at
 from glidemq_py.gateway.names import MARK, QueueNameError, check_wire_name, engine_name, queue_of_part, wire_name
 from glidemq_py.gateway.pushing import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of
 from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_all, check_field, is_list, is_map
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.table import (
+    DONE,
+    Answer,
+    CommandError,
+    Field,
+    Given,
+    Kind,
+    check_all,
+    check_field,
+    is_list,
+    is_map,
+)
 
 __all__ = ["COMMANDS", "family_of"]
 
@@ -67,7 +77,7 @@ class _FlowJob(NamedTuple):
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _push_flow(session: Session, given: Given) -> Answer:
     jobs = await _checked(session, given["jobs"])
     if not jobs:
         return {"data": {"jobs": []}}
@@ -255,13 +265,13 @@ async def _key_of(session: Session, ref: JobRef) -> str:
     return job_id if is_own else f"{queue}:{job_id}"
 
 
-async def _values(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _values(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     found = {} if job is None else await job.get_children_values()
     return {"data": {"values": {await _key_of(session, ref_of_member(each)): value for each, value in found.items()}}}
 
 
-async def _failures(session: Session, given: Mapping[str, Any], *, ignored: bool) -> Answer:
+async def _failures(session: Session, given: Given, *, ignored: bool) -> Answer:
     job = await find_job(session, given["id"])
     found = {} if job is None else await job.get_children_failures()
     values: dict[str, str] = {}
@@ -274,15 +284,15 @@ async def _failures(session: Session, given: Mapping[str, Any], *, ignored: bool
     return {"values": values}
 
 
-async def _failed_values(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _failed_values(session: Session, given: Given) -> Answer:
     return await _failures(session, given, ignored=False)
 
 
-async def _ignored_failures(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _ignored_failures(session: Session, given: Given) -> Answer:
     return await _failures(session, given, ignored=True)
 
 
-async def _update_parent(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _update_parent(session: Session, given: Given) -> Answer:
     child_id, parent_id = given["childId"], given["parentId"]
     if child_id == parent_id:
         raise CommandError("A flow job cannot be its own parent")
@@ -295,7 +305,7 @@ async def _update_parent(session: Session, given: Mapping[str, Any]) -> Answer:
     ref, above = JobRef(child.queue_name, child.id), JobRef(parent.queue_name, parent.id)
     current = await _parents_of(session, child)
     if above in current:
-        return {"id": UNDEFINED}
+        return DONE
     for each in current:
         wire_id = await session.state.ids.on_wire(each.queue, each.id)
         raise CommandError(f"Child job {child_id} already belongs to parent {wire_id}")
@@ -309,7 +319,7 @@ async def _update_parent(session: Session, given: Mapping[str, Any]) -> Answer:
     except JobStateError:
         raise CommandError(f"Parent job {parent_id} is not linkable") from None
     session.state.changed({"queue": parent.queue_name})  # the child may have ended
-    return {"id": UNDEFINED}
+    return DONE
 
 
 async def _parents_of(session: Session, job: Job[Any, Any]) -> list[JobRef]:
@@ -352,7 +362,7 @@ async def _is_above(session: Session, ref: JobRef, job: Job[Any, Any]) -> bool:
     return False
 
 
-async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _remove_dependency(session: Session, given: Given) -> Answer:
     child = await find_job(session, given["id"])
     if child is None:
         raise CommandError(f"Job not found: {given['id']}")
@@ -368,7 +378,7 @@ async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answ
     return {"removed": True}
 
 
-async def _remove_unprocessed(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _remove_unprocessed(session: Session, given: Given) -> Answer:
     parent = await find_job(session, given["id"])
     for ref in [] if parent is None else await parent.get_open_children():
         child = await job_at(session, ref.queue, ref.id)
@@ -377,7 +387,7 @@ async def _remove_unprocessed(session: Session, given: Mapping[str, Any]) -> Ans
         await parent.remove_dependency(child)  # first: the removal of a child may fail its parent
         with contextlib.suppress(JobStateError):
             await child.remove(states=UNSTARTED)
-    return {"id": UNDEFINED}
+    return DONE
 
 
 COMMANDS: Final = (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
-from glidemq_py.gateway.lookup import part_of_key
+from glidemq_py.gateway.listing import part_of_key
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 _MAX_MS: Final = 31_536_000_000
-_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
-_GROUP: Final = (_QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
+_GROUP: Final = (QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
 
 
 def _group_of(group: str) -> str:
@@ -35,98 +32,98 @@ def _group_of(group: str) -> str:
     return group
 
 
-async def _queue_and_group(session: Session, given: Mapping[str, Any]) -> tuple[Queue[Any, Any], str]:
-    return await session.state.queue(given["queue"]), _group_of(given["groupId"])
+async def _queue_and_group(session: Session, given: Given) -> tuple[Queue[Any, Any], str]:
+    return await session.queue(given), _group_of(given["groupId"])
 
 
-async def _info(session: Session, given: Mapping[str, Any]) -> FairKeyInfo:
+async def _info(session: Session, given: Given) -> FairKeyInfo:
     queue, group = await _queue_and_group(session, given)
     return await queue.fair_keys.get(group)
 
 
-async def _backlog(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _backlog(session: Session, given: Given) -> Answer:
     return {"data": {"count": (await _info(session, given)).backlog}}
 
 
-async def _all_backlogs(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _all_backlogs(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
 
 
-async def _active(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _active(session: Session, given: Given) -> Answer:
     return {"data": {"count": (await _info(session, given)).active}}
 
 
-async def _set_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _set_rate_limit(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     await queue.fair_keys.set_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _get_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get_rate_limit(session: Session, given: Given) -> Answer:
     limit = (await _info(session, given)).rate_limit
     return {"data": {"limit": None if limit is None else {"max": limit.max, "duration": limit.duration}}}
 
 
-async def _remove_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _remove_rate_limit(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     had_limit = (await queue.fair_keys.get(group)).rate_limit is not None
     await queue.fair_keys.set_limits(group, rate_limit=False)
     return {"data": {"removed": int(had_limit)}}
 
 
-async def _rate_limit_ttl(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _rate_limit_ttl(session: Session, given: Given) -> Answer:
     until = (await _info(session, given)).limited_until
     left = -2 if until is None else until - round(time.time() * 1_000)
     return {"data": {"ttl": left if left > 0 else -2}}
 
 
-async def _hold(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _hold(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     link = await (await part_of_key(queue, group))._connected()
     call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
     await link.transport.call(call)
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _set_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _set_concurrency(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     await queue.fair_keys.set_limits(group, concurrency=given["concurrency"])
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _get_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get_concurrency(session: Session, given: Given) -> Answer:
     return {"data": {"concurrency": (await _info(session, given)).concurrency}}
 
 
-async def _remove_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _remove_concurrency(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     had_limit = (await queue.fair_keys.get(group)).concurrency is not None
     await queue.fair_keys.set_limits(group, concurrency=False)
     return {"data": {"removed": int(had_limit)}}
 
 
-async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _pause(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     was_paused = (await queue.fair_keys.get(group)).paused
     await queue.fair_keys.pause(group)
     return {"data": {"changed": not was_paused}}
 
 
-async def _resume(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _resume(session: Session, given: Given) -> Answer:
     queue, group = await _queue_and_group(session, given)
     was_paused = (await queue.fair_keys.get(group)).paused
     await queue.fair_keys.resume(group)
     return {"data": {"changed": was_paused}}
 
 
-async def _is_paused(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _is_paused(session: Session, given: Given) -> Answer:
     return {"data": {"paused": (await _info(session, given)).paused}}
 
 
 COMMANDS: Final = (
     Command("GetGroupJobsCount", "groups", _backlog, "Count the ready jobs of a group.", _GROUP),
-    Command("GetGroupsJobsCount", "groups", _all_backlogs, "Count the ready jobs of all groups.", (_QUEUE,)),
+    Command("GetGroupsJobsCount", "groups", _all_backlogs, "Count the ready jobs of all groups.", (QUEUE,)),
     Command("GetGroupActiveCount", "groups", _active, "Count the active jobs of a group.", _GROUP),
     Command(
         "SetGroupRateLimit", "groups", _set_rate_limit, "Limit how many jobs of a group start per `duration` ms.",

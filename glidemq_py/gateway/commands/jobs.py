@@ -1,22 +1,23 @@
-"""Commands about single jobs: reading, changing and moving them."""
+"""Commands about single jobs: reading, changing and moving them, and their logs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py._core.logs import LogLevel
 from glidemq_py._features.ranks import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.flows import family_of
-from glidemq_py.gateway.commands.reporting import ClientError, end_attempt, leased_job
+from glidemq_py.gateway.commands.reporting import ClientError, LeasedJob, end_attempt, leased_job
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, full_job_object, json_value, stored_value
-from glidemq_py.gateway.listing import due_times_of, size_of
-from glidemq_py.gateway.lookup import active_job, existing_job, find_job
+from glidemq_py.gateway.listing import active_job, due_times_of, existing_job, find_job, located, size_of
 from glidemq_py.gateway.pushing import group_priority
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 from glidemq_py.gateway.wire_states import wire_state
 
@@ -30,11 +31,17 @@ _TOKEN: Final = Field("token")
 _MOST_PROGRESS: Final = 100
 _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
 
+_LEVELS: Final[Mapping[str, LogLevel]] = {
+    "debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error", "critical": "critical",
+}  # fmt: skip
+_WIRE_LEVELS: Final = {"warning": "warn"}
+_MOST_LINES: Final = 2**53
+
 
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get(session: Session, given: Given) -> Answer:
     job = await existing_job(session, given["id"], exclude_data=False)
     family = await family_of(session, job)
     due = (await due_times_of([job])).get(job._stored_id, 0)
@@ -44,16 +51,16 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
         return LargeAnswer(job=await slices.encoded({**full_job_object(job, given["id"], due), **family}))
 
 
-async def _get_by_chosen_id(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get_by_chosen_id(session: Session, given: Given) -> Answer:
     return await _get(session, {"id": given["customId"]})
 
 
-async def _get_state(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get_state(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     return {"id": given["id"], "state": wire_state(job)}
 
 
-async def _get_result(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get_result(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     is_completed = job is not None and job.state is JobState.COMPLETED
     if job is None or not is_completed:
@@ -64,7 +71,7 @@ async def _get_result(session: Session, given: Mapping[str, Any]) -> Answer:
         return LargeAnswer(id=given["id"], result=await slices.encoded(job.returnvalue))
 
 
-async def _get_progress(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _get_progress(session: Session, given: Given) -> Answer:
     job = await active_job(session, given["id"])
     return {"progress": job.progress, "message": job.progress_message}
 
@@ -72,38 +79,56 @@ async def _get_progress(session: Session, given: Mapping[str, Any]) -> Answer:
 # -- changing --------------------------------------------------------------------------------------------------
 
 
-async def _cancel(session: Session, given: Mapping[str, Any]) -> Answer:
-    job = await find_job(session, given["id"])
+@contextlib.contextmanager
+def _refused(message: str) -> Generator[None]:
+    """Raise CommandError with a message if the job does not exist, or its state does not allow the change."""
     try:
-        is_removed = job is not None and await job.remove(states=UNSTARTED)
-    except JobStateError:
-        is_removed = False
-    if not is_removed:
-        raise CommandError("Job not found or cannot be cancelled")
-    return {"id": UNDEFINED}
+        yield
+    except (JobNotFoundError, JobStateError):
+        raise CommandError(message) from None
 
 
-async def _progress(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _job_of(session: Session, given: Given) -> Job[Any, Any]:
+    """Return the job that a command names. Raises JobNotFoundError if it does not exist."""
+    job = await find_job(session, given["id"])
+    if job is None:
+        raise JobNotFoundError(given["id"])
+    return job
+
+
+@contextlib.contextmanager
+def _ending(session: Session, leased: LeasedJob) -> Generator[None]:
+    """Note that the block has ended the attempt of a job."""
+    try:
+        yield
+    except LeaseLostError:
+        raise CommandError(f"Invalid or expired lock token for job {leased.id}") from None
+    session.state.held.ended(leased.id, leased.token)
+
+
+async def _cancel(session: Session, given: Given) -> Answer:
+    with _refused("Job not found or cannot be cancelled"):
+        if not await (await _job_of(session, given)).remove(states=UNSTARTED):
+            raise JobNotFoundError(given["id"])
+    return DONE
+
+
+async def _progress(session: Session, given: Given) -> Answer:
     job = await active_job(session, given["id"])
     progress = json_value("progress", given["progress"])
     if isinstance(progress, int | float) and not isinstance(progress, bool):
         progress = min(max(progress, 0), _MOST_PROGRESS)
     await job.update_progress(progress, given["message"])
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
-    job = await find_job(session, given["id"])
-    try:
-        if job is None:
-            raise JobNotFoundError(given["id"])
-        await job.promote()
-    except (JobNotFoundError, JobStateError):
-        raise CommandError("Job not found or not delayed") from None
-    return {"id": UNDEFINED}
+async def _promote(session: Session, given: Given) -> Answer:
+    with _refused("Job not found or not delayed"):
+        await (await _job_of(session, given)).promote()
+    return DONE
 
 
-async def _discard(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _discard(session: Session, given: Given) -> Answer:
     job = await existing_job(session, given["id"])
     state = job.state
     if state is None or state.is_finished:
@@ -112,10 +137,10 @@ async def _discard(session: Session, given: Mapping[str, Any]) -> Answer:
         return await end_attempt(session, given, ClientError("Job discarded", ()))
     if await job.revoke() == "not_found":
         raise CommandError("Job not found")
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _to_wait(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _to_wait(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     if job is None:
         raise CommandError(f"Cannot move job from state '{wire_state(job)}' to waiting")
@@ -123,22 +148,20 @@ async def _to_wait(session: Session, given: Mapping[str, Any]) -> Answer:
     try:
         if state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
-            await leased.lease.release()
-            session.state.held.ended(leased.id, leased.token)
+            with _ending(session, leased):
+                await leased.lease.release()
         elif state is JobState.DELAYED:
             await job.promote()
         elif state is JobState.FAILED:
             await job.retry()
         elif state not in (JobState.WAITING, JobState.PRIORITIZED, JobState.GROUP_WAITING):
             raise CommandError(f"Cannot move job from state '{wire_state(job)}' to waiting")
-    except LeaseLostError:
-        raise CommandError(f"Invalid or expired lock token for job {given['id']}") from None
     except JobStateError as error:
         raise CommandError(f"Cannot move job from state '{error.state}' to waiting") from None
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _update(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _update(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     if job is None or job.state is None or job.state.is_finished:
         raise CommandError("Job not found or cannot be updated")
@@ -148,70 +171,56 @@ async def _update(session: Session, given: Mapping[str, Any]) -> Answer:
         await job.update_data(data)
     except JobNotFoundError:
         raise CommandError("Job not found or cannot be updated") from None
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _change_priority(session: Session, given: Mapping[str, Any]) -> Answer:
-    job = await find_job(session, given["id"])
-    try:
-        if job is None:
-            raise JobNotFoundError(given["id"])
+async def _change_priority(session: Session, given: Given) -> Answer:
+    with _refused("Job not found or not in queue"):
+        job = await _job_of(session, given)
         if job.fair_key is None:
             await change_job_rank(job._link, job._stored_id, given["priority"], lifo=bool(given["lifo"]))
         elif given["lifo"]:
             raise CommandError("lifo is not supported for jobs with a groupId")
         else:
             await job.change_priority(group_priority(given["priority"]))
-    except (JobNotFoundError, JobStateError):
-        raise CommandError("Job not found or not in queue") from None
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _change_delay(session: Session, given: Mapping[str, Any]) -> Answer:
-    job = await find_job(session, given["id"])
-    try:
-        if job is None:
-            raise JobNotFoundError(given["id"])
-        await job.change_delay(round(given["delay"]))
-    except (JobNotFoundError, JobStateError):
-        raise CommandError("Job not found or cannot change delay") from None
-    return {"id": UNDEFINED}
+async def _change_delay(session: Session, given: Given) -> Answer:
+    with _refused("Job not found or cannot change delay"):
+        await (await _job_of(session, given)).change_delay(round(given["delay"]))
+    return DONE
 
 
-async def _to_delayed(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _to_delayed(session: Session, given: Given) -> Answer:
     job, delay = await existing_job(session, given["id"]), round(given["delay"])
     try:
         if job.state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
-            await leased.delay(delay)
-            session.state.held.ended(leased.id, leased.token)
+            with _ending(session, leased):
+                await leased.delay(delay)
         elif job.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
             await job.change_delay(delay)
         else:
             raise CommandError(f"Job is not active (current state: {wire_state(job)})")
-    except LeaseLostError:
-        raise CommandError(f"Invalid or expired lock token for job {given['id']}") from None
     except JobStateError as error:
         raise CommandError(f"Job is not active (current state: {error.state})") from None
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _to_waiting_children(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _to_waiting_children(session: Session, given: Given) -> Answer:
     job = await find_job(session, given["id"])
     if job is None or job.state is not JobState.ACTIVE:
         raise CommandError("Job is not active")
     leased = await leased_job(session, given["id"], given["token"])
     if not await job.get_open_children():
         return {"data": {"moved": False}}
-    try:
+    with _ending(session, leased):
         await leased.wait_for_children()
-    except LeaseLostError:
-        raise CommandError(f"Invalid or expired lock token for job {given['id']}") from None
-    session.state.held.ended(leased.id, leased.token)
     return {"data": {"moved": True}}
 
 
-async def _wait(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _wait(session: Session, given: Given) -> Answer:
     job = await existing_job(session, given["id"])
     answer = await session.polled(_outcome(job, max(1, round(given["timeout"]))))
     return {"completed": False} if answer is None else answer
@@ -224,6 +233,45 @@ async def _outcome(job: Job[Any, Any], timeout: int) -> Answer:
         raise CommandError("Job not found") from None
     except (JobFailedError, WaitTimeoutError):
         return {"completed": False}
+
+
+# -- logs ------------------------------------------------------------------------------------------------------
+
+
+async def _add_log(session: Session, given: Given) -> Answer:
+    level = _LEVELS.get(given["level"])
+    if level is None:
+        raise CommandError(f"level must be one of {', '.join(_LEVELS)}")
+    job = await existing_job(session, given["id"])
+    try:
+        await job.log(given["message"], level=level)
+    except JobNotFoundError:
+        raise CommandError("Job not found") from None
+    return {"data": {"added": True}}
+
+
+async def _get_logs(session: Session, given: Given) -> Answer:
+    found = await session.state.ids.find(given["id"])
+    if found is None:
+        return {"data": {"logs": [], "count": 0}}
+    queue = await session.state.queue(found[0])
+    logs = await queue.get_job_logs(found[1], given["start"], given["end"])
+    lines = [
+        {"timestamp": None, "level": _WIRE_LEVELS.get(line.level, line.level), "message": line.message}
+        for line in logs.lines
+    ]
+    return {"data": {"logs": lines, "count": logs.count}}
+
+
+async def _clear_logs(session: Session, given: Given) -> Answer:
+    found = await session.state.ids.find(given["id"])
+    if found is not None:
+        part, own = await located(session, *found)
+        link = await part._connected()
+        kept = given["keepLogs"]
+        first, last = (-kept, -1) if kept else (1, 0)
+        await link.command("LTRIM", link.keys.log(own), str(first), str(last))
+    return DONE
 
 
 COMMANDS: Final = (
@@ -271,5 +319,20 @@ COMMANDS: Final = (
     ),
     Command(
         "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (_ID, _TOKEN)
+    ),
+    Command(
+        "AddLog", "logs", _add_log, "Append a line to the log of a job.",
+        (_ID, Field("message", required=True), Field("level", default="info")),
+    ),
+    Command(
+        "GetLogs", "logs", _get_logs, "Return lines of the log, oldest first, from `start` to `end` inclusive.",
+        (
+            _ID, Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
+            Field("end", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=-1),
+        ),
+    ),
+    Command(
+        "ClearLogs", "logs", _clear_logs, "Delete the log, except the newest `keepLogs` lines.",
+        (_ID, Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0)),
     ),
 )  # fmt: skip

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind
 
 __all__ = ["COMMANDS"]
 
 _MAX_MS: Final = 31_536_000_000
-_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _LIMIT: Final = Field("limit", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT)
 _DURATION: Final = Field("duration", Kind.INTEGER, minimum=1, maximum=_MAX_MS, default=1_000)
 _TTL: Final = Field("ttl", Kind.INTEGER, minimum=1, maximum=_MAX_MS)
@@ -30,32 +28,32 @@ def _field_named() -> Generator[None]:
         raise CommandError(f"limit {error.problem}") from None
 
 
-async def _rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _rate_limit(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _clear_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
-    await (await session.state.queue(given["queue"])).limits.remove_rate_limit()
-    return {"id": UNDEFINED}
+async def _clear_rate_limit(session: Session, given: Given) -> Answer:
+    await (await session.queue(given)).limits.remove_rate_limit()
+    return DONE
 
 
-async def _concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _concurrency(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_concurrency(given["limit"])
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _clear_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
-    await (await session.state.queue(given["queue"])).limits.set_concurrency(0)
-    return {"id": UNDEFINED}
+async def _clear_concurrency(session: Session, given: Given) -> Answer:
+    await (await session.queue(given)).limits.set_concurrency(0)
+    return DONE
 
 
-async def _limits(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _limits(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     found = await queue.limits.get()
     rate, most = found.rate_limit, found.concurrency
     is_maxed = most is not None and (await queue.get_job_counts()).active >= most
@@ -73,14 +71,14 @@ async def _limits(session: Session, given: Mapping[str, Any]) -> Answer:
 COMMANDS: Final = (
     Command(
         "RateLimit", "limits", _rate_limit, "Limit how many jobs all workers start per `duration` ms.",
-        (_QUEUE, _LIMIT, _DURATION, _TTL),
+        (QUEUE, _LIMIT, _DURATION, _TTL),
     ),
-    Command("RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (_QUEUE,)),
-    Command("SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (_QUEUE, _LIMIT)),
+    Command("RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (QUEUE,)),
+    Command("SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (QUEUE, _LIMIT)),
     Command(
         "GetQueueLimits", "limits", _limits,
         "Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit.",
-        (_QUEUE, Field("maxJobs", Kind.ANY)),
+        (QUEUE, Field("maxJobs", Kind.ANY)),
     ),
-    Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (_QUEUE,)),
+    Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (QUEUE,)),
 )  # fmt: skip

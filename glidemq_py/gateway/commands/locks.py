@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.gateway.commands.reporting import LeasedJob, leased_job
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
-from glidemq_py.gateway.values import UNDEFINED, PortableMap
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.values import PortableMap
 
 __all__ = ["COMMANDS"]
 
@@ -56,7 +56,7 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     return count
 
 
-def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
+def _heartbeat_fresh(session: Session, given: Given) -> Answer | None:
     held = session.state.held.fresh(given["id"], given["token"], given["duration"], time.monotonic())
     if held is None:
         return None
@@ -64,7 +64,7 @@ def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | Non
     return {"data": {"ok": True}}
 
 
-def _heartbeats_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
+def _heartbeats_fresh(session: Session, given: Given) -> Answer | None:
     ids, tokens = given["ids"], given["tokens"]
     if len(ids) > _MOST_AT_ONCE or (tokens is not None and len(tokens) != len(ids)):
         return None  # the handler renews them, or answers with the error
@@ -72,7 +72,7 @@ def _heartbeats_fresh(session: Session, given: Mapping[str, Any]) -> Answer | No
     return None if count is None else PortableMap(data={"ok": True, "count": count})
 
 
-def _renewals(given: Mapping[str, Any]) -> list[_Renewal]:
+def _renewals(given: Given) -> list[_Renewal]:
     ids, tokens = given["ids"], given["tokens"]
     if tokens is not None and len(tokens) != len(ids):
         raise CommandError("tokens must have as many items as ids")
@@ -81,23 +81,23 @@ def _renewals(given: Mapping[str, Any]) -> list[_Renewal]:
     return [(job_id, token if isinstance(token, str) else None, None) for job_id, token in pairs]
 
 
-async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _heartbeat(session: Session, given: Given) -> Answer:
     if not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Job not found or not active (or invalid token)")
     return {"data": {"ok": True}}
 
 
-async def _heartbeats(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _heartbeats(session: Session, given: Given) -> Answer:
     return {"data": {"ok": True, "count": await _renew(session, _renewals(given))}}
 
 
-async def _extend(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _extend(session: Session, given: Given) -> Answer:
     if not given["token"] or not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Lock not found or invalid token")
-    return {"id": UNDEFINED}
+    return DONE
 
 
-async def _extend_many(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _extend_many(session: Session, given: Given) -> Answer:
     ids, tokens, durations = given["ids"], given["tokens"], given["durations"]
     for field in ("tokens", "durations"):
         if len(given[field]) != len(ids):

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobDataError
+from glidemq_py.gateway.commands.connection import list_workers
 from glidemq_py.gateway.commands.cron import all_crons, read_schedulers
-from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.figures import memory_mb
 from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind, check_field
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 from glidemq_py.gateway.wire_states import read_priority_counts, read_wire_counts
 
 __all__ = [
@@ -28,7 +27,6 @@ _MOST: Final = 2**53
 _MOST_QUEUES: Final = 1_000
 _PREVIEWED: Final = 10
 STATES: Final = ("waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children", "paused")
-_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _STORAGE: Final = {"diskFull": False, "error": None, "since": None}
 
 
@@ -39,7 +37,7 @@ def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return sums
 
 
-async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _stats(session: Session, given: Given) -> Answer:
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     return {
         "stats": {
@@ -50,7 +48,7 @@ async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
     }  # fmt: skip
 
 
-async def _metrics(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _metrics(session: Session, given: Given) -> Answer:
     if given["queue"] is not None:
         return await _metrics_of_queue(session, given)
     figures = session.state.figures
@@ -65,11 +63,11 @@ async def _metrics(session: Session, given: Mapping[str, Any]) -> Answer:
     }  # fmt: skip
 
 
-async def _metrics_of_queue(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _metrics_of_queue(session: Session, given: Given) -> Answer:
     kind = given["type"]
     if kind not in ("completed", "failed"):
         raise CommandError("Metrics type must be 'completed' or 'failed'")
-    queue = await session.state.queue(check_field(_QUEUE, given["queue"]))
+    queue = await session.state.queue(check_field(QUEUE, given["queue"]))
     found = await queue.get_metrics(kind, given["start"], given["end"])
     points = [point.count for point in found.data]
     newest = found.data[-1] if found.data else None
@@ -80,7 +78,7 @@ async def _metrics_of_queue(session: Session, given: Mapping[str, Any]) -> Answe
     return {"data": {"meta": meta, "data": points, "count": len(points)}}
 
 
-async def _prometheus(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _prometheus(session: Session, given: Given) -> Answer:
     try:
         from glidemq_py.gateway.commands.prometheus import exposition
     except ImportError:
@@ -88,19 +86,19 @@ async def _prometheus(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"data": {"metrics": await exposition(session)}}
 
 
-async def _storage(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _storage(session: Session, given: Given) -> Answer:
     await session.state.transport.command("EXISTS", f"{session.state.options.prefix}:gateway:queues")
     return {"data": _STORAGE}
 
 
-async def _compact(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"id": UNDEFINED}  # a gateway keeps no jobs
+async def _compact(session: Session, given: Given) -> Answer:
+    return DONE  # a gateway keeps no jobs
 
 
 # -- dashboard -------------------------------------------------------------------------------------------------
 
 
-async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _overview(session: Session, given: Given) -> Answer:
     return {"data": await overview(session)}
 
 
@@ -136,7 +134,7 @@ async def overview(session: Session) -> Answer:
     }  # fmt: skip
 
 
-async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _dashboard_queues(session: Session, given: Given) -> Answer:
     found = await session.state.shared(read_counts)
     queues = [
         {
@@ -149,8 +147,8 @@ async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answe
     return {"data": {"queues": queues, "timestamp": time.time_ns() // 1_000_000}}
 
 
-async def _dashboard_queue(session: Session, given: Mapping[str, Any]) -> Answer:
-    queue = await session.state.queue(given["queue"])
+async def _dashboard_queue(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
     counts, priorities, paused, failed = await asyncio.gather(
         read_wire_counts(queue), read_priority_counts(queue), queue.is_paused(),
         queue.get_jobs(JobState.FAILED, 0, _PREVIEWED - 1),
@@ -194,7 +192,7 @@ COMMANDS: Final = (
     Command("DashboardQueues", "monitoring", _dashboard_queues, "Return the jobs of each queue by state."),
     Command(
         "DashboardQueue", "monitoring", _dashboard_queue, "Return the figures of a queue, and its first failed jobs.",
-        (_QUEUE,),
+        (QUEUE,),
     ),
 )  # fmt: skip
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector, gener
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from glidemq_py.gateway.commands.connection import list_workers
 from glidemq_py.gateway.commands.cron import all_crons
-from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.config import MOST_QUEUES_VARIABLE, most_queues
 from glidemq_py.gateway.figures import BUCKETS_S, Histogram, process_memory
 from glidemq_py.gateway.listing import read_counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -18,9 +18,9 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostErr
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import check_readers, stored_value
-from glidemq_py.gateway.lookup import located
+from glidemq_py.gateway.listing import located
 from glidemq_py.gateway.session import Begun, Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
@@ -139,13 +139,13 @@ async def _reported(session: Session, jobs: Sequence[LeasedJob], report: Sequenc
 
 async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
     if not lost:
-        return {"id": UNDEFINED}
+        return DONE
     if lost[0].is_timed_out:
         return {"data": {"applied": False, "reason": "already-finalized"}}
     raise CommandError(await _why_lost(lost[0]))
 
 
-async def _ack(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _ack(session: Session, given: Given) -> Answer:
     job = await leased_job(session, given["id"], given["token"])
     _remove_on_complete(job, given["removeOnComplete"])
     result = stored_value(given["result"])
@@ -159,7 +159,7 @@ def _remove_on_complete(job: LeasedJob, remove: bool) -> None:
         job.facts = job.facts._replace(keep=1)
 
 
-async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _ack_many(session: Session, given: Given) -> Answer:
     ids: list[str] = given["ids"]
     for field in ("results", "tokens", "removeOnCompletes"):
         if given[field] is not None and len(given[field]) != len(ids):
@@ -205,17 +205,17 @@ async def _answer_of_many(ids: Sequence[str], jobs: Sequence[LeasedJob], lost: S
         if job not in ignored:
             raise CommandError(await _why_lost(job))
     if not ignored:
-        return {"id": UNDEFINED}
+        return DONE
     indices = [number for number, job in enumerate(jobs) if job in ignored]
     return {"data": {"ignoredIndices": indices, "ignoredIds": [ids[number] for number in indices]}}
 
 
-def _begin_ack(session: Session, given: Mapping[str, Any]) -> Begun | None:
+def _begin_ack(session: Session, given: Given) -> Begun | None:
     job_id, token, result, remove = given["id"], given["token"], given["result"], given["removeOnComplete"]
     return _begin_acks(session, (job_id,), ((job_id, token, result, remove),), lambda _, lost: _answer_of(lost))
 
 
-def _begin_ack_many(session: Session, given: Mapping[str, Any]) -> Begun | None:
+def _begin_ack_many(session: Session, given: Given) -> Begun | None:
     ids: list[str] = given["ids"]
     nothing: list[Any] = [None] * len(ids)
     results, tokens, removals = (
@@ -287,13 +287,13 @@ class ClientError(Exception):
         self.sandbox_traceback = "\n".join(stack) or message
 
 
-async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _fail(session: Session, given: Given) -> Answer:
     error = ClientError(given["error"], given["stack"] or ())
     return await end_attempt(session, given, error, retry=not given["unrecoverable"], remove=given["removeOnFail"])
 
 
 async def end_attempt(
-    session: Session, given: Mapping[str, Any], error: ClientError, *, retry: bool = False, remove: bool = False
+    session: Session, given: Given, error: ClientError, *, retry: bool = False, remove: bool = False
 ) -> Answer:  # fmt: skip
     """Fail the attempt of an active job, and return the answer.
 

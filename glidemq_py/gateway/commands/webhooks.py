@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from glidemq_py.gateway.addresses import check_url
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import Answer, CommandError, Field, Kind
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.webhooks.messages import check_secret
 from glidemq_py.gateway.webhooks.reading import prepare
 from glidemq_py.gateway.webhooks.registry import EVENTS, Webhook
@@ -21,7 +19,7 @@ _MOST: Final = 1_000
 _FOUND_BY: Final = Field("webhookId", Kind.ANY)
 
 
-async def _add(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _add(session: Session, given: Given) -> Answer:
     webhooks = session.state.webhooks
     url, events, secret = given["url"] or "", given["events"], given["secret"]
     check_url(url, webhooks.options.webhook_networks)
@@ -57,7 +55,7 @@ def _queue_of(name: str | None) -> str | None:
     return found
 
 
-async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _remove(session: Session, given: Given) -> Answer:
     webhook_id, webhooks = given["webhookId"], session.state.webhooks
     if not isinstance(webhook_id, str) or not await webhooks.registry.remove(webhook_id):
         raise CommandError("Webhook not found")
@@ -65,7 +63,7 @@ async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"data": {"removed": True}}
 
 
-async def _list(session: Session, _: Mapping[str, Any]) -> Answer:
+async def _list(session: Session, _: Given) -> Answer:
     found = await session.state.webhooks.registry.all()
     webhooks = [
         {
@@ -80,12 +78,12 @@ async def _list(session: Session, _: Mapping[str, Any]) -> Answer:
     return {"data": {"webhooks": webhooks, "stats": {"total": len(webhooks), "enabled": enabled}}}
 
 
-async def _set_enabled(session: Session, given: Mapping[str, Any]) -> Answer:
+async def _set_enabled(session: Session, given: Given) -> Answer:
     webhook_id, webhooks = given["id"], session.state.webhooks
     if not isinstance(webhook_id, str) or not await webhooks.registry.enable(webhook_id, enabled=given["enabled"]):
         raise CommandError("Webhook not found")
     webhooks.changed()
-    return {"id": UNDEFINED}
+    return DONE
 
 
 COMMANDS: Final = (

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.commands.workers import FORGOTTEN_MS
+from glidemq_py.gateway.commands.connection import FORGOTTEN_MS
 from glidemq_py.testing import RespClient
 from tests.inside import client_workers, connected, connection_of, feeds_of
 from tests.server.gateway.wire import Wire, good

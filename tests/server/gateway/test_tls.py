@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.gateway import Gateway, tls
+from glidemq_py.gateway import Gateway, server
 from tests.server.gateway.wire import packed
 from tests.server.tls_support import Certificates
 
@@ -85,6 +85,6 @@ async def test_plain_client_is_closed(url: str, certificates: Certificates, tmp_
 def test_unusable_files_are_named(certificates: Certificates, tmp_path: Path):
     cert, _ = copied(certificates, "server", tmp_path)
     with pytest.raises(GlideMQValidationError, match="tls_key"):
-        tls.ServerCertificate(cert, str(tmp_path / "none.pem"))
+        server.ServerCertificate(cert, str(tmp_path / "none.pem"))
     with pytest.raises(GlideMQValidationError, match="fits the key"):
-        tls.ServerCertificate(cert, str(certificates.client_key))
+        server.ServerCertificate(cert, str(certificates.client_key))
