@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from glidemq_py._core.calls.adding import DATA, AddReply, Row, encode_row
 from glidemq_py._core.checks import check_iterable, name_within
@@ -29,6 +29,7 @@ from glidemq_py._features.durable_adds import Marks, marked_call
 from glidemq_py._features.flows.plan import chunks
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.parts import ConnectedQueue, PartQueues
 from glidemq_py._partitions.routing import Numbers, routing_key
 from glidemq_py.errors import (
     BulkAddError,
@@ -43,17 +44,13 @@ from glidemq_py.errors import (
 from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY
 
-if TYPE_CHECKING:
-    from glidemq_py._api.job_queue import Queue
-    from glidemq_py._partitions.parts import PartQueues
-
 T = TypeVar("T")
 
 CHUNK_ROWS: Final = 250
 _ATTEMPTS: Final = 20
 """Times that a job is routed. More than two are needed only if the queue is created again and again."""
 
-Part = tuple["Queue[Any, Any]", Sequence[int]]
+Part = tuple[Any, Sequence[int]]
 """A queue or partition, and the positions of the jobs that are added to it."""
 
 
@@ -72,7 +69,7 @@ async def rerouted(
 
 
 async def add_routed(
-    home: Queue[Any, Any], key: Callable[[], str | None], use: Callable[[Queue[Any, Any]], Awaitable[T]],
+    home: ConnectedQueue, key: Callable[[], str | None], use: Callable[[Any], Awaitable[T]],
     refusal: LayoutChangedError | None = None,
 ) -> T:  # fmt: skip
     """Let ``use`` add a job to its queue or partition, again if the job has been refused there.
@@ -113,7 +110,7 @@ def entries_of(jobs: Iterable[Any], defaults: JobOptions) -> Iterator[Entry]:
 class Routes:
     """Divides jobs among the partitions of a queue. Jobs without a key go to one partition per chunk."""
 
-    def __init__(self, home: Queue[Any, Any]) -> None:
+    def __init__(self, home: ConnectedQueue) -> None:
         self._queues, partitions = home._parts, home._partitions
         self._numbers: Numbers | None = None
         if partitions is not None:
@@ -149,7 +146,7 @@ class Plan:
     """
 
     def __init__(
-        self, home: Queue[Any, Any], link: QueueLink, entries: Iterable[Entry], durability: Durability | None = None,
+        self, home: ConnectedQueue, link: QueueLink, entries: Iterable[Entry], durability: Durability | None = None,
         around: Callable[[Any, Any, Sequence[int]], Awaitable[None]] | None = None,
         ids: Mapping[str, int] | None = None, rows: list[Row] | None = None,
         keys: Mapping[int, str] | None = None,
@@ -279,10 +276,10 @@ class Plan:
         else:
             await self._home._together(self._send_to(queue, mine) for queue, mine in parts if mine)
 
-    def _send_within(self, queue: Queue[Any, Any], mine: Sequence[int]) -> Awaitable[None]:
+    def _send_within(self, queue: ConnectedQueue, mine: Sequence[int]) -> Awaitable[None]:
         return self.send(queue, mine) if self._around is None else self._around(self, queue, mine)
 
-    async def _send_to(self, queue: Queue[Any, Any], mine: Sequence[int]) -> None:
+    async def _send_to(self, queue: ConnectedQueue, mine: Sequence[int]) -> None:
         try:
             await self._send_within(queue, mine)
         except GlideMQError as error:
@@ -298,7 +295,7 @@ class Plan:
         for i in positions:
             self.results[i], self._failed = error, True
 
-    async def send(self, queue: Queue[Any, Any], mine: Sequence[int]) -> None:
+    async def send(self, queue: ConnectedQueue, mine: Sequence[int]) -> None:
         """Send jobs to a queue or partition, and set their results."""
         link, relations = await queue._connected(), self.relations
         if relations is not None:
@@ -316,7 +313,7 @@ class Plan:
             if not link.is_listed and mine:
                 await queue_list.register(link)
 
-    async def _send_chunks(self, queue: Queue[Any, Any], link: QueueLink, mine: Sequence[int]) -> None:
+    async def _send_chunks(self, queue: ConnectedQueue, link: QueueLink, mine: Sequence[int]) -> None:
         """Send jobs. Raises BulkAddError if some were not added; all have results then."""
         meta, quiet, add, rows = link.keys.meta, not queue.options.events, queue._add_call, self.rows
         in_flight: tuple[Sequence[int], Awaitable[AddReply | GlideMQError]] | None = None

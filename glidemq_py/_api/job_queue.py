@@ -194,9 +194,6 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     _part_type: type[Queue[Any, Any]]
     """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
     _parts_count = 1
-    _layout_number = 0
-    """Of a partition: number of the layout that its jobs were routed by."""
-    _add_call: AddCall = staticmethod(add_to_layout(0))
     _payload_limit = PAYLOAD_LIMIT
     _may_suspend = True
     """Whether its jobs may be suspended: then their timeouts are polled for."""

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.adding import AddCall, add_to_layout
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import parse_job_id
@@ -73,6 +74,9 @@ class ConnectedQueue:
     _layout_known: bool
     _layout_read_at: float | None
     _layout_renewed_at: float
+    _layout_number = 0
+    """Of a partition: number of the layout that its jobs were routed by."""
+    _add_call: AddCall = staticmethod(add_to_layout(0))
 
     def _link_over(self, transport: Transport) -> QueueLink:
         raise NotImplementedError
@@ -84,6 +88,9 @@ class ConnectedQueue:
         raise NotImplementedError
 
     async def _wake_ups(self) -> Any:
+        raise NotImplementedError
+
+    async def _confirmer(self, durability: Any) -> Any:
         raise NotImplementedError
 
     async def _disconnect(self) -> None:
