@@ -270,7 +270,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
         Args:
             job_id: id of the entry (not of the message).
-            subscription: as for `dead_letters.get_all`.
+            subscription: as for `get_dead_letter_jobs`.
 
         Returns:
             False if there is no such entry.
@@ -287,7 +287,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
         Args:
             job_id: id of the entry (not of the message).
-            subscription: as for `dead_letters.get_all`.
+            subscription: as for `get_dead_letter_jobs`.
         """
         found = await self._find_dead_letter(parse_job_id(job_id), subscription)
         return False if found is None else await remove_dead_letter(*found)
