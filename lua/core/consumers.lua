@@ -71,7 +71,7 @@ G.has_peers = function(q)
     local name = consumer[STREAM_CONSUMER.name]
     known = known or G.is_foreign(name) and G.is_registered(q, name)
   end
-  rawset(q, 'peers', known)
+  q.peers = known
   return known
 end
 

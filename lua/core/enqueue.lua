@@ -21,13 +21,14 @@ G.note_clock = function(q, now)
     redis.call('HSET', q.meta, 'clockSeen', G.int(now))
     seen = now
   end
-  rawset(q, 'clock_seen', seen)
+  q.clock_seen = seen
 end
 
 local function priority_time(q, now)
-  local adding = rawget(q, 'fair_adding') -- of many jobs: writes the clock at its end
+  local adding = rawget(q, 'adding_many') -- writes the clock at its end
   local last = adding and adding.priority_clock or G.count_of(redis.call('HGET', q.meta, 'priorityClock'))
-  local at = math.max(0, math.min(now, math.max(last + 1, now - G.PRIORITY_CLOCK_LAG_MS)))
+  local at = last + 1 < now and last + 1 or now
+  if at < now - G.PRIORITY_CLOCK_LAG_MS then at = math.max(0, now - G.PRIORITY_CLOCK_LAG_MS) end
   if adding then adding.priority_clock = at else redis.call('HSET', q.meta, 'priorityClock', G.int(at)) end
   return at
 end
@@ -51,16 +52,17 @@ local function wake_for_due(q, id, priority, due)
   local heads = rawget(q, 'due_heads')
   if not heads then
     heads = {}
-    rawset(q, 'due_heads', heads)
+    q.due_heads = heads
   end
-  if due >= (heads[priority] or math.huge) then return end
+  if heads[priority] and due >= heads[priority] then return end
   local at, first = head_of(q, priority)
   if first == id then G.wake(q, 1) end
   heads[priority] = at or due
 end
 
 -- job: {id, name, priority, lifo, due (epoch ms or nil), rank (of features/ranks, or nil), fair (its fair key or nil),
--- first (true = put it before the others)}. Return the state and the stream entry id or ''.
+-- first (true = put it before the others)}; what the rows of an add share is one (functions/_adding.lua). Return the state
+-- and the stream entry id or ''.
 G.place = function(q, now, job)
   local id, priority, rank = job.id, G.priority_of(job.priority), job.rank and G.ranks.of(job.rank)
   if job.due or priority > 0 then G.note_clock(q, now) end

@@ -4,19 +4,25 @@
 
 local MARKERS_KEPT = 64
 
--- A call writes at most as many markers as are kept.
+-- A call writes at most as many markers as are kept. An add of many jobs writes them at its end, unless processes are
+-- registered for channels.
 G.wake = function(q, count)
+  local adding = rawget(q, 'adding_many')
+  if adding and not adding.rings then
+    adding.wakes = adding.wakes + count
+    return
+  end
   local written = rawget(q, 'markers') or 0
   if written == MARKERS_KEPT and rawget(q, 'channels') == false then return end
-  for _ = 1, math.min(count or 1, MARKERS_KEPT) do
+  for _ = 1, math.min(count, MARKERS_KEPT) do
     if written < MARKERS_KEPT then
       if written == 0 then
         G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
-      else -- the first one has trimmed the stream
-        G.pcall('XADD', q.wake, '*', 'w', '1')
+      else -- the first one has trimmed the stream, or failed
+        redis.pcall('XADD', q.wake, '*', 'w', '1')
       end
       written = written + 1
-      rawset(q, 'markers', written)
+      q.markers = written
     end
     if rawget(q, 'channels') ~= false then G.ring(q) end
   end

@@ -9,47 +9,45 @@ local FAIR, RANK, GROUPED = JOB.fair, JOB.rank, JOB.ordering
 local GROUP, CONCURRENCY, RATE_MAX, CAPACITY, COST = ORDERING.group, ORDERING.concurrency, ORDERING.rate_max,
   ORDERING.tb_capacity, ORDERING.cost
 
-local function set_limits(key, o, now)
+local function set_limits(q, o, now)
+  local key = q.P .. 'group:' .. o[GROUP]
   if o[RATE_MAX] > 0 then G.groups.set_rate(key, o[RATE_MAX], o[ORDERING.rate_duration]) end
   if o[CAPACITY] > 0 then G.groups.set_bucket(key, o[CAPACITY], o[ORDERING.tb_rate], now) end
+  G.groups.uncache(q, o[GROUP])
 end
 
 -- Set the concurrency of a group, and the first sequence if it has none. A job without a concurrency leaves that of the
--- group unchanged, unlike in a Node peer.
-local function set_up_group(q, key, group, concurrency, turns)
-  local width, next_seq
-  if not turns or turns.last[group] ~= 0 or turns.width[group] then
-    width, next_seq = unpack(redis.call('HMGET', key, 'maxConcurrency', 'nextSeq'))
-  end
+-- group unchanged, unlike in a Node peer. is_new: the group has no record.
+local function set_up_group(q, group, concurrency, is_new)
+  local key, width, next_seq = q.P .. 'group:' .. group, nil, nil
+  if not is_new then width, next_seq = unpack(redis.call('HMGET', key, 'maxConcurrency', 'nextSeq')) end
   if not width and not next_seq then
     redis.call('HSET', key, 'maxConcurrency', concurrency > 1 and G.int(concurrency) or '1', 'nextSeq', '1')
   else
     if concurrency > 0 or not width then G.groups.set_concurrency(q, group, math.max(1, concurrency)) end
     if not next_seq then redis.call('HSET', key, 'nextSeq', '1') end
   end
-  if turns then turns.width[group] = concurrency end
   G.groups.uncache(q, group)
 end
 
--- Set up the group and return the job's sequence. later: the sequence is issued when the job's children have ended.
-local function join_group(q, now, o, later)
-  local M, group, concurrency, turns = G.groups, o[GROUP], o[CONCURRENCY] or 0, rawget(q, 'turns')
+-- Set up the group and return the job's sequence. turns: what G.groups.read_turns has read, nil = nothing. later: the
+-- sequence is issued when the job's children have ended.
+local function join_group(q, now, o, turns, later)
+  local group, concurrency = o[GROUP], o[CONCURRENCY] or 0
   local last, width = turns and turns.last[group], turns and turns.width[group]
-  if not last or last == 0 and not width or concurrency > 0 and concurrency ~= width then
-    set_up_group(q, q.P .. 'group:' .. group, group, concurrency, turns)
+  local is_new = last == 0 and not width
+  if is_new or not last or concurrency > 0 and concurrency ~= width then
+    set_up_group(q, group, concurrency, is_new)
+    if turns and (later or concurrency > 0) then turns.width[group] = concurrency end
   end
-  if #o > 1 and (o[RATE_MAX] > 0 or o[CAPACITY] > 0) then
-    set_limits(q.P .. 'group:' .. group, o, now)
-    M.uncache(q, group)
-  end
+  if #o > 1 then set_limits(q, o, now) end
   if later then return nil end
-  if not last then return M.next_seq(q, group) end
-  last = turns.last[group] + 1
-  turns.last[group] = last
-  return last
+  if not last then return G.groups.next_seq(q, group) end
+  turns.last[group] = last + 1
+  return last + 1
 end
 
--- Count the sequences of the groups of many rows in this call.
+-- Count the sequences of the groups of many rows in this call. Return G.groups.read_turns, nil without groups.
 A.count_turns = function(q, rows)
   local names, last = {}, {}
   for i = 1, #rows do
@@ -59,7 +57,7 @@ A.count_turns = function(q, rows)
       last[group], names[#names + 1] = false, group
     end
   end
-  if #names > 0 and not rawget(q, 'turns') then G.groups.read_turns(q, names, last) end
+  return #names > 0 and G.groups.read_turns(q, names, last) or nil
 end
 
 -- Return whether a job of this ordering costs more than the group's bucket holds. An earlier job or set_group_limits may
@@ -85,19 +83,19 @@ end
 -- between continues there, as the further calls of one add_bulk do.
 local TIES_MAX, MOVED_MAX = 1000, 1000
 
-local function tie_before(q, due)
-  local text = rawget(q, 'fair_adding') and redis.call('HGET', q.meta, 'lastTie') or ''
+local function tie_before(q, due, job)
+  local text = job.most and redis.call('HGET', q.meta, 'lastTie') or ''
   local first, at, count, id = string.match(text, '^(%d+)|(%d+)|(%d+)|(.*)$')
   first, at = tonumber(first), tonumber(at)
   if first and first <= due and due <= at then return { due = due, at = at, count = tonumber(count), id = id } end
   return {}
 end
 
-A.spread = function(q, due, id)
-  local tie = rawget(q, 'tie')
+local function spread(q, due, id, job)
+  local tie = job.tie
   if not tie then
-    tie = tie_before(q, due)
-    rawset(q, 'tie', tie)
+    tie = tie_before(q, due, job)
+    job.tie = tie
   end
   if tie.due ~= due then
     tie.due, tie.at, tie.count, tie.id = due, due, 1, id
@@ -110,87 +108,93 @@ A.spread = function(q, due, id)
   return tie.at
 end
 
-A.write_tie = function(q)
-  local tie = rawget(q, 'tie')
-  if tie then
-    redis.call('HSET', q.meta, 'lastTie', G.int(tie.due) .. '|' .. G.int(tie.at) .. '|' .. tie.count .. '|' .. tie.id)
-  end
+A.write_tie = function(q, tie)
+  redis.call('HSET', q.meta, 'lastTie', G.int(tie.due) .. '|' .. G.int(tie.at) .. '|' .. tie.count .. '|' .. tie.id)
 end
 
--- Return the table that all rows of a call share: a new one for each costs as much as a command. It is a job for G.place,
--- `now` as text, the start of entries made now, and the fields that only some jobs have.
-local function shared(q, now)
-  local job = rawget(q, 'placed')
+-- Return the table that all rows of a call share: a new one for each costs as much as a command, and so does a look at
+-- the queue's settings. It is a job for G.place, `now` as text, and, as a list, the fields that only some jobs have; of
+-- an add of many jobs, what is counted or written for all (features/fair_keys/fair.lua).
+A.shared = function(q, now)
+  local job = rawget(q, 'adding')
   if not job then
-    job = { more = {} }
-    rawset(q, 'placed', job)
+    job = { rings = rawget(q, 'channels') ~= false, timed = rawget(q, 'timeline') ~= false }
+    q.adding = job
   end
-  if job.now ~= now then
-    job.now, job.now_text = now, G.time_text(now)
-    job.entry_start = job.now_text .. '-'
-  end
+  if job.now ~= now then job.now, job.now_text, job.keeps_entries = now, G.time_text(now), nil end
   return job
 end
 
-local function place(q, now, id, row, due, inner, job)
-  if inner then
-    G.flows.wait(q, id, now)
-    return 'waiting-children', ''
-  end
-  local priority, lifo, rank, fair = row[PRIORITY] or 0, row[LIFO] == 1, row[RANK], row[FAIR] or nil
-  if not (due or lifo or rank or fair) and priority == 0 then return 'waiting', G.push_stream(q, id, row[NAME]) end
-  job.id, job.name, job.priority, job.lifo, job.rank, job.fair = id, row[NAME], priority, lifo, rank, fair
-  job.due = due and A.spread(q, due, id)
-  return G.place(q, now, job)
+-- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored. All entries of a
+-- call are made at one time, unless the clock was set back: then none is made now.
+local function is_kept(job, entry)
+  if job.keeps_entries == nil then job.keeps_entries = string.find(entry, job.now_text .. '-', 1, true) ~= 1 end
+  return job.keeps_entries
 end
 
--- Add the fields of a job with an ordering group. n: number of entries; return it.
-local function put_group(fields, n, q, now, o, inner)
+-- Put the job of a row into its place. Return its state, and its stream entry or ''.
+local function place(q, id, row, due, job, inner)
+  if inner then
+    G.flows.wait(q, id, job.now)
+    return 'waiting-children', ''
+  end
+  local priority, lifo, rank, fair = row[PRIORITY] or 0, row[LIFO] == 1, row[RANK] or false, row[FAIR] or false
+  if due or fair or priority ~= 0 or lifo or rank then
+    job.id, job.name, job.priority, job.lifo, job.rank, job.fair = id, row[NAME], priority, lifo, rank, fair
+    job.due = due and spread(q, due, id, job) or false -- a field that is nil is made again for each row
+    return G.place(q, job.now, job)
+  end
+  local entry = redis.call('XADD', q.stream, '*', 'jobId', id, 'name', row[NAME])
+  if job.rings then G.ring(q) end
+  return 'waiting', entry
+end
+
+-- Add the fields of a job with an ordering group to what the rows share. n: number of entries; return it.
+local function put_group(fields, n, q, o, inner)
+  local seq = join_group(q, fields.now, o, fields.turns, inner)
   fields[n + 1], fields[n + 2], n = 'groupKey', o[GROUP], n + 2
-  local seq = join_group(q, now, o, inner)
   if seq then fields[n + 1], fields[n + 2], n = 'orderingSeq', seq, n + 2 end
   if o[COST] and o[COST] > 0 then fields[n + 1], fields[n + 2], n = 'cost', G.text(o[COST]), n + 2 end
   return n
 end
 
 -- Add the fields that only some jobs have.
-local function put_more(fields, n, q, now, row, inner)
+local function put_more(fields, n, q, row, inner)
   local o, ttl, run_at = row[GROUPED], row[TTL], row[RUN_AT]
   if row[LIFO] == 1 then fields[n + 1], fields[n + 2], n = 'lifo', '1', n + 2 end
   if row[RANK] then fields[n + 1], fields[n + 2], n = 'rank', G.int(row[RANK]), n + 2 end
   if ttl and ttl > 0 then
-    G.note_clock(q, now)
-    fields[n + 1], fields[n + 2], n = 'expireAt', now + ttl, n + 2
+    G.note_clock(q, fields.now)
+    fields[n + 1], fields[n + 2], n = 'expireAt', fields.now + ttl, n + 2
   end
   if run_at and run_at > 0 then fields[n + 1], fields[n + 2], n = 'notBefore', run_at, n + 2 end
   if row[FAIR] then fields[n + 1], fields[n + 2], n = 'fairKey', row[FAIR], n + 2 end
-  return o and put_group(fields, n, q, now, o, inner) or n
+  return o and put_group(fields, n, q, o, inner) or n
+end
+
+A.tell = function(q, id, name, trims)
+  if trims then
+    G.emit(q.events, 'added', id, 'name', name)
+  else
+    G.raise_denied(redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name))
+  end
 end
 
 -- extra: further fields of the record, flat. inner: the job waits for its children first.
 A.full = function(q, now, quiet, id, row, extra, inner)
-  local due, delay = due_of(row, now)
-  local job = shared(q, now)
-  local state, entry = place(q, now, id, row, due, inner, job)
-  local more, n = job.more, 0
-  -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
-  if entry ~= '' and string.find(entry, job.entry_start, 1, true) ~= 1 then
-    more[n + 1], more[n + 2], n = 'eid', entry, n + 2
-  end
-  n = put_more(more, n, q, now, row, inner)
-  for i = 1, extra and #extra or 0 do more[n + i] = extra[i] end
-  n = n + (extra and #extra or 0)
-  local timeline = rawget(q, 'timeline') ~= false and G.new_timeline(q, id, state)
-  if timeline then more[n + 1], more[n + 2], n = 'timeline', timeline, n + 2 end
-  G.set(q, id, 'id', id, 'name', row[NAME], 'data', row[DATA], 'opts', row[OPTS],
+  local job, due, delay = A.shared(q, now), due_of(row, now)
+  local state, entry = place(q, id, row, due, job, inner)
+  local n = 0
+  if entry ~= '' and is_kept(job, entry) then job[1], job[2], n = 'eid', entry, 2 end
+  n = put_more(job, n, q, row, inner)
+  for i = 1, extra and #extra or 0 do job[n + 1], n = extra[i], n + 1 end
+  local timeline = job.timed and G.new_timeline(q, id, state)
+  if timeline then job[n + 1], job[n + 2], n = 'timeline', timeline, n + 2 end
+  redis.call('HSET', q.J .. id, 'id', id, 'name', row[NAME], 'data', row[DATA], 'opts', row[OPTS],
     'timestamp', job.now_text, 'attemptsMade', '0', 'delay', delay, 'priority', row[PRIORITY] or 0,
-    'maxAttempts', row[ATTEMPTS] or 0, 'state', state, unpack(more, 1, n))
+    'maxAttempts', row[ATTEMPTS] or 0, 'state', state, unpack(job, 1, n))
   if quiet then return end
   -- The first event of a call trims the stream.
-  if rawget(q, 'events_trimmed') then
-    G.raise_denied(redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', row[NAME]))
-  else
-    rawset(q, 'events_trimmed', true)
-    G.emit(q.events, 'added', id, 'name', row[NAME])
-  end
+  A.tell(q, id, row[NAME], not job.trimmed)
+  job.trimmed = true
 end

@@ -88,7 +88,8 @@ local function sweep(q, seen, now)
     room, cursor = room - #found / 2, ''
     if room <= 0 then
       redis.call('HSET', q.meta, 'clockCursor', step .. '|' .. i .. '|' .. found[#found] .. '@' .. found[#found - 1])
-      return rawset(q, 'sweeps', true)
+      q.sweeps = true
+      return
     end
   end
   redis.call('HDEL', q.meta, 'clockCursor')

@@ -97,12 +97,7 @@ local function add_plain(q, now_text, quiet, id, row, trims, plain)
   end
   -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
   if plain ~= 'chosen' and string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
-  if quiet then return end
-  if trims then
-    G.emit(q.events, 'added', id, 'name', name)
-  else
-    G.raise_denied(redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name))
-  end
+  if not quiet then A.tell(q, id, name, trims) end
 end
 
 local function backlog_reason(q, row)
@@ -255,13 +250,13 @@ local function add_all(q, rows, quiet, not_plain, now)
       next_auto = next_auto + 1
       add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, plain)
       results[i] = ids[next_auto]
-    elseif takes_id(q, row, are_new) then
-      add_plain(q, now_text, quiet, row[ID], row, i == trimming, not not_plain and 'chosen')
-      results[i] = row[ID]
     elseif ids and is_unchecked(q, row) then
       next_auto = next_auto + 1
       add_unchecked(q, now, now_text, quiet, row, ids[next_auto], i == trimming, plain)
       results[i] = ids[next_auto]
+    elseif takes_id(q, row, are_new) then
+      add_plain(q, now_text, quiet, row[ID], row, i == trimming, not not_plain and 'chosen')
+      results[i] = row[ID]
     else
       local id
       if has_issued_id(row) then
@@ -281,9 +276,10 @@ G.add_rows = function(q, rows, quiet, not_plain)
   local now = G.now(q)
   if #rows < 2 then return now, add_all(q, rows, quiet, not_plain, now) end
   check_places(q)
-  A.count_turns(q, rows)
-  local results = F.adding(q, #rows, add_all, q, rows, quiet, not_plain, now)
-  A.write_tie(q)
+  local job = A.shared(q, now)
+  job.turns = A.count_turns(q, rows)
+  local results = F.adding(q, job, #rows, add_all, q, rows, quiet, not_plain, now)
+  if job.tie then A.write_tie(q, job.tie) end
   return now, results
 end
 

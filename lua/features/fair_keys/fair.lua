@@ -47,7 +47,7 @@ end
 F.use = function(q)
   if rawget(q, 'has_fair') then return end
   G.use_feature(q, FEATURE)
-  rawset(q, 'has_fair', true)
+  q.has_fair = true
 end
 
 F.queue_of = function(q, key) return q.P .. 'fairq:' .. key end
@@ -69,7 +69,7 @@ local function limits_of_each(q)
   local every = rawget(q, 'fair_every')
   if every == nil then
     every = F.own_limits(q, EVERY) or false
-    rawset(q, 'fair_every', every)
+    q.fair_every = every
   end
   return every
 end
@@ -95,7 +95,7 @@ F.write_limits = function(q, key, l)
   if text == NO_LIMITS then return redis.call('HDEL', q.fair_limits, key) == 1 end
   if redis.call('HGET', q.fair_limits, key) == text then return false end
   redis.call('HSET', q.fair_limits, key, text)
-  rawset(q, 'fair_limited', true)
+  q.fair_limited = true
   return true
 end
 
@@ -128,7 +128,7 @@ F.any_limited = function(q)
   local known = rawget(q, 'fair_limited')
   if known == nil then
     known = redis.call('EXISTS', q.fair_limits) == 1
-    rawset(q, 'fair_limited', known)
+    q.fair_limited = known
   end
   return known
 end
@@ -138,7 +138,7 @@ local function join_all(q, keys, from, to)
   local head, turns, n = redis.call('ZRANGE', q.fair, 0, 0, 'WITHSCORES')[SCORED.score], {}, 0
   local first, limited = head and G.num(head), F.any_limited(q)
   for i = from, to do
-    local turn = first and first + F.step(limited and F.limits(q, keys[i])) - 1 or 0
+    local turn = first and first + (limited and F.step(F.limits(q, keys[i])) or STEP) - 1 or 0
     turns[n + 1], turns[n + 2], n, first = turn, keys[i], n + 2, first or 0
   end
   redis.call('ZADD', q.fair, 'NX', unpack(turns))
@@ -151,7 +151,7 @@ local function any_blocked(q)
   local known = rawget(q, 'fair_any_blocked')
   if known == nil then
     known = redis.call('EXISTS', q.fair_blocked) == 1
-    rawset(q, 'fair_any_blocked', known)
+    q.fair_any_blocked = known
   end
   return known
 end
@@ -190,7 +190,7 @@ end
 -- Remove keys without ready jobs.
 F.forget_all = function(q, keys)
   if #keys == 0 then return end
-  local adding = rawget(q, 'fair_adding')
+  local adding = rawget(q, 'adding_many')
   for i = 1, adding and #keys or 0 do adding.joined[keys[i]] = nil end
   redis.call('ZREM', q.fair_keys, unpack(keys))
   if redis.call('ZREM', q.fair, unpack(keys)) < #keys then redis.call('ZREM', q.fair_blocked, unpack(keys)) end
@@ -202,7 +202,7 @@ F.forget = function(q, key) F.forget_all(q, { key }) end
 F.block = function(q, key, till)
   redis.call('ZREM', q.fair, key)
   redis.call('ZADD', q.fair_blocked, G.int(till), key)
-  rawset(q, 'fair_any_blocked', true)
+  q.fair_any_blocked = true
 end
 
 -- Let a blocked key be served again. If it still may not be, the next fetch blocks it again.
@@ -225,17 +225,23 @@ local function next_sequence(q, adding)
 end
 
 -- Count the arrivals of `most` jobs that `callback` adds once for all, and write the clock of priorities, the sequences
--- of groups and the keys once. It returns its results, or the error.
-F.adding = function(q, most, callback, ...)
-  if rawget(q, 'fair_adding') then return callback(...) end
-  local adding, keys = { most = most, left = 0, waiting = 0, joined = {}, keys = {} }, {}
-  rawset(q, 'fair_adding', adding)
+-- of groups, the keys and the markers once. adding: what the jobs share (core/functions/_adding.lua). It returns its
+-- results, or the error.
+F.adding = function(q, adding, most, callback, ...)
+  local keys = {}
+  adding.most, adding.left, adding.waiting, adding.wakes, adding.joined, adding.keys = most, 0, 0, 0, {}, {}
+  adding.priority_clock = nil
+  q.adding_many = adding
   local ok, results = pcall(callback, ...)
-  rawset(q, 'fair_adding', nil)
-  G.groups.write_turns(q)
+  q.adding_many = nil
+  adding.most = nil
+  if adding.turns then G.groups.write_turns(q, adding.turns) end
+  adding.turns = nil
+  if adding.wakes > 0 then G.wake(q, adding.wakes) end
   if adding.priority_clock then redis.call('HSET', q.meta, 'priorityClock', G.int(adding.priority_clock)) end
   if adding.waiting ~= 0 then G.bump(q.fair_state, 'waiting', adding.waiting) end
-  for _, key in ipairs(adding.keys) do
+  for i = 1, #adding.keys do
+    local key = adding.keys[i]
     if adding.joined[key] then keys[#keys + 1] = key end -- it was not forgotten again
   end
   if #keys > 0 then enter_all(q, keys) end
@@ -262,7 +268,7 @@ F.place = function(q, id, key, priority, due, first)
     return 'delayed', ''
   end
   -- Priority 0 runs after all priorities.
-  local band, adding = priority > 0 and priority or G.PRIORITY_MAX, rawget(q, 'fair_adding')
+  local band, adding = priority > 0 and priority or G.PRIORITY_MAX, rawget(q, 'adding_many')
   local score = band * PRIORITY_BAND + (first and sequence_before(q, key, band) or next_sequence(q, adding))
   local added = redis.call('ZADD', F.queue_of(q, key), score, id)
   if adding then
@@ -294,7 +300,7 @@ F.is_waiting = function(q, id, key) return redis.call('ZSCORE', F.queue_of(q, ke
 F.leave = function(q, id, key)
   local queue = F.queue_of(q, key)
   if redis.call('ZREM', queue, id) == 0 then return end
-  local adding = rawget(q, 'fair_adding')
+  local adding = rawget(q, 'adding_many')
   if adding then adding.waiting = adding.waiting - 1 else G.bump(q.fair_state, 'waiting', -1) end
   if redis.call('EXISTS', queue) == 0 then F.forget(q, key) end
 end
@@ -479,7 +485,7 @@ end
 F.use_every = function(q)
   F.use(q)
   G.use_feature(q, DEFAULTS_FEATURE)
-  rawset(q, 'fair_every', nil)
+  q.fair_every = nil
   local keys = redis.call('ZRANGEBYSCORE', q.fair_blocked, '-inf', '(' .. G.int(F.PAUSED), 'LIMIT', 0, UNBLOCKED_MAX)
   for i = 1, #keys do F.unblock(q, keys[i]) end
 end

@@ -237,7 +237,7 @@ local function serve(q, fetching, most)
     ids = {}, keys = {}, started = {},
   }
   fetching.from_fair = true
-  rawset(q, 'fair_serving', serving)
+  q.fair_serving = serving
   read_ring(q, ring, page)
   local ok, failure = pcall(function()
     for _ = 1, 2 * (most + G.REJECTIONS_MAX) do
@@ -256,7 +256,7 @@ local function serve(q, fetching, most)
     end
   end)
   fetching.from_fair = false
-  rawset(q, 'fair_serving', nil)
+  q.fair_serving = nil
   write_ring(q, ring)
   F.started(q, serving.ids, serving.keys)
   fetching.fair_fetched = (fetching.fair_fetched or 0) + fetched

@@ -13,7 +13,7 @@ local function budget_of(q)
   local budget = rawget(q, 'parents_budget')
   if not budget then
     budget = { left = PARENTS_A_CALL }
-    rawset(q, 'parents_budget', budget)
+    q.parents_budget = budget
   end
   return budget
 end
@@ -21,8 +21,8 @@ end
 -- Return a queue that this call reaches from `q`, with the limits of this call.
 F.reached = function(q, P)
   local other = G.queue(P .. 'meta')
-  rawset(other, 'flow_depth', rawget(q, 'flow_depth'))
-  rawset(other, 'parents_budget', budget_of(q))
+  other.flow_depth = rawget(q, 'flow_depth')
+  other.parents_budget = budget_of(q)
   return other
 end
 
@@ -46,7 +46,7 @@ F.new_generation = function(q)
   local generation = rawget(q, 'generation')
   if not generation then
     generation = G.int(G.now(q)) .. '-' .. G.int(G.bump(q.meta, 'generations'))
-    rawset(q, 'generation', generation)
+    q.generation = generation
   end
   return generation
 end
@@ -97,7 +97,7 @@ F.is_reachable = function(q, P)
   local known = rawget(q, 'reachable')
   if not known then
     known = {}
-    rawset(q, 'reachable', known)
+    q.reachable = known
   end
   if known[P] == nil then known[P] = type(redis.pcall('EXISTS', P .. 'meta')) == 'number' end
   return known[P]
@@ -163,10 +163,10 @@ F.child_ended = function(q, id, how, text, now, h)
   if how ~= F.COMPLETED then policy = F.policy(h.opts) end
   if not policy then return end
   local depth = rawget(q, 'flow_depth') or 0
-  rawset(q, 'flow_depth', depth + 1)
+  q.flow_depth = depth + 1
   local parents, later = parents_of(q, id, h)
   local in_other_queue, unnotified = notify_each(q, parents, depth, q.P .. id, how, text, policy, now)
-  rawset(q, 'flow_depth', depth)
+  q.flow_depth = depth
   if later then
     F.notify_later(q, id, how, text, policy)
   elseif in_other_queue and not unnotified then

@@ -11,7 +11,7 @@ local WAITS = 1 -- instead of members: an earlier result of the child is still t
 -- Workers of this library read the outbox. Those of another one continue with `promote`.
 local function continue_by_outbox(q)
   if rawget(q, 'parents_pending') then return end
-  rawset(q, 'parents_pending', true)
+  q.parents_pending = true
   G.outbox_put(q, 'parents', 'to', q.P)
 end
 

@@ -102,7 +102,7 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   local limits = { paused = meta[PAUSED] == '1', want = want, limited = false }
   -- This call may have written a later revision.
   if meta[REVISION] and not rawget(q, 'schedulers_flag') then
-    rawset(q, 'schedulers_flag', G.schedulers_flag(meta[REVISION]))
+    q.schedulers_flag = G.schedulers_flag(meta[REVISION])
   end
   local temporary = meta[TEMPORARY] and G.limit_ttl.read(meta[TEMPORARY])
   limit_concurrency(q, limits, meta[CONCURRENCY])

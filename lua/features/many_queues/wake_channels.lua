@@ -27,7 +27,7 @@ local function publish(q, kind)
     local channel = pop_channel(q)
     if not channel then
       redis.call('HDEL', q.meta, 'wakeChannels')
-      rawset(q, 'channels', false)
+      q.channels = false
       return
     end
     -- In a cluster the reply counts only the subscribers of this node. A user may lack permission for the channel.
@@ -43,7 +43,7 @@ G.ring = function(q)
   if kind == nil then
     kind = G.pcall('HGET', q.meta, 'wakeChannels')
     if type(kind) ~= 'string' then kind = false end
-    rawset(q, 'channels', kind)
+    q.channels = kind
   end
   if kind then publish(q, kind) end
 end
@@ -55,7 +55,7 @@ G.register_channel = function(q, now, channel)
   if not rawget(q, 'channels') then
     local kind = channel[CHANNEL.cluster] and CLUSTER or SINGLE
     redis.call('HSET', q.meta, 'wakeChannels', kind)
-    rawset(q, 'channels', kind)
+    q.channels = kind
   end
   -- A dead process of a queue that gets no more jobs, is never removed by a push.
   redis.call('EXPIRE', q.wake_channels, KEPT_S)

@@ -54,11 +54,12 @@ end
 
 -- A call that adds many jobs counts the sequences of their groups itself: it reads them before the first job, and writes
 -- them after the last one, also if one fails between.
---   q.turns.names   the groups
---   q.turns.last    by group: the sequence issued last; 0 = none, and the group has no record yet unless `width` has it;
+-- Such a call's turns:
+--   names   the groups
+--   last    by group: the sequence issued last; 0 = none, and the group has no record yet unless `width` has it;
 --                   false = it is not known before a job has joined
---   q.turns.stored  as `last` was read, in the order of the names
---   q.turns.width   by group: the concurrency of the last job that has set up the group
+--   stored  as `last` was read, in the order of the names
+--   width   by group: the concurrency of the last job that has set up the group
 local PAGE = 500
 
 local function each_page(count, callback)
@@ -72,14 +73,14 @@ local function count_existing(keys)
 end
 
 -- Read the sequences of groups. A group that has issued one and has a record has all its fields. One that is neither such
--- nor quite new is read when a job joins it. last: the groups -> false
+-- nor quite new is read when a job joins it. last: the groups -> false. Return the turns.
 M.read_turns = function(q, names, last)
   local issued, unused, stored, start = {}, {}, {}, q.P .. 'group:'
   each_page(#names, function(from, to)
     local found = redis.call('HMGET', q.ordering, unpack(names, from, to))
     for i = from, to do
       local name, text = names[i], found[i - from + 1]
-      local n = G.count_of(text)
+      local n = text and G.count_of(text) or 0
       stored[i] = n
       if n > 0 then
         last[name], issued[#issued + 1] = n, start .. name
@@ -93,13 +94,10 @@ M.read_turns = function(q, names, last)
     local n = last[names[i]]
     if n == 0 and not none_there or n and n > 0 and not all_there then last[names[i]] = false end
   end
-  rawset(q, 'turns', { names = names, last = last, stored = stored, width = {} })
+  return { names = names, last = last, stored = stored, width = {} }
 end
 
-M.write_turns = function(q)
-  local turns = rawget(q, 'turns')
-  if not turns then return end
-  rawset(q, 'turns', nil)
+M.write_turns = function(q, turns)
   local names, last, stored = turns.names, turns.last, turns.stored
   each_page(#names, function(from, to)
     local fields, n = {}, 0
@@ -114,7 +112,8 @@ end
 -- Return the next sequence. A counter with an unusable value restarts above all known sequences: of jobs with the same
 -- sequence, all get their turn.
 M.next_seq = function(q, group)
-  local turns = rawget(q, 'turns')
+  local adding = rawget(q, 'adding_many')
+  local turns = adding and adding.turns
   local last = turns and turns.last[group]
   if last then
     turns.last[group] = last + 1

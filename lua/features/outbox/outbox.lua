@@ -8,7 +8,7 @@ G.outbox_put = function(q, kind, ...)
   -- An exchange reports it in its reply. Every other call wakes up one idle worker, whose exchange then reports the
   -- entries.
   if not q.defer and not G.outbox_pending(q) then G.wake(q, 1) end
-  rawset(q, 'outbox_pending', true)
+  q.outbox_pending = true
 end
 
 -- Return whether this call has added an entry: the worker then delivers immediately.

@@ -23,7 +23,7 @@ R.settings = function(q, known_off)
   local settings = rawget(q, 'results_settings')
   if settings == nil then
     settings = not known_off and read_settings(q)
-    rawset(q, 'results_settings', settings)
+    q.results_settings = settings
   end
   return settings
 end
@@ -97,7 +97,7 @@ R.number_missing = function(q, settings, ids, state)
     local at, fence = R.unnumbered(q, settings, ids[i], state)
     if at then
       R.append(q, settings, ids[i], letter, at, true, true)
-      if not fence then rawset(q, 'results_of_peers', true) end -- each attempt of our library has one
+      if not fence then q.results_of_peers = true end -- each attempt of our library has one
       found = found + 1
     end
   end

@@ -22,7 +22,7 @@ end
 -- Remember that jobs of this queue may have keys besides their record: to be called before the first of them is written.
 G.mark_side_keys = function(q)
   if rawget(q, 'side_keys_marked') then return end
-  rawset(q, 'side_keys_marked', true)
+  q.side_keys_marked = true
   G.pcall('HSETNX', q.meta, 'sideKeys', '1')
 end
 

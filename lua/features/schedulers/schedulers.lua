@@ -9,7 +9,7 @@ local REVISIONS = 32768
 G.schedulers_flag = function(revision) return (G.count_of(revision) % REVISIONS + 1) * 65536 end
 
 G.schedulers_changed = function(q)
-  rawset(q, 'schedulers_flag', G.schedulers_flag(G.bump(q.meta, 'schedulesRev')))
+  q.schedulers_flag = G.schedulers_flag(G.bump(q.meta, 'schedulesRev'))
   G.call_process(G.pcall('GET', q.lock_maintenance))
   G.call_process(G.pcall('GET', q.lock_schedules))
 end

@@ -36,7 +36,7 @@ local function queue_for(q, kind, subscription)
   if not known then
     local name, on = setting_of(q, subscription)
     known = { name = name, on = ',' .. on .. ',' }
-    rawset(q, 'dead_letters', known)
+    q.dead_letters = known
   end
   if known.name and string.find(known.on, ',' .. kind .. ',', 1, true) then return known.name end
   return nil

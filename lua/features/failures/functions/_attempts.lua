@@ -38,7 +38,7 @@ local function bounds(q)
     known = { attempts = math.min(G.count_of(attempts), LINES_MAX), traceback = G.count_of(traceback),
       bytes = G.count_of(bytes) }
   end
-  rawset(q, 'attempt_bounds', known)
+  q.attempt_bounds = known
   return known
 end
 

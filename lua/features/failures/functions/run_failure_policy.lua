@@ -24,7 +24,7 @@ F.policy = function(q)
     local interval, retries, age, entries = G.match(text, PATTERN)
     known = interval and { interval = G.count_of(interval), retries = G.count_of(retries), age = G.count_of(age),
       entries = G.count_of(entries) } or false
-    rawset(q, 'failure_policy', known)
+    q.failure_policy = known
   end
   return known or nil
 end

@@ -40,9 +40,9 @@ local function add_callback(q, id, event)
   local job = (stem or id) .. '-' .. event
   row[G.rows.new_job.id] = job
   local before = rawget(q, 'any_backlog')
-  rawset(q, 'any_backlog', true)
+  q.any_backlog = true
   G.add_rows(q, { row }, quiet == '1')
-  rawset(q, 'any_backlog', before)
+  q.any_backlog = before
   if G.exists(q, job) then G.set(q, job, 'jobBatch', q.P .. id) end
 end
 

@@ -45,7 +45,7 @@ local function release(q, r)
   local rows, ended = rows_of(q, r.owner, ids)
   local fetching = G.fetching(q, G.now(q), L.CONSUMER, r.quiet)
   fetching.settings = G.settings(q)
-  rawset(q, 'fetching', fetching)
+  q.fetching = fetching
   G.finish(q, fetching, rows, r.quiet, true)
   if #ended > 0 then redis.call('ZREM', q.leases, unpack(ended)) end
   G.promote_groups(q, fetching)

@@ -19,7 +19,7 @@ local function publish_piece(q, w, attempt)
   local piece = call('LINDEX', list, 0)
   if piece then
     local request = cmsgpack.unpack(piece)
-    rawset(q, 'any_backlog', true)
+    q.any_backlog = true
     local _, results = G.add_rows(q, request[ADD.rows], request[ADD.quiet])
     local jobs = 0
     for i = 1, #results do

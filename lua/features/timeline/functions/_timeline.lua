@@ -30,7 +30,7 @@ local function settings(q)
     entries = math.min(math.max(1, G.count_of(entries)), ENTRIES_MAX)
     known = { sample = G.count_of(sample), entries = entries, room = SHORTEST * entries }
   end
-  rawset(q, 'timeline_settings', known)
+  q.timeline_settings = known
   return known
 end
 
