@@ -340,15 +340,17 @@ class ConnectedQueue:
         """Return the part of a job as a queue, and the job's id in it."""
         name = parse_job_id(job_id)
         await self._plain_link()
-        if self._partitions is None:
+        parts = self._partitions  # another task may replace them meanwhile
+        if parts is None:
             return self, name
-        found = candidates(name, self._partitions.layout)
+        found = candidates(name, parts.layout)
         for number, own in found[1:] and found:
-            link = await self._parts[number]._connected()
+            part = parts.queues[number]
+            link = await part._connected()
             if await link.command("EXISTS", link.keys.job(own)):
-                return self._parts[number], own
+                return part, own
         number, own = found[0]  # also the place of a job that does not exist
-        return self._parts[number], own
+        return parts.queues[number], own
 
     # -- parts that another client creates ----------------------------------------------------------------
 
