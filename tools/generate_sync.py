@@ -20,20 +20,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "glidemq_py"
-TWINS = {
-    "glidemq_py._job.job.Job": "glidemq_py._job.job_twin.BlockingJob",
-    "glidemq_py._job.message.Message": "glidemq_py._job.message_twin.BlockingMessage",
-    "glidemq_py._api.lease.Lease": "glidemq_py.sync.lease_twin.Lease",
-    "glidemq_py._api.job_batch.JobBatch": "glidemq_py.sync.job_batch_twin.JobBatch",
-    "glidemq_py._api.job_queue.Queue": "glidemq_py.sync.queue_twin.Queue",
-    "glidemq_py._api.flow_producer.FlowProducer": "glidemq_py.sync.flow_producer_twin.FlowProducer",
-    "glidemq_py._api.producer.Producer": "glidemq_py.sync.producer_twin.Producer",
-    "glidemq_py._api.broadcast.Broadcast": "glidemq_py.sync.broadcast_twin.Broadcast",
-    "glidemq_py._api.queue_events.QueueEvents": "glidemq_py.sync.queue_events_twin.QueueEvents",
-}
-"""The asynchronous classes and the blocking ones. glidemq_py/sync/driving.py has the ``QueueCore`` of a `Queue` that
-users create, and the hand-written methods of a `Lease` in ``LeaseTwin``."""
-
 AREAS = (
     "glidemq_py._api.areas.Jobs",
     "glidemq_py._features.limits.Limits",
@@ -53,7 +39,21 @@ AREAS = (
     "glidemq_py._api.areas.Settings",
 )
 """Classes of the areas of `Queue`, such as ``queue.limits``. Their blocking forms load at first use."""
-TWINS |= {area: f"glidemq_py.sync.{area.rpartition('.')[2].lower()}_twin.{area.rpartition('.')[2]}" for area in AREAS}
+
+TWINS = {
+    "glidemq_py._job.job.Job": "glidemq_py._job.job_twin.BlockingJob",
+    "glidemq_py._job.message.Message": "glidemq_py._job.message_twin.BlockingMessage",
+    "glidemq_py._api.lease.Lease": "glidemq_py.sync.lease_twin.Lease",
+    "glidemq_py._api.job_batch.JobBatch": "glidemq_py.sync.job_batch_twin.JobBatch",
+    "glidemq_py._api.job_queue.Queue": "glidemq_py.sync.queue_twin.Queue",
+    "glidemq_py._api.flow_producer.FlowProducer": "glidemq_py.sync.flow_producer_twin.FlowProducer",
+    "glidemq_py._api.producer.Producer": "glidemq_py.sync.producer_twin.Producer",
+    "glidemq_py._api.broadcast.Broadcast": "glidemq_py.sync.broadcast_twin.Broadcast",
+    "glidemq_py._api.queue_events.QueueEvents": "glidemq_py.sync.queue_events_twin.QueueEvents",
+    **{area: f"glidemq_py.sync.{area.rpartition('.')[2].lower()}_twin.{area.rpartition('.')[2]}" for area in AREAS},
+}
+"""The asynchronous classes and the blocking ones. glidemq_py/sync/driving.py has the ``QueueCore`` of a `Queue` that
+users create, and the hand-written methods of a `Lease` in ``LeaseTwin``."""
 
 OMITTED = {"Broadcast.queue"}
 """Members without a blocking counterpart."""
