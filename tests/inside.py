@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
-from glidemq_py._api import dead_letters, job_queue, lease_ending, lease_exchange, queue_events
+from glidemq_py._api import dead_letters, lease_ending, lease_exchange, queue_events
 from glidemq_py._client import (
     busy_poll,
     call_retry,

@@ -118,7 +118,7 @@ class DirectTransport(ForwardingTransport):
         if (loads := self.glide.loads).is_awaited:
             await loads.ended()
         started, number = time.monotonic(), loads.number
-        words = self._words(call)
+        words = b"FCALL", self.glide.library.full_names[call.function], str(len(call.keys)), *call.keys, *call.args
         reply = await self._ask(call.key, words, unclaimed=call.pass_on)
         if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
             with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
@@ -310,7 +310,7 @@ class Nodes:
 
     def find(self, key: str) -> DirectConnection | None:
         """Return the connection to the node that owns the key, or None."""
-        found = self.find_open(key)
+        found = self._open.get(self._node_of(key) if self._moved else None)
         if found is not None and not found.pending and found.hangups.poll(0):
             found.retire()  # the server has closed it while the event loop was busy
             return None

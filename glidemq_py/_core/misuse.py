@@ -447,6 +447,9 @@ MOVED: Final = {
 _REPLACED: Final = {
     "get_suspended_jobs": "get_jobs('suspended')",
     "get_job_count_by_types": "get_job_counts",
+    "get_repeatable_jobs": "schedulers.get_all",
+    "get_global_concurrency": "limits.get",
+    "get_global_rate_limit": "limits.get",
 }
 
 

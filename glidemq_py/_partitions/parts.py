@@ -423,3 +423,6 @@ class Area:
 
     def __init__(self, queue: ConnectedQueue) -> None:
         self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of queue {self._queue.name!r}>"

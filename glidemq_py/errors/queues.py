@@ -143,22 +143,18 @@ class PartitionedQueueError(GlideMQError):
     Attributes:
         queue: name of the queue.
         partitions: number of its partitions.
-        method: name of the method; None if something else needs a queue without partitions.
     """
 
     queue: str
     partitions: int
-    method: str | None
 
-    def __init__(self, queue: str, partitions: int, method: str | None = None) -> None:
-        super().__init__(queue, partitions, method)
+    def __init__(self, queue: str, partitions: int) -> None:
+        super().__init__(queue, partitions)
         self.queue = queue
         self.partitions = partitions
-        self.method = method
 
     def __str__(self) -> str:
-        what = "this operation" if self.method is None else f"{self.method}()"
-        return f"queue {self.queue!r} has {self.partitions} partitions, which {what} does not support"
+        return f"queue {self.queue!r} has {self.partitions} partitions, which this operation does not support"
 
 
 class QueuePartitionsError(GlideMQError):

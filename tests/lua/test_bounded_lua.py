@@ -13,8 +13,8 @@ EXCEPTIONS = {
         "once: the active list jobs of older builds"
     ),
     ("core/consumers.lua", "'XINFO', 'GROUPS', q.stream"): "after number_of_groups",
-    ("core/consumers.lua", "'XINFO', 'CONSUMERS', q.jobs.iter_stream, name"): "after has_few_consumers",
-    ("core/finish.lua", "'XTRIM', q.jobs.iter_stream, 'MINID', '=', kept"): (
+    ("core/consumers.lua", "'XINFO', 'CONSUMERS', q.stream, name"): "after has_few_consumers",
+    ("core/finish.lua", "'XTRIM', q.stream, 'MINID', '=', kept"): (
         "deletes what the call has acknowledged; where others changed the group, nodes of 100 entries"
     ),
     ("core/functions/counts.lua", "'HKEYS', q.ordering"): "after HLEN",
@@ -23,12 +23,12 @@ EXCEPTIONS = {
     ("features/consistency/functions/repair.lua", "'LREM', q.P .. place, rank, id"): "after LPOS with MAXLEN",
     (
         "features/broadcast/functions/_subscription.lua",
-        "'XPENDING', q.jobs.iter_stream, group",
+        "'XPENDING', q.stream, group",
     ): "after has_few_consumers",
-    ("features/broadcast/functions/_subscription.lua", "'XTRIM', q.jobs.iter_stream, 'MAXLEN', '=', length - #found"): (
+    ("features/broadcast/functions/_subscription.lua", "'XTRIM', q.stream, 'MAXLEN', '=', length - #found"): (
         "deletes the entries that a read with COUNT has found"
     ),
-    ("features/broadcast/functions/broadcast_subscriptions.lua", "'XPENDING', q.jobs.iter_stream, name"): (
+    ("features/broadcast/functions/broadcast_subscriptions.lua", "'XPENDING', q.stream, name"): (
         "after a check of the number of consumers"
     ),
     ("features/failures/functions/failure_stats.lua", "'HGETALL', q.failure_counts"): "after HLEN",

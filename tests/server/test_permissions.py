@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ JOBS = ("waiting", "lifo", "delayed", "prioritized", "ordered", "failed", "compl
 
 def for_job(method: str, state: str, *args: int) -> Callable[[Queue, dict[str, str]], Awaitable[Any]]:
     """Return a function that calls a method of the queue with the job in this state."""
-    return lambda queue, ids: getattr(queue, method)(ids[state], *args)
+    return lambda queue, ids: attrgetter(method)(queue)(ids[state], *args)
 
 
 OPERATORS: dict[str, Callable[[Queue, dict[str, str]], Awaitable[Any]]] = {
@@ -264,8 +265,8 @@ OPERATORS: dict[str, Callable[[Queue, dict[str, str]], Awaitable[Any]]] = {
     "promote": lambda q, ids: q.promote(ids["delayed"]),
     **{f"remove {state}": for_job("remove", state) for state in JOBS},
     **{f"revoke {state}": for_job("revoke", state) for state in JOBS},
-    **{f"priority {state}": for_job("change_priority", state, 7) for state in JOBS[:4]},
-    **{f"delay {state}": for_job("change_delay", state, 50) for state in JOBS[:4]},
+    **{f"priority {state}": for_job("jobs.change_priority", state, 7) for state in JOBS[:4]},
+    **{f"delay {state}": for_job("jobs.change_delay", state, 50) for state in JOBS[:4]},
     "retry": lambda q, ids: retry(q, ids["failed"]),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import Maintenance, Queue, Scheduler, sync
 from glidemq_py._api.partition_tasks import PartitionTasks
 from glidemq_py.testing import RespClient
-from tests.inside import job_queue, partition_of_key
+from tests.inside import partition_of_key, parts
 from tests.inside import queues as services
 from tests.server.worker_support import Raw, until, with_timeout
 
@@ -64,7 +64,7 @@ async def test_a_scheduler_finds_partitions_that_another_client_adds(
     url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(services, "_POLL_S", 0.02)
-    monkeypatch.setattr(job_queue, "LAYOUT_S", 0.0)
+    monkeypatch.setattr(parts, "LAYOUT_S", 0.0)
     async with (
         Queue(queue_name, url) as queue, Scheduler(queue) as service,
         Queue(queue_name, url, partitions=PARTITIONS) as operator,

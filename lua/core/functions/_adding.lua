@@ -185,7 +185,7 @@ A.full = function(q, now, quiet, id, row, extra, inner)
   local job, due, delay = A.shared(q, now), due_of(row, now)
   local state, entry = place(q, id, row, due, job, inner)
   local n = 0
-  if entry ~= '' and is_kept(job, entry) then job[1], job[2], n = 'eid', entry, 2 end
+  if entry ~= '' and is_kept(job, entry) then job[n + 1], job[n + 2], n = 'eid', entry, n + 2 end
   n = put_more(job, n, q, row, inner)
   for i = 1, extra and #extra or 0 do job[n + 1], n = extra[i], n + 1 end
   local timeline = job.timed and G.new_timeline(q, id, state)

@@ -133,7 +133,7 @@ def test_job_events_end_with_the_job(http: httpx.Client, parted: str, queue_name
 def test_stream_follows_a_queue_that_is_created_later(
     url: str, base: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("glidemq_py._api.job_queue.LAYOUT_S", 0.05)
+    monkeypatch.setattr("glidemq_py._partitions.parts.LAYOUT_S", 0.05)
     monkeypatch.setattr("glidemq_py.proxy.hubs._POLL_S", 0.05)
 
     ids: list[str] = []
