@@ -242,7 +242,9 @@ class _Twin:
         doc = re.sub(r"\n\nAttributes:\n(    .*\n?)+", "\n\n", ast.get_docstring(self._class) or "").strip()
         summary, _, rest = doc.partition("\n\n")
         rest, args, sections = blocking_doc(rest).partition("Args:")
-        texts = [summary, *f"The blocking form of `{PACKAGE}.{self._source}`. {rest}".strip().split("\n\n")]
+        if f"{self._home.name}.{self._source}" not in AREAS:
+            rest = f"The blocking form of `{PACKAGE}.{self._source}`. {rest}"
+        texts = [summary, *rest.strip().split("\n\n")]
         return "\n\n".join((*(textwrap.fill(each, WIDTH - 4) for each in texts), args + sections)).strip()
 
     def _renamed(self, module: _Module, node: ast.AST | None) -> str:

@@ -1,4 +1,4 @@
-"""The administrative methods of `Queue`: pause, drain, clean, retry, obliterate, and changes to single jobs.
+"""The administrative methods of `Queue`: pause, drain, clean, retry, obliterate, remove, revoke, promote.
 
 An operation on many jobs makes several short server calls. Each call is atomic and leaves the queue consistent, so an
 interrupted operation is continued by calling it again.

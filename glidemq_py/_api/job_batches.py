@@ -1,4 +1,4 @@
-"""Creating and finding batches."""
+"""`JobBatches`: creating and finding the job batches of a queue."""
 
 from __future__ import annotations
 

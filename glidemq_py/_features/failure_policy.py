@@ -81,9 +81,6 @@ class AttemptHistory(NamedTuple):
     max_bytes: int = 65_536
 
 
-# -- the policy ---------------------------------------------------------------------------------------
-
-
 def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
     """Return the policy of the meta field; None if it is absent or malformed."""
     found = re.fullmatch(rb"(\d{1,15})\|(\d{1,15})\|(\d{1,15})\|(\d{1,15})", text or b"")
@@ -91,9 +88,6 @@ def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
         return None
     interval, retries, age, entries = (int(number) for number in found.groups())
     return FailurePolicy(interval or None, retries if interval else None, age or None, entries or None)
-
-
-# -- the attempt history ------------------------------------------------------------------------------
 
 
 def read_attempt_history(text: bytes | None) -> AttemptHistory:

@@ -100,12 +100,6 @@ def group_info(key: Argument[str]) -> GroupReply | None:
 _EXTEND = ("max", "replace")
 
 
-# -- the queue -------------------------------------------------------------------------------------------
-
-
-# -- groups ----------------------------------------------------------------------------------------------
-
-
 def _width(concurrency: object) -> int:
     return check_group_concurrency("concurrency", concurrency)
 

@@ -1,4 +1,4 @@
-"""The methods of `Queue` that create, list, verify and restore backups."""
+"""`Backups`: creating, listing, verifying and restoring backups of a queue."""
 
 from __future__ import annotations
 

@@ -36,11 +36,7 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError, ServerNotReadyError
 
-__all__ = ["JobInput", "Schedulers", "iter_schedulers", "read_scheduler"]
-
 _log = get_logger(__name__)
-
-"""A job as `add_bulk` takes it, or a mapping of ``name``, ``data`` and ``options``."""
 
 NAME_LENGTH: Final = 256
 _TRIES: Final = 200
