@@ -95,7 +95,7 @@ from glidemq_py._features.consistency import checking
 from glidemq_py._features.failures import FailureRow
 from glidemq_py._features.flows import calls, plan
 from glidemq_py._features.leases import tokens
-from glidemq_py._features.schedulers import entry, firing, queue_api
+from glidemq_py._features.schedulers import area, entry, firing
 from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron, pattern_in_words
 from glidemq_py._job import run, waiting
 from glidemq_py._job.reading import listed_states, read_jobs

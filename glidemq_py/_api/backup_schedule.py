@@ -15,8 +15,8 @@ from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features.backup.area import MAX_SERVER_CPU, check_share
 from glidemq_py._features.backup.manifest import BackupInfo, time_of
-from glidemq_py._features.backup.queue_api import MAX_SERVER_CPU, check_share
 from glidemq_py._features.backup.store import BackupStore, Destination
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

@@ -83,13 +83,13 @@ if TYPE_CHECKING:
     from glidemq_py._api.dead_letters import DeadLetters
     from glidemq_py._api.job_batches import JobBatches
     from glidemq_py._api.leasing import Leases
-    from glidemq_py._features.backup.queue_api import Backups
+    from glidemq_py._features.backup.area import Backups
     from glidemq_py._features.failures import Failures
     from glidemq_py._features.fair_keys import FairKeys
     from glidemq_py._features.limits import Groups, Limits
     from glidemq_py._features.metrics_by_name import NamedMetrics
     from glidemq_py._features.remote_control import Workers
-    from glidemq_py._features.schedulers.queue_api import Schedulers
+    from glidemq_py._features.schedulers.area import Schedulers
     from glidemq_py._features.timeline import Timelines
     from glidemq_py._features.usage_summaries import Usage
 
@@ -745,7 +745,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     @property
     def schedulers(self) -> Schedulers:
         """Jobs that are added by a cron expression, an interval or a calendar."""
-        from glidemq_py._features.schedulers.queue_api import Schedulers
+        from glidemq_py._features.schedulers.area import Schedulers
 
         return Schedulers(self)
 
@@ -787,7 +787,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     @property
     def backups(self) -> Backups:
         """Backups in a directory or an object store."""
-        from glidemq_py._features.backup.queue_api import Backups
+        from glidemq_py._features.backup.area import Backups
 
         return Backups(self)
 

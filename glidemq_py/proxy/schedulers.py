@@ -7,8 +7,8 @@ from typing import Any
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from glidemq_py._features.schedulers.area import iter_schedulers
 from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py._features.schedulers.queue_api import iter_schedulers
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, seal_cursor
 from glidemq_py.proxy.response_models import Count, NextCursor, Removed, ResponseModel

@@ -9,8 +9,8 @@ from glidemq_py._api.backup_schedule import EVERY_MS, KEEP
 from glidemq_py._api.backup_schedule import BackupSchedule as AsyncBackupSchedule
 from glidemq_py._client.portal import portal
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.backup.area import MAX_SERVER_CPU
 from glidemq_py._features.backup.manifest import BackupInfo
-from glidemq_py._features.backup.queue_api import MAX_SERVER_CPU
 from glidemq_py._features.backup.store import Destination
 from glidemq_py.sync.queue_twin import Queue
 from glidemq_py.sync.services import BlockingService, checked_queues

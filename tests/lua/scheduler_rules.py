@@ -16,7 +16,7 @@ from hypothesis.stateful import precondition, rule
 
 from glidemq_py import JSON_SERIALIZER
 from glidemq_py.errors import GlideMQValidationError
-from tests.inside import PAYLOAD_LIMIT, Call, QueueOptions, firing, queue_api
+from tests.inside import PAYLOAD_LIMIT, Call, QueueOptions, area, firing
 from tests.inside import entry as schedule_entry
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model
@@ -120,7 +120,7 @@ class SchedulerRules:
         options: Any = {**times, "limit": limit, "misfire": misfire, "immediately": immediately}
         rejected: str | None = None
         try:
-            found = run(queue_api.Schedulers(self._link()).upsert(name, **options))
+            found = run(area.Schedulers(self._link()).upsert(name, **options))
         except GlideMQValidationError as error:
             rejected = error.option
         reached = keeps and before is not None and limit is not None and before.runs >= limit
@@ -139,7 +139,7 @@ class SchedulerRules:
     @precondition(lambda self: self.planned)
     @rule(name=st.sampled_from(NAMES))
     def remove_scheduler(self, name: str):
-        removed = run(queue_api.Schedulers(self._link()).remove(name))
+        removed = run(area.Schedulers(self._link()).remove(name))
         assert removed == (self.planned.pop(name, None) is not None)
 
     @precondition(lambda self: self.planned)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glidemq_py import ServerNotReadyError
 from glidemq_py.testing import RespClient
+from tests.inside import area, firing
 from tests.inside import entry as schedule_entry
-from tests.inside import firing, queue_api
 from tests.server.schedules_support import Clockwork
 
 pytestmark = pytest.mark.usefixtures("key_leaks")
@@ -187,7 +187,7 @@ async def _both(clock: Clockwork, steps: list[str]):
 
 
 async def test_held_lock_raises_scheduler_busy_error(clock: Clockwork, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(queue_api, "_TRIES", 3)
+    monkeypatch.setattr(area, "_TRIES", 3)
     clock.own.redis("SET", "schedulers:lock:__tick__", "theirs", "PX", 60_000)
     busy = "scheduler 'tick' was not changed: another client holds the scheduler lock; try again"
     with pytest.raises(ServerNotReadyError, match=busy):

@@ -78,7 +78,7 @@ async def backups(
 ) -> None:
     """List the backups of queues. Needs no server; exit code 1 if one of them is damaged."""
     from glidemq_py._api.job_queue import Queue as JobQueue
-    from glidemq_py._features.backup.queue_api import list_backups
+    from glidemq_py._features.backup.area import list_backups
 
     names = list(dict.fromkeys(queues or shell.settings.queues))
     if not names:
