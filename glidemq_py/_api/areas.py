@@ -35,7 +35,7 @@ _MOST_RESULTS: Final = 1_000_000_000
 
 @known_methods
 class Jobs(Area, Generic[DataT, ResultT]):
-    """``queue.jobs``: further operations on jobs, given their ids or states."""
+    """``queue.jobs``: operations on jobs, given their ids or states, that are rarer than the methods of `Queue`."""
 
     __slots__ = ()
 

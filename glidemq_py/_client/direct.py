@@ -135,7 +135,7 @@ class DirectTransport(ForwardingTransport):
         return b"FCALL", self.glide.library.full_names[call.function], str(len(call.keys)), *call.keys, *call.args
 
     def call_in_thread(self, call: Call[T]) -> T | None:
-        """Make a call that is not repeatable in a thread that blocks, beside the event loop: no change of threads.
+        """Make a call that is not repeatable in the calling thread, which blocks until the reply.
 
         Returns:
             The result; None if the call was not executed: make it in the event loop.
@@ -428,10 +428,10 @@ class Nodes:
 
 
 def talk(address: tuple[str, int], greeting: Sequence[_Words], timeout: float) -> Generator[Any, Any]:
-    """Yield the replies to packed commands of threads, over a connection to one server that no event loop reads.
+    """Yield the replies to packed commands, over a blocking connection of its own that any thread may use.
 
-    A generator lets one thread in at a time, and ends by whatever interrupts it: so no reply is that of an earlier
-    command.
+    Only one thread at a time can run a generator, and an exception ends it. So each reply belongs to the command that
+    was sent last.
 
     Raises:
         OSError: it cannot connect.
@@ -493,7 +493,7 @@ class DirectConnection(asyncio.Protocol):
         """It ended because a reply did not arrive in time, on it or on another connection to the server."""
         self.talk: Any = None
         self.aside: Any = (None for _ in ())
-        """What threads send to the server by themselves; by default nothing."""
+        """A started `talk`, by which threads make calls without the event loop; by default an empty generator."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport; called by the event loop."""

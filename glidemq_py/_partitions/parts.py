@@ -137,7 +137,7 @@ class ConnectedQueue:
         return (self,) if self._partitions is None else self._partitions.queues
 
     async def _current_parts(self) -> Sequence[Any]:
-        """Return `_parts`, by a layout that is at most `LAYOUT_S` old. Raises the errors of `_connected`."""
+        """Return `_parts` after reading a layout older than `LAYOUT_S` again. Raises the errors of `_plain_link`."""
         await self._check_layout()
         await self._plain_link()
         return self._parts
