@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -98,14 +99,20 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, passed
 
 
 async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture):
-    server = reachability.Reachability("db:6379")
-    server.failed(0.0, 30.0, refuses)
+    server, seen = reachability.Reachability("db:6379"), threading.Event()
+
+    def refuses_later() -> str | None:
+        seen.wait()
+        return reachability.REFUSED
+
+    server.failed(0.0, 30.0, refuses_later)
 
     async def fail_there() -> set[asyncio.Task[Any]]:
         server.failed(0.0, 30.0, refuses)
         return checks()
 
     assert await asyncio.to_thread(asyncio.run, fail_there()) == set()
+    seen.set()
     await checked()
     assert len(lines(caplog)) == 1
 
