@@ -2,7 +2,8 @@
 
 import asyncio
 
-from glidemq_py import Durability, DurabilityError, Queue
+from glidemq_py import Durability, Queue
+from glidemq_py.errors import DurabilityError
 from glidemq_py.testing import ServerProcess, server_binary
 
 

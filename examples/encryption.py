@@ -4,7 +4,8 @@ import asyncio
 
 from cryptography.fernet import Fernet, MultiFernet
 
-from glidemq_py import JSON_SERIALIZER, Job, JobDataError, Queue, Worker
+from glidemq_py import JSON_SERIALIZER, Job, Queue, Worker
+from glidemq_py.errors import JobDataError
 
 
 class Encrypted:

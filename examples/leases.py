@@ -2,7 +2,8 @@
 
 import asyncio
 
-from glidemq_py import Lease, LeaseLostError, Queue
+from glidemq_py import Lease, Queue
+from glidemq_py.errors import LeaseLostError
 
 
 async def hand_out(queue: Queue) -> dict[str, str] | None:

@@ -13,7 +13,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from glidemq_py import GlideMQValidationError, Job, Queue, ServerOutOfMemoryError, Worker
+from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py.errors import ServerOutOfMemoryError
 
 
 async def make_report(job: Job) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from glidemq_py import Job, JobFailedError, Queue, SuspendError, Worker
+from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py.errors import SuspendError
 
 
 async def expense(job: Job) -> str:

@@ -13,18 +13,19 @@ from typing import Any
 
 
 def import_on_first_use(
-    package: str, names: Mapping[str, Sequence[str]], submodules: Sequence[str] = ()
+    package: str, names: Mapping[str, str], submodules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use.
 
     Args:
         package: ``__name__`` of the package.
-        names: public names per module that defines them; ``"name as public_name"`` renames one.
-        submodules: submodules that are attributes of the package without an import statement.
+        names: public names per module that defines them, as in an import statement.
+        submodules: submodules that are attributes of the package without an import statement. They have further
+            public names, which the error for an unknown name looks for.
     """
     places: dict[str, tuple[str, str]] = {}
     for module, listed in names.items():
-        for entry in listed:
+        for entry in listed.split(", "):
             name, _, public = entry.partition(" as ")
             places[public or name] = (module, name)
 
@@ -40,6 +41,9 @@ def import_on_first_use(
         elif name in submodules:
             value = import_module(f"{package}.{name}")
         else:
+            for other in submodules:
+                if name in import_module(f"{package}.{other}").__all__:
+                    raise ImportError(f"{name} has moved: from {package}.{other} import {name}")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)
         return value

@@ -25,13 +25,13 @@ else:
     __getattr__, __dir__ = _import_on_first_use(
         __name__,
         {
-            "glidemq_py._client.memory": ("Clock", "MemoryServer"),
-            "glidemq_py.testing.enqueued": ("assert_enqueued", "assert_not_enqueued"),
-            "glidemq_py.testing.in_memory": ("TestBroadcast", "TestBroadcastWorker", "TestQueue", "TestWorker"),
+            "glidemq_py._client.memory": "Clock, MemoryServer",
+            "glidemq_py.testing.enqueued": "assert_enqueued, assert_not_enqueued",
+            "glidemq_py.testing.in_memory": "TestBroadcast, TestBroadcastWorker, TestQueue, TestWorker",
             "glidemq_py.testing.servers": (
-                "SERVER_BINARIES", "ClusterProcess", "RespClient", "RespError", "ServerProcess", "server_binary",
+                "SERVER_BINARIES, ClusterProcess, RespClient, RespError, ServerProcess, server_binary"
             ),
-            "glidemq_py.testing.stepping": ("JobRun", "run_until_empty", "run_until_idle"),
+            "glidemq_py.testing.stepping": "JobRun, run_until_empty, run_until_idle",
         },
     )  # fmt: skip
 

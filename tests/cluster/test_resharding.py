@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FlowJob, FlowProducer, GlideMQError, Queue, ServerNotReadyError, Worker
+from glidemq_py import FlowJob, FlowProducer, GlideMQError, Queue, Worker
+from glidemq_py.errors import ServerNotReadyError
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespError, server_binary
 from tests.cluster.resharding import SlotMover

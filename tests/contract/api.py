@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import glidemq_py
 from glidemq_py import sync
+from glidemq_py.types import JobNode
 from tests.inside import areas
 
 __all__ = ["Broadcast", "FlowProducer", "Lease", "Producer", "Queue", "QueueEvents", "Selected", "own_id"]
@@ -97,7 +98,7 @@ def _shown(value: Any):
         value = value.blocking
     if isinstance(value, tuple(_TWINS)):
         return Threaded(value)
-    if isinstance(value, glidemq_py.JobNode):
+    if isinstance(value, JobNode):
         for node in value.walk():
             object.__setattr__(node, "job", _shown(node.job))
         return value

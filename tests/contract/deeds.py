@@ -5,16 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py import (
-    DelayedError,
-    GroupRateLimitError,
-    Job,
-    JobRevokedError,
-    JobTimeoutError,
-    SuspendError,
-    UnrecoverableError,
-    WaitingChildrenError,
-)
+from glidemq_py import DelayedError, Job, JobTimeoutError, UnrecoverableError
+from glidemq_py.errors import GroupRateLimitError, JobRevokedError, SuspendError, WaitingChildrenError
 
 __all__ = ["HOUR_MS", "end", "end_all", "end_in_thread", "ending", "named"]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FlowJob, Job, QueueNotEmptyError, Worker
+from glidemq_py import FlowJob, Job, Worker
+from glidemq_py.errors import QueueNotEmptyError
 from tests.contract.api import FlowProducer, Queue
 from tests.inside import keyed
 

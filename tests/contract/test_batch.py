@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from glidemq_py import (
-    BatchError,
     BatchOptions,
     DelayedError,
     GlideMQValidationError,
     Job,
     JobFailedError,
-    JobSignal,
     RateLimitError,
     UnrecoverableError,
     Worker,
 )
+from glidemq_py.errors import BatchError, JobSignal
 from tests.contract.api import Queue
 from tests.contract.observe import assert_order
 from tests.server.worker_support import EventRecorder, WorkerFor, until, with_timeout

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from glidemq_py import (
-    BatchError,
     BroadcastWorker,
     GlideMQValidationError,
     JobNotFoundError,
     JobStateError,
     Message,
     RateLimitError,
-    SuspendError,
     sync,
 )
+from glidemq_py.errors import BatchError, SuspendError
 from tests.contract.api import Broadcast, Queue
 from tests.contract.observe import Raw
 from tests.contract.test_broadcast import QUICK, Seen, working

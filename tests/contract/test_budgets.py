@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Budget, BudgetExceededError, FlowJob, Job, JobFailedError, Worker
+from glidemq_py import Budget, FlowJob, Job, JobFailedError, Worker
+from glidemq_py.errors import BudgetExceededError
 from tests.contract.api import FlowProducer, Queue
 from tests.contract.observe import Raw
 from tests.server.worker_support import EventRecorder, WorkerFor, with_timeout

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from glidemq_py import GlideMQValidationError, Job, JobFailedError, JobNotFoundError, JobStateError, Metrics
+from glidemq_py import GlideMQValidationError, Job, JobFailedError, JobNotFoundError, JobStateError
 from glidemq_py.telemetry.prometheus import QueueCollector
 from glidemq_py.testing import RespClient
+from glidemq_py.types import Metrics
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Raw, assert_order
 from tests.key_leaks import KeyLeaks

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FindingKind, GlideMQValidationError, Job
+from glidemq_py import GlideMQValidationError, Job
+from glidemq_py.types import FindingKind
 from tests.contract.api import Queue, own_id
 from tests.contract.observe import Raw
 from tests.server.worker_support import EventRecorder, WorkerFor

@@ -10,7 +10,6 @@ import pytest
 
 from glidemq_py import (
     BulkAddError,
-    ChildFailedError,
     FailureReason,
     GlideMQValidationError,
     Job,
@@ -22,6 +21,7 @@ from glidemq_py import (
     JobStateError,
     Worker,
 )
+from glidemq_py.errors import ChildFailedError
 from tests.contract.api import Queue
 from tests.server.worker_support import PATIENCE, EventRecorder, with_timeout
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FairKeyFullError, Job, RateLimit, Worker
+from glidemq_py import Job, RateLimit, Worker
+from glidemq_py.errors import FairKeyFullError
 from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.inside import keyed

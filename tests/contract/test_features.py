@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import BulkAddError, DeadLetterOptions, UnsupportedFeatureError, Worker
+from glidemq_py import BulkAddError, DeadLetterOptions, Worker
+from glidemq_py.errors import UnsupportedFeatureError
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
 from tests.contract.api import FlowProducer, Queue

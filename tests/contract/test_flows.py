@@ -10,15 +10,12 @@ from glidemq_py import (
     DagNode,
     DuplicateJobError,
     Durability,
-    DurabilityError,
     FlowJob,
     GlideMQValidationError,
     Job,
-    JobNode,
     JobState,
     Middleware,
     NewJob,
-    UnknownOptionError,
     Worker,
     chain,
     chord,
@@ -27,6 +24,8 @@ from glidemq_py import (
     topo_sort,
     validate_dag,
 )
+from glidemq_py.errors import DurabilityError, UnknownOptionError
+from glidemq_py.types import JobNode
 from tests.contract.api import FlowProducer, Queue, own_id
 from tests.server.worker_support import EventRecorder, WorkerFor, with_timeout
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import BatchError, GlideMQError, Job, JobFailedError, SerializationError, Worker
+from glidemq_py import GlideMQError, Job, JobFailedError, SerializationError, Worker
+from glidemq_py.errors import BatchError
 from glidemq_py.telemetry import set_tracer
 from glidemq_py.testing import TestQueue
 from tests.contract.api import Queue, QueueEvents

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobFailedError, StaleAttemptError
-from glidemq_py.errors import GlideMQError, JobInterruptedError
+from glidemq_py import Job, JobFailedError
+from glidemq_py.errors import GlideMQError, JobInterruptedError, StaleAttemptError
 from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.inside import link_of

@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    BroadcastWorker,
-    Job,
-    JobNotFoundError,
-    JobNotLoadedError,
-    JobState,
-    Message,
-    SuspendError,
-)
+from glidemq_py import BroadcastWorker, Job, JobNotFoundError, JobState, Message
 from glidemq_py._job.message_twin import BlockingMessage
+from glidemq_py.errors import JobNotLoadedError, SuspendError
 from tests.contract.api import Broadcast, FlowProducer, Queue
 from tests.contract.test_broadcast import working
 from tests.contract.test_broadcast_extras import TARGET

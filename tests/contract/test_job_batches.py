@@ -9,23 +9,20 @@ from typing import Any
 import pytest
 
 from glidemq_py import (
-    BatchJob,
-    BatchRef,
-    BatchStatus,
     BulkAddError,
     ClosedError,
     Durability,
-    DurabilityError,
     GlideMQValidationError,
     Job,
     JobBatch,
-    JobBatchNotFoundError,
     JobStateError,
     Middleware,
     NewJob,
     UnrecoverableError,
     Worker,
 )
+from glidemq_py.errors import DurabilityError, JobBatchNotFoundError
+from glidemq_py.types import BatchJob, BatchRef, BatchStatus
 from tests.contract.api import Queue
 from tests.server.worker_support import PATIENCE, WorkerFor, until, with_timeout
 

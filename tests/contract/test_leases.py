@@ -16,12 +16,11 @@ from glidemq_py import (
     GlideMQValidationError,
     Job,
     JobFailedError,
-    JobNotLoadedError,
     JobState,
-    LeaseLostError,
     LeaseOutcome,
     UnrecoverableError,
 )
+from glidemq_py.errors import JobNotLoadedError, LeaseLostError
 from glidemq_py.sync import Lease as BlockingLease
 from glidemq_py.sync import Queue as BlockingQueue
 from tests.contract.api import FlowProducer, Lease, Queue

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlobalLimits, Job, JobState, RateLimit, RateLimitError, TokenLimiter
+from glidemq_py import Job, JobState, RateLimit, RateLimitError, TokenLimiter
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError
 from glidemq_py.testing import RespClient
+from glidemq_py.types import GlobalLimits
 from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.inside import fetching_of

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobDataError, JobState, SerializationError
+from glidemq_py import Job, JobState, SerializationError
+from glidemq_py.errors import JobDataError
 from tests.contract.api import FlowProducer, Queue
 from tests.contract.observe import Raw, wait_for_workers
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor

@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    GlideMQError,
-    GlideMQValidationError,
-    Job,
-    JobFailedError,
-    Worker,
-    WorkerActivity,
-    WorkerCommandError,
-    WorkerNotFoundError,
-    WorkerTimeoutError,
-)
+from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Worker
+from glidemq_py.errors import WorkerCommandError, WorkerNotFoundError, WorkerTimeoutError
+from glidemq_py.types import WorkerActivity
 from tests.contract.api import Queue
 from tests.contract.observe import Raw, wait_for_workers
 from tests.server.worker_support import PATIENCE, Gate, WorkerFor, until, with_timeout

@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    MSGPACK_SERIALIZER,
-    Job,
-    JobFailedError,
-    PayloadTooLargeError,
-    SerializationError,
-)
+from glidemq_py import MSGPACK_SERIALIZER, Job, JobFailedError, SerializationError
+from glidemq_py.errors import PayloadTooLargeError
 from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.server.worker_support import WorkerFor

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobDataError, JobFailedError, Worker
+from glidemq_py import GlideMQValidationError, Job, JobFailedError, Worker
+from glidemq_py.errors import JobDataError
 from glidemq_py.testing import TestQueue, TestWorker
 from tests.contract.api import Queue
 from tests.contract.observe import Raw

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobNotFoundError, PayloadTooLargeError, StaleAttemptError
+from glidemq_py import GlideMQValidationError, Job, JobNotFoundError
 from glidemq_py import sync as blocking
+from glidemq_py.errors import PayloadTooLargeError, StaleAttemptError
 from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor, with_timeout

@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    GlideMQError,
-    GlideMQValidationError,
-    Job,
-    JobFailedError,
-    JobState,
-    JobStateError,
-    Middleware,
-    PayloadTooLargeError,
-    SuspendError,
-)
+from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, JobState, JobStateError, Middleware
+from glidemq_py.errors import PayloadTooLargeError, SuspendError
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Raw
 from tests.server.worker_support import PATIENCE, EventRecorder, WorkerFor, with_timeout

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py import Job, TimelineSetting
+from glidemq_py import Job
+from glidemq_py.types import TimelineSetting
 from tests.contract.api import Queue
 from tests.server.worker_support import WorkerFor
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ClosedError, Job, JobFailedError, StaleAttemptError, Worker
+from glidemq_py import ClosedError, Job, JobFailedError, Worker
+from glidemq_py.errors import StaleAttemptError
 from tests.contract.api import Queue, own_id
 from tests.contract.observe import Raw
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor, with_timeout

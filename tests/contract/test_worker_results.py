@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobFailedError, JobNotFoundError, PayloadTooLargeError
+from glidemq_py import Job, JobFailedError, JobNotFoundError
+from glidemq_py.errors import PayloadTooLargeError
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Raw
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor, with_timeout

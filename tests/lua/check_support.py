@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from typing import Any
 
-from glidemq_py import CheckReport
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
+from glidemq_py.types import CheckReport
 from tests.inside import Call, QueueKeys, checking
 from tests.lua.own_support import OwnQueue
 

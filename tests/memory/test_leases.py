@@ -2,7 +2,8 @@
 
 import pytest
 
-from glidemq_py import JobState, LeaseLostError
+from glidemq_py import JobState
+from glidemq_py.errors import LeaseLostError
 from glidemq_py.testing import TestQueue
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Queue, SearchIndexError
+from glidemq_py import GlideMQValidationError, Queue
+from glidemq_py.errors import SearchIndexError
 from glidemq_py.testing import MemoryServer, TestQueue
 from tests.inside import CommandError, partition_of
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ClosedError, GlideMQValidationError, Job, Queue, QueueEvents, ScriptError, Worker
+from glidemq_py import ClosedError, GlideMQValidationError, Job, Queue, QueueEvents, Worker
+from glidemq_py.errors import ScriptError
 from glidemq_py.testing import Clock, MemoryServer, TestQueue
 from tests.inside import Call
 

@@ -33,7 +33,7 @@ def tables(module: ModuleType) -> tuple[dict[str, tuple[str, str]], dict[str, tu
             assert isinstance(assignment, ast.Assign)
             assert isinstance(assignment.value, ast.Call)
             for source, names in ast.literal_eval(assignment.value.args[1]).items():
-                for each in names:
+                for each in names.split(", "):
                     name, _, public = each.partition(" as ")
                     read[public or name] = (source, name)
     return typed, read
@@ -69,13 +69,24 @@ def test_unknown_name_raises_attribute_error():
         exec("from glidemq_py import Qeue")
 
 
+@pytest.mark.parametrize("name", ["LeaseLostError", "JobCounts", "set_tracer"])
+def test_former_name_raises_an_error_that_names_its_module(name: str):
+    module = next(each for each in ("errors", "types", "telemetry") if name in getattr(glidemq_py, each).__all__)
+    with pytest.raises(ImportError, match=rf"^{name} has moved: from glidemq_py\.{module} import {name}$"):
+        exec(f"from glidemq_py import {name}")
+
+
+def test_what_programs_import_by_name_is_short():
+    assert len(glidemq_py.__all__) <= 90
+
+
 @pytest.mark.slow
 def test_a_fresh_process_has_submodules_star_import_and_pickles():
     """As with plain imports: `glidemq_py.errors` without an import of its own, `import *`, pickles of classes."""
     program = (
         "import pickle, sys, glidemq_py\n"
         "assert glidemq_py.errors.GlideMQError is glidemq_py.GlideMQError\n"
-        "assert glidemq_py.telemetry.set_tracer is glidemq_py.set_tracer\n"
+        "assert glidemq_py.telemetry.set_tracer is glidemq_py.telemetry.set_tracer\n"
         "assert pickle.loads(bytes.fromhex(sys.argv[1])) == glidemq_py.Backoff('fixed', 10)\n"
         "from glidemq_py import *\n"
         "assert Queue is glidemq_py.Queue and Job.__module__ == 'glidemq_py._job.job'\n"

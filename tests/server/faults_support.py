@@ -90,7 +90,8 @@ def say(*words: object):
 
 
 async def main(mode: str, url: str, queue: str, options: Any):
-    from glidemq_py import Job, StaleAttemptError, Worker
+    from glidemq_py import Job, Worker
+    from glidemq_py.errors import StaleAttemptError
 
     gate = asyncio.Event()
 

@@ -28,7 +28,6 @@ from glidemq_py import (
     Broadcast,
     ClosedError,
     ConnectionOptions,
-    EventLoopError,
     FlowProducer,
     Job,
     Producer,
@@ -39,6 +38,7 @@ from glidemq_py import (
 )
 from glidemq_py._client.portal import portal
 from glidemq_py._job.waiting import ResultWaiter
+from glidemq_py.errors import EventLoopError
 from tests.inside import config_of, connected
 
 PROGRAMS: dict[str, Callable[[str, str], Any]] = {}

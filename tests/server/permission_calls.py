@@ -29,7 +29,6 @@ from glidemq_py import (
     Lease,
     Maintenance,
     Message,
-    PermissionDeniedError,
     Producer,
     Queue,
     QueueEvents,
@@ -44,6 +43,7 @@ from glidemq_py import (
     group,
     list_queues,
 )
+from glidemq_py.errors import PermissionDeniedError
 from glidemq_py.telemetry.prometheus import QueueCollector
 from tests.inside import connected, opened
 from tests.server.command import checked

@@ -11,15 +11,8 @@ import time
 from os import _exit
 from typing import Any
 
-from glidemq_py import (
-    DelayedError,
-    Job,
-    Message,
-    RateLimitError,
-    SuspendError,
-    UnrecoverableError,
-    current_job,
-)
+from glidemq_py import DelayedError, Job, Message, RateLimitError, UnrecoverableError, current_job
+from glidemq_py.errors import SuspendError
 
 
 class OwnError(ValueError):

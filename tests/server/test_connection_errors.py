@@ -14,13 +14,13 @@ from glide_shared.exceptions import ClosingError
 from glidemq_py import (
     AmbiguousResultError,
     ConnectionOptions,
-    ConnectionRejectedError,
     GlideMQConnectionError,
     GlideMQValidationError,
     Queue,
     Worker,
 )
 from glidemq_py._client.connect_errors import explain, scheme_of, tls_context
+from glidemq_py.errors import ConnectionRejectedError
 from tests.inside import config_of
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import StartServer, with_timeout

@@ -14,15 +14,8 @@ from glide_shared.config import (
     NodeAddress,
 )
 
-from glidemq_py import (
-    ConnectionOptions,
-    GlideMQConnectionError,
-    Job,
-    LibraryError,
-    Queue,
-    QueueEvents,
-    Worker,
-)
+from glidemq_py import ConnectionOptions, GlideMQConnectionError, Job, Queue, QueueEvents, Worker
+from glidemq_py.errors import LibraryError
 from glidemq_py.testing import RespClient
 from tests.inside import AsyncTransport, config_of, connect, read_events, shared_clients, shared_reads
 from tests.server.worker_support import Raw, StartServer, with_timeout

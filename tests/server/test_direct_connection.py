@@ -394,9 +394,8 @@ def test_a_lone_blocking_add_sees_that_the_server_has_closed_its_connection(priv
         for number in range(100):
             assert queue.add("n").id == str(number + 1)
             if number % 10 == 5:  # GLIDE's connections stay: it serves the call until there are new ones
-                for line in filter(None, resp.execute("CLIENT", "LIST").splitlines()):
-                    if direct_of(line):
-                        resp.execute("CLIENT", "KILL", "ID", re.search(r"id=(\d+)", line)[1])
+                for each in direct_of(resp.execute("CLIENT", "LIST")):
+                    resp.execute("CLIENT", "KILL", "ID", each.removeprefix("id="))
 
 
 def test_forked_child_has_a_blocking_connection_of_its_own(url: str, queue_name: str):

@@ -13,7 +13,6 @@ import pytest
 from glidemq_py import (
     BulkAddError,
     Durability,
-    DurabilityError,
     GlideMQConnectionError,
     GlideMQValidationError,
     Producer,
@@ -23,6 +22,7 @@ from glidemq_py import (
 )
 from glidemq_py._features import durability as confirming
 from glidemq_py._features.durability import _SHORT_WAITS as SHORT_WAITS
+from glidemq_py.errors import DurabilityError
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
 from tests.inside import (
     AsyncTransport,

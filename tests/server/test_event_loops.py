@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents
+from glidemq_py import ClosedError, Queue, QueueEvents
+from glidemq_py.errors import EventLoopError
 from tests.inside import fetching_of
 from tests.server.worker_support import StartServer, WorkerFor
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, ScriptError, Worker
+from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, Worker
+from glidemq_py.errors import ScriptError
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
 from tests.inside import direct, fetching_of

@@ -9,15 +9,8 @@ from typing import Any, Self
 
 import pytest
 
-from glidemq_py import (
-    BulkAddError,
-    GlideMQConnectionError,
-    Job,
-    JobNotFoundError,
-    Queue,
-    ServerOutOfMemoryError,
-    Worker,
-)
+from glidemq_py import BulkAddError, GlideMQConnectionError, Job, JobNotFoundError, Queue, Worker
+from glidemq_py.errors import ServerOutOfMemoryError
 from glidemq_py.testing import ServerProcess
 from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, with_timeout
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from glidemq_py import GlideMQConnectionError, Job, Queue, ServerNotReadyError, Worker
+from glidemq_py import GlideMQConnectionError, Job, Queue, Worker
+from glidemq_py.errors import ServerNotReadyError
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
 from glidemq_py.testing.servers import RespError

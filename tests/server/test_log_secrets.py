@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from glidemq_py import (
-    AmbiguousResultError,
-    ConnectionRejectedError,
-    GlideMQConnectionError,
-    Job,
-    Queue,
-    QueueEvents,
-    Worker,
-)
+from glidemq_py import AmbiguousResultError, GlideMQConnectionError, Job, Queue, QueueEvents, Worker
+from glidemq_py.errors import ConnectionRejectedError
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.testing import ServerProcess

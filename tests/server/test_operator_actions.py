@@ -15,9 +15,9 @@ from glidemq_py import (
     JobState,
     JobStateError,
     Queue,
-    SuspendError,
     Worker,
 )
+from glidemq_py.errors import SuspendError
 from tests.server.worker_support import EventRecorder, Gate, Raw
 
 HOUR = timedelta(hours=1)

@@ -10,18 +10,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    BackupError,
-    FlowJob,
-    FlowProducer,
-    GlideMQConnectionError,
-    GlideMQValidationError,
-    Job,
-    Queue,
-    QueueNotEmptyError,
-    QueuePartitionsError,
-    Worker,
-)
+from glidemq_py import FlowJob, FlowProducer, GlideMQConnectionError, GlideMQValidationError, Job, Queue, Worker
+from glidemq_py.errors import BackupError, QueueNotEmptyError, QueuePartitionsError
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.contract.test_backup import KEYS, check_that_all_run, contents, fill, work
 from tests.inside import Call, link_of

@@ -6,15 +6,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    BatchRef,
-    GlideMQValidationError,
-    Job,
-    JobBatchNotFoundError,
-    JobState,
-    Queue,
-    UnrecoverableError,
-)
+from glidemq_py import GlideMQValidationError, Job, JobState, Queue, UnrecoverableError
+from glidemq_py.errors import JobBatchNotFoundError
+from glidemq_py.types import BatchRef
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import partition_of
 from tests.server.test_partitions import id_in

@@ -11,11 +11,11 @@ from glidemq_py import (
     FlowProducer,
     GlideMQValidationError,
     Job,
-    JobNode,
     Queue,
     UnrecoverableError,
     Worker,
 )
+from glidemq_py.types import JobNode
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import partition_of
 from tests.server.test_partitions import id_in, keyed

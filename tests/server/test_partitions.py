@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    GlideMQError,
-    GlideMQValidationError,
-    Job,
-    JobNotFoundError,
-    Middleware,
-    NewJob,
-    Queue,
-    QueuePartitionsError,
-    Worker,
-)
+from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobNotFoundError, Middleware, NewJob, Queue, Worker
+from glidemq_py.errors import QueuePartitionsError
 from glidemq_py.testing import RespClient
 from tests.inside import keyed, partition_names, partition_of, parts_of
 from tests.server.worker_support import StartServer, WorkerFor, until, with_timeout

@@ -11,18 +11,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    FlowJob,
-    FlowProducer,
-    GlideMQError,
-    Job,
-    Lease,
-    LibraryError,
-    PermissionDeniedError,
-    Queue,
-    Worker,
-    library,
-)
+from glidemq_py import FlowJob, FlowProducer, GlideMQError, Job, Lease, Queue, Worker, library
+from glidemq_py.errors import LibraryError, PermissionDeniedError
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.inside import assemble, wake_channel
 from tests.server.command import checked

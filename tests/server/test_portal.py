@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import EventLoopError, Middleware, Worker, sync
+from glidemq_py import Middleware, Worker, sync
+from glidemq_py.errors import EventLoopError
 from tests.inside import adds_are_under_way, heartbeat, portal, tasks_of_portal, threads
 from tests.server.worker_support import StartServer
 

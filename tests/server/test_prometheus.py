@@ -20,9 +20,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import glidemq_py
-from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, JobRevokedError, Queue, Worker
+from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py._client.counting import FIGURES
 from glidemq_py._features.suspend import SuspendTimeoutsTask
+from glidemq_py.errors import JobRevokedError
 from glidemq_py.telemetry.names import Start
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY

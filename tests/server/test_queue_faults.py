@@ -13,10 +13,10 @@ from glidemq_py import (
     Job,
     JobOutcome,
     Queue,
-    ServerOutOfMemoryError,
     Worker,
     serverless_pool,
 )
+from glidemq_py.errors import ServerOutOfMemoryError
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, until, with_timeout

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Broadcast, BroadcastWorker, Job, JobSignal, Queue, UnrecoverableError, Worker
+from glidemq_py import Broadcast, BroadcastWorker, Job, Queue, UnrecoverableError, Worker
+from glidemq_py.errors import JobSignal
 from tests.server.permission_calls import CALLS, HOUR_MS, ORDERING, Place, calls_of_text
 from tests.server.test_faults_lost_replies import SECOND_EFFECT
 from tests.server.worker_support import EventRecorder, Raw, StartServer, until, with_timeout

@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    GlideMQValidationError,
-    HandlerError,
-    Job,
-    JobFailedError,
-    Middleware,
-    Queue,
-    SandboxOptions,
-    Worker,
-)
+from glidemq_py import GlideMQValidationError, Job, JobFailedError, Middleware, Queue, SandboxOptions, Worker
 from glidemq_py._worker.sandbox import process as sandbox_process
+from glidemq_py.errors import HandlerError
 from glidemq_py.testing import RespClient
 from tests.inside import around, sandbox_of
 from tests.server.command import Command, alive

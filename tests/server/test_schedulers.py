@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glidemq_py import ServerNotReadyError
+from glidemq_py.errors import ServerNotReadyError
 from glidemq_py.testing import RespClient
 from tests.inside import area, firing
 from tests.inside import entry as schedule_entry

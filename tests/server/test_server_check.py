@@ -8,7 +8,8 @@ import glide
 import pytest
 from glide_shared.config import GlideClientConfiguration, NodeAddress
 
-from glidemq_py import ConnectionOptions, ConnectionRejectedError, Queue, Worker
+from glidemq_py import ConnectionOptions, Queue, Worker
+from glidemq_py.errors import ConnectionRejectedError
 from glidemq_py.testing import ClusterProcess, RespClient, server_binary
 from tests.inside import embedded, server_check
 from tests.server.worker_support import StartServer

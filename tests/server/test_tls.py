@@ -8,17 +8,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from glidemq_py import (
-    ConnectionRejectedError,
-    FlowJob,
-    FlowProducer,
-    Job,
-    Producer,
-    Queue,
-    QueueEvents,
-    Worker,
-    library,
-)
+from glidemq_py import FlowJob, FlowProducer, Job, Producer, Queue, QueueEvents, Worker, library
+from glidemq_py.errors import ConnectionRejectedError
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.telemetry.prometheus import QueueCollector
 from tests.server.command import Command, checked

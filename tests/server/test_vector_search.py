@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobNotFoundError, Queue, SearchIndexError
+from glidemq_py import Job, JobNotFoundError, Queue
+from glidemq_py.errors import SearchIndexError
 from glidemq_py.testing import RespClient, RespError
 from tests.server.worker_support import Raw, WorkerFor, until, with_timeout
 

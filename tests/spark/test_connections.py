@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ConnectionOptions, ConnectionRejectedError
+from glidemq_py import ConnectionOptions
+from glidemq_py.errors import ConnectionRejectedError
 from glidemq_py.spark.options import Place, forget, transport_of
 from glidemq_py.testing import ServerProcess
 from tests.inside import server_check

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import DataLostError, GlideMQValidationError, Queue, Worker
+from glidemq_py import GlideMQValidationError, Queue, Worker
+from glidemq_py.errors import DataLostError
 from glidemq_py.spark import results_reader
 from glidemq_py.spark.source import make_stream_reader
 from glidemq_py.spark.stream_reader import divided

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import DataLostError, GlideMQValidationError, Job, Queue, Worker
+from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py.errors import DataLostError
 from glidemq_py.testing import RespClient
 from tests.inside import look_at
 from tests.server.worker_support import EventRecorder

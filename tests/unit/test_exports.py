@@ -9,133 +9,83 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import dashboard, errors, gateway, library, proxy, spark, sync, telemetry, testing
+from glidemq_py import dashboard, errors, gateway, library, proxy, spark, sync, telemetry, testing, types
 from tests.inside import AREAS, areas
 
 EXPORTED = {
-    # types of the objects that users get
-    "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job",
-    "Schedule", "JobScheduler", "Scheduler",
-    "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
-    "FlowProducer", "FlowJob", "DagNode", "JobNode", "chain", "group", "chord", "dag", "validate_dag", "topo_sort",
-    "Broadcast", "BroadcastWorker", "Message", "Subscription", "Delivery", "match_subject", "compile_subject_matcher",
-    "set_tracer", "is_tracing_enabled",
-    # options and values
-    "ContextHeaders", "Middleware", "NewJob",
-    "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
-    "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
-    "JobCounts", "JobLogLine", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
-    "FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary", "get_usage_summary", "list_queues",
-    "GlobalLimits", "GroupInfo", "GroupLimits", "NameLimits", "CheckReport", "Finding", "FindingKind",
-    "FailureLogOptions", "SandboxOptions", "SandboxCrashError",
-    "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
-    "TokenLimiter", "JobRef", "Dependency",
-    "RunningJob", "WorkerActivity", "WorkerCommandError", "WorkerNotFoundError", "WorkerTimeoutError",
-    "BatchJob", "BatchRef", "BatchStatus", "JobBatch",
-    "JobBatchNotFoundError", "Durability", "DurabilityError",
-    "Maintenance", "BackupError", "BackupInfo", "BackupSchedule", "QueueNotEmptyError", "RestoreReport",
-    # errors
-    "BatchError", "DataLostError", "HandlerError",
-    "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError",
-    "EmbeddedServerError", "EventLoopError",
-    "ConnectionRejectedError",
-    "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
-    "JobNotFoundError",
-    "JobNotLoadedError",
-    "JobRevokedError",
-    "JobStateError", "JobTimeoutError", "Lease", "LeaseLostError",
-    "LeaseOutcome", "LeaseReport", "LibraryError", "PartitionedQueueError", "PayloadTooLargeError",
-    "QueuePartitionsError",
-    "PermissionDeniedError",
-    "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError",
-    "StagedWriteError", "StaleAttemptError",
-    "MissingOptionError",
-    "UnknownOptionError", "UnrecoverableError",
-    "UnsupportedFeatureError", "WaitTimeoutError",
-    "FairKeyDefaults", "FairKeyFullError", "FairKeyInfo", "ChildFailedError",
-    "DuplicateJobError",
-    "QueuePartitions",
-    # signals
-    "JobSignal", "JobInterruptedError",
-    "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
-    "TimelineSetting", "TimelineEntry", "MetricsByName", "MetricsByNameSetting", "DurationStats",
-    "AttemptHistory", "FailedAttempt", "Failure", "FailurePolicy", "FailureReason", "FailureStats",
-    "StalledPolicy", "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError",
-    "WaitingChildrenError",
-    # the package
-    "__version__",
-}  # fmt: skip
+    glidemq_py: """
+        Address AmbiguousResultError Backoff BackupSchedule BatchOptions BlockingJob Broadcast BroadcastWorker
+        Budget BulkAddError ClosedError ConnectionOptions ContextHeaders DagNode DeadLetterOptions Deduplication
+        DelayedError Dependency DuplicateJobError Durability FailureLogOptions FailurePolicy FailureReason
+        FairKeyDefaults Fallback FlowBudget FlowJob FlowProducer GlideMQConnectionError GlideMQError
+        GlideMQValidationError GroupLimits IamCredentials JSON_SERIALIZER Job JobBatch JobFailedError
+        JobNotFoundError JobOptions JobOutcome JobRef JobSpec JobState JobStateError JobTimeoutError KeepJobs
+        Lease LeaseOutcome MSGPACK_SERIALIZER Maintenance Message Middleware NameLimits NewJob Ordering Producer
+        Queue QueueEvent QueueEvents RateLimit RateLimitError SandboxOptions Schedule Scheduler
+        SerializationError Serializer ServerlessPool StalledPolicy Task TokenBucket TokenLimiter
+        UnrecoverableError VectorField WaitTimeoutError Worker __version__ chain chord compile_subject_matcher
+        current_job dag get_usage_summary graceful_shutdown group list_queues match_subject serverless_pool
+        topo_sort validate_dag
+    """,
+    types: """
+        AttemptHistory BackupInfo BatchJob BatchRef BatchStatus CheckReport Delivery DurationStats FailedAttempt
+        Failure FailureStats FairKeyInfo Finding FindingKind FlowUsage GlobalLimits GracefulShutdown GroupInfo
+        JobCounts JobLogLine JobLogs JobNode JobScheduler JobUsage LeaseReport Metrics MetricsByName
+        MetricsByNameSetting MetricsPoint QueuePartitions QueueUsage RestoreReport RunningJob Signal StreamChunk
+        Subscription SuspendInfo TimelineEntry TimelineSetting UsageSummary VectorMatch WorkerActivity
+        WorkerInfo
+    """,
+    errors: """
+        AmbiguousResultError BackupError BatchError BudgetExceededError BulkAddError ChildFailedError
+        ClosedError ColumnError ConnectionRejectedError DataLostError DelayedError DuplicateJobError
+        DurabilityError EmbeddedServerError EventLoopError FairKeyFullError GlideMQConnectionError GlideMQError
+        GlideMQValidationError GroupRateLimitError HandlerError JobBatchNotFoundError JobDataError
+        JobFailedError JobInterruptedError JobNotFoundError JobNotLoadedError JobRevokedError JobSignal
+        JobStateError JobTimeoutError LeaseLostError LibraryError MissingOptionError PartitionedQueueError
+        PayloadTooLargeError PermissionDeniedError QueueNotEmptyError QueuePartitionsError RateLimitError
+        SandboxCrashError ScriptError SearchIndexError SerializationError ServerNotReadyError
+        ServerOutOfMemoryError StagedWriteError StaleAttemptError SuspendError UnknownOptionError
+        UnrecoverableError UnsupportedFeatureError WaitTimeoutError WaitingChildrenError WorkerCommandError
+        WorkerNotFoundError WorkerTimeoutError
+    """,
+}
 
 
-def test_exported_names_are_these():
-    assert set(glidemq_py.__all__) == EXPORTED
-    assert len(glidemq_py.__all__) == len(EXPORTED)
-
-
-def test_every_exported_name_exists():
-    assert [name for name in EXPORTED if not hasattr(glidemq_py, name)] == []
-
-
-def test_nothing_else_is_public():
+@pytest.mark.parametrize("module", EXPORTED, ids=lambda m: m.__name__)
+def test_exported_names_are_these(module: ModuleType):
+    assert sorted(module.__all__) == EXPORTED[module].split()
     public = {
-        name
-        for name in dir(glidemq_py)
-        if not name.startswith("_") and not isinstance(getattr(glidemq_py, name), ModuleType)
+        name for name in dir(module) if not name.startswith("_") and not isinstance(getattr(module, name), ModuleType)
     }
-    assert public == EXPORTED - {"__version__"}
-
-
-def test_every_error_of_the_package_is_exported():
-    from glidemq_py import errors
-
-    assert set(errors.__all__) <= EXPORTED
-
-
-def test_public_classes_and_their_methods_have_docstrings():
-    for name in EXPORTED - {"__version__"}:
-        value = getattr(glidemq_py, name)
-        assert inspect.getdoc(value), name
-        for member, function in inspect.getmembers(value, inspect.isfunction):
-            if not member.startswith("_"):
-                assert inspect.getdoc(function), f"{name}.{member}"
+    assert module is errors or public == set(module.__all__) - {"__version__"}
 
 
 # -- every public object has a docstring -----------------------------------------------------------
 
 
 def _public() -> Iterator[tuple[str, object]]:
-    for name in glidemq_py.__all__:
-        if name.startswith("__"):
-            continue
-        thing = getattr(glidemq_py, name)
-        yield name, thing
-        if not inspect.isclass(thing):
-            continue
-        for member, value in vars(thing).items():
-            if not member.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
-                yield f"{name}.{member}", value
+    for module in EXPORTED:
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if name != "__version__":
+                yield name, thing
+            for member, value in inspect.getmembers(thing) if inspect.isclass(thing) else ():
+                if not member.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
+                    yield f"{name}.{member}", value
 
 
-@pytest.mark.parametrize(("name", "thing"), [pytest.param(*pair, id=pair[0]) for pair in _public()])
-def test_it_has_a_docstring(name: str, thing: object):
-    if isinstance(thing, staticmethod | classmethod):
-        thing = thing.__func__
-    doc = vars(thing).get("__doc__") if inspect.isclass(thing) else getattr(thing, "__doc__", None)
-    assert doc, name
-    assert not doc.startswith((f"{name}(", "dict(")), f"{name} has only the docstring that dataclasses make"
-    assert doc.strip()[0].isupper() or doc.strip()[0] in "`\"'(*", name
-
-
-def test_every_exported_name_exists_once():
-    assert sorted(set(glidemq_py.__all__)) == sorted(glidemq_py.__all__)
-    for name in glidemq_py.__all__:
-        assert hasattr(glidemq_py, name)
+def test_public_objects_have_docstrings():
+    for name, thing in _public():
+        if isinstance(thing, staticmethod | classmethod):
+            thing = thing.__func__
+        doc = vars(thing).get("__doc__") if inspect.isclass(thing) else getattr(thing, "__doc__", None)
+        assert doc, name
+        assert not doc.startswith((f"{name}(", "dict(")), f"{name} has only the docstring that dataclasses make"
+        assert "." in name or doc.strip()[0].isupper() or doc.strip()[0] in "`\"'(*", name
 
 
 def test_errors_are_one_tree():
-    errors = [thing for _, thing in _public() if inspect.isclass(thing) and issubclass(thing, BaseException)]
-    assert errors
-    assert all(issubclass(error, glidemq_py.GlideMQError) for error in errors)
+    assert all(issubclass(getattr(errors, name), errors.GlideMQError) for name in errors.__all__)
 
 
 def test_package_has_a_docstring():
@@ -162,7 +112,7 @@ def public_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield from functions_of(area)
 
 
-MODULES = [glidemq_py, sync, testing, proxy, gateway, dashboard, spark, telemetry, library]
+MODULES = [glidemq_py, types, sync, testing, proxy, gateway, dashboard, spark, telemetry, library]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    Broadcast,
-    BroadcastWorker,
-    EventLoopError,
-    FlowProducer,
-    Producer,
-    Queue,
-    QueueEvents,
-    Worker,
-    sync,
-)
+from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Producer, Queue, QueueEvents, Worker, sync
+from glidemq_py.errors import EventLoopError
 from tests.inside import event_reader, misuse
 
 ROOT = Path(__file__).parent.parent.parent

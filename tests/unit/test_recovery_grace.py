@@ -7,15 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from glidemq_py import (
-    Job,
-    SuspendError,
-)
+from glidemq_py import Job
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._worker.drain_probe import DrainProbe
 from glidemq_py._worker.idle_queues import IdleQueues
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.suspension import Continuations
+from glidemq_py.errors import SuspendError
 from tests.inside import QueueKeys, failures, slot_pool, wake_channel, working
 from tests.inside import heartbeat as worker_heartbeat
 from tests.inside import options as worker_options

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (  # fmt: skip
-    GlideMQError,
-    GlideMQValidationError,
-    LibraryError,
-    Queue,
-    SearchIndexError,
-    VectorField,
-)
+from glidemq_py import GlideMQError, GlideMQValidationError, Queue, VectorField
 from glidemq_py._core.record import _INTEGERS, _LISTS, _TEXTS
 from glidemq_py._features import vectors
+from glidemq_py.errors import LibraryError, SearchIndexError
 from tests.inside import link_over, set_link
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glidemq_py import Failure, FailureReason, Job, Queue, SerializationError, Worker
+from glidemq_py import FailureReason, Job, Queue, SerializationError, Worker
+from glidemq_py.types import Failure
 from tests.inside import connected, dead_letters
 from tests.operating import HOURS, JobFilter, Operator, get_newest_dead_letters, group_failures, iter_dead_letters
 from tests.server.dashboard.support import FROM_HERE, Elements, browsing

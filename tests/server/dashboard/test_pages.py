@@ -18,11 +18,12 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 import glidemq_py.dashboard
-from glidemq_py import FailedAttempt, FailureReason, FlowJob, FlowProducer, Job, JobState, Queue, TimelineEntry, Worker
+from glidemq_py import FailureReason, FlowJob, FlowProducer, Job, JobState, Queue, Worker
 from glidemq_py.dashboard import Dashboard, pages
 from glidemq_py.dashboard.flow_drawing import draw
 from glidemq_py.dashboard.pages import PAGES, STATES
 from glidemq_py.testing import ServerProcess
+from glidemq_py.types import FailedAttempt, TimelineEntry
 from tests.operating import Access, FlowNode
 from tests.server.dashboard.support import FROM_HERE, HERE, Elements, browsing, served
 

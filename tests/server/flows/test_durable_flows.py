@@ -5,18 +5,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import (
-    BulkAddError,
-    DuplicateJobError,
-    DurabilityError,
-    FlowJob,
-    FlowProducer,
-    GlideMQValidationError,
-    JobNode,
-    Queue,
-    sync,
-)
+from glidemq_py import BulkAddError, DuplicateJobError, FlowJob, FlowProducer, GlideMQValidationError, Queue, sync
+from glidemq_py.errors import DurabilityError
 from glidemq_py.testing import ServerProcess
+from glidemq_py.types import JobNode
 from tests.inside import around, durable_adds
 from tests.server.worker_support import StartServer
 

@@ -23,9 +23,9 @@ from glidemq_py import (
     JobFailedError,
     JobState,
     Queue,
-    ServerOutOfMemoryError,
     Worker,
 )
+from glidemq_py.errors import ServerOutOfMemoryError
 from glidemq_py.testing import RespClient
 from tests.inside import Call, calls, connected, finish_flows, set_transport
 from tests.server.lossy_proxy import LossyProxy

@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field
 
-from glidemq_py import GlideMQValidationError, Job, JobDataError, JobFailedError, Queue, SerializationError, Worker
+from glidemq_py import GlideMQValidationError, Job, JobFailedError, Queue, SerializationError, Worker
+from glidemq_py.errors import JobDataError
 from glidemq_py.integrations.pydantic import PydanticSerializer
 
 
