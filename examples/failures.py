@@ -27,7 +27,7 @@ async def main() -> None:
                     await job.wait_until_finished()
                 except JobFailedError as error:
                     print(f"job {error.job_id} failed: {error.failed_reason}")
-        for attempt in await jobs[0].get_failed_attempts():
+        for attempt in await queue.failures.get_attempts(jobs[0].id):
             print(f"attempt {attempt.number}: {attempt.reason}, {attempt.error_type}, {attempt.worker != ''}")
         stats = await queue.failures.get_stats()
         print("by reason:", {str(reason): stats.by_reason[reason] for reason in sorted(stats.by_reason)})

@@ -17,7 +17,7 @@ async def main() -> None:
         for plan, rank in reversed(PLANS.items()):
             await queue.add(f"render for {plan}", rank=rank)
         old = await queue.add("render again", rank=PLANS["team"])
-        await old.change_rank(10_000)  # an operator is waiting for it
+        await old.change_priority(rank=10_000)  # an operator is waiting for it
         print("ready per rank:", await queue.jobs.get_rank_counts())
         async with Worker("renders", handle, concurrency=1) as worker:
             await worker.drain()

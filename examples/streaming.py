@@ -10,7 +10,7 @@ TEXT = "Jobs tell what they make while they make it."
 async def write(job: Job) -> int:
     words = TEXT.split()
     for word in words:
-        await job.stream_chunk("token", word)
+        await job.stream({"type": "token", "content": word})
     await job.stream({"type": "summary", "tokens": len(words), "cost": 0.0002})
     return len(words)
 

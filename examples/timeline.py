@@ -16,7 +16,7 @@ async def main() -> None:
         job = await queue.add("convert", delay=50, attempts=2, backoff=50)
         async with Worker("videos", convert, log_failures=False):
             await job.wait_until_finished()
-        entries = await job.get_timeline()
+        entries = await queue.timelines.get(job.id)
         for entry, following in zip(entries, [*entries[1:], None], strict=True):
             lasted = "" if following is None else f" for {following.at - entry.at} ms"
             print(f"{entry.state.value}{lasted}")

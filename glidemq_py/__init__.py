@@ -130,7 +130,7 @@ else:
             "glidemq_py._worker.tasks": "Task",
             "glidemq_py._worker.worker": "Worker",
         },
-        ("errors", "telemetry", "types"),
+        ("errors", "records", "telemetry"),
     )
 
 __all__ = [

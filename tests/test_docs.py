@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import Queue, Worker, errors, sync, types
+from glidemq_py import Queue, Worker, errors, records, sync
 from tests.inside import embedded
 
 ROOT = Path(__file__).parent.parent
@@ -258,7 +258,7 @@ def test_functions_page_names_every_function():
 
 def test_api_page_names_every_export():
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
-    assert [name for name in [*glidemq_py.__all__, *types.__all__] if not re.search(rf"`{name}\b", text)] == []
+    assert [name for name in [*glidemq_py.__all__, *records.__all__] if not re.search(rf"`{name}\b", text)] == []
 
 
 @pytest.mark.parametrize(

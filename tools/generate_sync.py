@@ -203,7 +203,7 @@ class _Twin:
         )  # fmt: skip
         names = [each.id for base in generic for each in ast.walk(base) if isinstance(each, ast.Name)]
         of = f"[{', '.join(self.use(self._home, each) for each in names)}]" if names else ""
-        decorators = [f"@{self._renamed(self._home, each)}" for each in self._class.decorator_list]
+        decorators = [f"@{self._renamed(self._home, each)}" for each in self._methods.decorator_list]
         if isinstance(written, ast.ClassDef):
             self._done |= {each.name for each in written.body if isinstance(each, Function)}
             bases = [self._import(f"{DRIVING}.{base}") + of]

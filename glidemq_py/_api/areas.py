@@ -13,7 +13,7 @@ from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.tags import parse_tags_filter
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features import deduplication, delays, priorities, ranks, results, streams, suspend
+from glidemq_py._features import deduplication, delays, priorities, results, streams, suspend
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.stalled_jobs import StalledPolicies
 from glidemq_py._features.streams import StreamChunk
@@ -39,34 +39,21 @@ class Jobs(Area, Generic[DataT, ResultT]):
 
     __slots__ = ()
 
-    async def change_priority(self, job_id: str, priority: int) -> None:
-        """Change the priority of a job that has not started.
+    async def change_priority(self, job_id: str, priority: int | None = None, *, rank: int | None = None) -> None:
+        """Change the priority or the rank of a job that has not started. Give one of the two.
 
         Args:
             job_id: Id of the job.
             priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
-
-        Raises:
-            GlideMQValidationError: If ``priority`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
-            JobNotFoundError: If the job does not exist.
-        """
-        await self._queue._of(job_id, lambda link, own: priorities.change_job_priority(link, own, priority))
-
-    async def change_rank(self, job_id: str, rank: int) -> None:
-        """Change the rank of a job that has not started.
-
-        Args:
-            job_id: Id of the job.
             rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
 
         Raises:
-            GlideMQValidationError: If ``rank`` is invalid.
+            GlideMQValidationError: If the value is invalid, or not exactly one is given.
             JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
                 limited name and no priority has this rank.
             JobNotFoundError: If the job does not exist.
         """
-        await self._queue._of(job_id, lambda link, own: ranks.change_job_rank(link, own, rank))
+        await self._queue._of(job_id, lambda link, own: priorities.change_job_priority(link, own, priority, rank))
 
     async def change_delay(self, job_id: str, delay: Milliseconds) -> None:
         """Change when a job that has not started becomes due.
@@ -142,7 +129,7 @@ class Jobs(Area, Generic[DataT, ResultT]):
         counts as rank 2048 - p. The ranks are counted in pages, so jobs that move meanwhile may be missing or
         counted twice.
         """
-        sums = added(await self._queue._each(ranks.count_ranks))
+        sums = added(await self._queue._each(priorities.count_ranks))
         return dict(sorted(sums.items(), reverse=True))
 
     def iter_search(

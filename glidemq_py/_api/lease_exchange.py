@@ -229,7 +229,7 @@ def _failed_row(
     options = stored.options
     failure = error if isinstance(error, BaseException) else GlideMQError(reason)
     limit = options.attempts or 0
-    discarded = run is not None and run.job.discarded
+    discarded = run is not None and run.attempt.discarded
     permanent = not retry or discarded or not is_retried(failure, None, ())
     if permanent:
         limit = 0

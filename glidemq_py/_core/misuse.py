@@ -426,7 +426,7 @@ MOVED: Final = {
     "jobs": {
         "discard": "discard",
         "change_priority": "change_priority",
-        "change_rank": "change_rank",
+        "change_rank": "change_priority",
         "change_delay": "change_delay",
         "get_rank_counts": "get_rank_counts",
         "promote_jobs": "promote_delayed",
@@ -451,26 +451,49 @@ _REPLACED: Final = {
     "get_global_concurrency": "limits.get",
     "get_global_rate_limit": "limits.get",
 }
+REPLACED_OF_JOBS: Final = {
+    **dict.fromkeys(("is_active", "is_completed", "is_delayed", "is_failed", "is_waiting"), "await job.get_state()"),
+    **dict.fromkeys(("parent_id", "parent_ids", "parent_queue", "parent_queues"), "await job.get_parents()"),
+    "budget_key": "queue.usage.get_budget",
+    "change_rank": "job.change_priority(rank=...)",
+    "cost": "job.opts['cost']",
+    "expire_at": "job.opts['ttl'], counted from job.timestamp",
+    "fallbacks": "job.opts['fallbacks']",
+    "get_failed_attempts": "queue.failures.get_attempts",
+    "get_timeline": "queue.timelines.get",
+    "scheduler_name": "queue.schedulers.get_all",
+    "stream_chunk": "job.stream({'type': ..., 'content': ...})",
+    "tpm_tokens": "job.report_usage and job.usage",
+}
+"""Names of 0.1.0, in snake_case also those of Node, with what replaces them."""
 
 
 def former_names(cls: ClassT) -> ClassT:
-    """Let former names of a queue's methods raise AttributeError with the new ones."""
+    """Let former names of queues' methods, or of a job's attributes, raise AttributeError with the new ones."""
+    new_place = _new_place if hasattr(cls, "add") else _of_job
 
-    def missing(self: object, name: str) -> NoReturn:
-        place = None if name.startswith("_") else _new_place(cls, name)
-        hint = f"; use queue.{place}" if place else ""
+    def missing(self: object, name: str) -> Any:
+        if hasattr(type(self), name):  # a property has raised an AttributeError
+            return object.__getattribute__(self, name)
+        place = None if name.startswith("_") else new_place(cls, name)
+        hint = f"; use {place}" if place else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     cls.__getattr__ = missing
     return cls
 
 
+def _of_job(cls: type[Any], name: str) -> str | None:
+    plain = snake_case(name)
+    return REPLACED_OF_JOBS.get(plain, f"job.{plain}" if plain != name and hasattr(cls, plain) else None)
+
+
 def _new_place(cls: type[Any], name: str) -> str | None:
     plain = snake_case(name)
     if plain in _REPLACED:
-        return _REPLACED[plain]
-    found = (f"{area}.{names[plain]}" for area, names in MOVED.items() if plain in names)
-    return next(found, plain if plain != name and hasattr(cls, plain) else None)
+        return f"queue.{_REPLACED[plain]}"
+    found = (f"queue.{area}.{names[plain]}" for area, names in MOVED.items() if plain in names)
+    return next(found, f"queue.{plain}" if plain != name and hasattr(cls, plain) else None)
 
 
 class Connected:

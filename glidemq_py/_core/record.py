@@ -23,7 +23,7 @@ _USAGE: Final = "usage:"
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """One job as stored. Times are milliseconds since 1970, durations milliseconds, cost is millitokens.
+    """One job as stored. Times are milliseconds since 1970, durations milliseconds.
 
     The name is empty if the hash has none: such a hash was created by a write after the job's removal.
     """
@@ -38,8 +38,6 @@ class JobRecord:
     delay: int = 0
     priority: int = 0
     rank: int | None = None
-    expire_at: int | None = None
-    cost: int | None = None
     processed_on: int | None = None
     finished_on: int | None = None
     returnvalue: str | None = None
@@ -49,11 +47,6 @@ class JobRecord:
     stalled_count: int = 0
     progress: str | None = None
     progress_message: str | None = None
-    parent_id: str | None = None
-    parent_queue: str | None = None
-    parent_ids: tuple[str, ...] = ()
-    parent_queues: tuple[str, ...] = ()
-    scheduler_name: str | None = None
     scheduled_for: int | None = None
     suspended_at: int | None = None
     suspend_reason: str | None = None
@@ -61,7 +54,6 @@ class JobRecord:
     signals: str | None = None
     fallback_index: int = 0
     budget_key: str | None = None
-    tpm_tokens: float | None = None
     flow_id: str | None = None
     usage: Mapping[str, str] | None = None
     fields_read: Collection[str] = ()
@@ -93,12 +85,8 @@ class JobRecord:
         """Store one of the less common fields."""
         if field == "state":
             self.state = _STATES.get(text)
-        elif field in _LISTS:
-            strings = _strings(text)
-            if strings is not None:
-                setattr(self, _LISTS[field], strings[-MAX_STACKTRACES:] if field == "stacktrace" else strings)
-        elif field == "tpmTokens":
-            self.tpm_tokens = _number(text)
+        elif field == "stacktrace":
+            self.stacktrace = (_strings(text) or ())[-MAX_STACKTRACES:]
         elif field.startswith(_USAGE):
             self.usage = {**(self.usage or {}), field[len(_USAGE) :]: text}
 
@@ -113,9 +101,6 @@ _TEXTS: Final = {
     "failedType": "failed_type",
     "progress": "progress",
     "progressMessage": "progress_message",
-    "parentId": "parent_id",
-    "parentQueue": "parent_queue",
-    "schedulerName": "scheduler_name",
     "suspendReason": "suspend_reason",
     "signals": "signals",
     "budgetKey": "budget_key",
@@ -127,9 +112,7 @@ _INTEGERS: Final = {
     "delay": "delay",
     "priority": "priority",
     "rank": "rank",
-    "expireAt": "expire_at",
     "scheduledFor": "scheduled_for",
-    "cost": "cost",
     "processedOn": "processed_on",
     "finishedOn": "finished_on",
     "stalledCount": "stalled_count",
@@ -137,7 +120,6 @@ _INTEGERS: Final = {
     "suspendTimeout": "suspend_timeout",
     "fallbackIndex": "fallback_index",
 }
-_LISTS: Final = {"stacktrace": "stacktrace", "parentIds": "parent_ids", "parentQueues": "parent_queues"}
 
 
 def _integer(text: str) -> int | None:

@@ -263,7 +263,7 @@ class FailurePolicies(Area):
     async def set_attempt_history(
         self, *, max_attempts: int = 20, max_traceback: int | None = None, max_bytes: int | None = None
     ) -> None:
-        """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
+        """Set how many failed attempts each job keeps (`Queue.failures.get_attempts`).
 
         A job's existing history is shortened when its next attempt fails.
 

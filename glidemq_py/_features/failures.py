@@ -270,7 +270,7 @@ class Failures(FailurePolicies):
     __slots__ = ()
 
     async def get_attempts(self, job_id: str) -> list[FailedAttempt]:
-        """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
+        """Return the failed attempts of a job, oldest first, also those before a requeue.
 
         Args:
             job_id: Id of the job.

@@ -19,7 +19,7 @@ from glidemq_py._client.runtime import stop_task, wait_for_event
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import Argument, Call, call
 from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._core.checks import check_int, check_text
+from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT
@@ -57,14 +57,6 @@ def chunk_call(
 ) -> Callable[[str], Call[Appended]]:
     """Return the call that appends a chunk, given its number; see `Job.stream`."""
     return partial(append, link.keys.meta, job_id, *token, check_int("keep", keep, 0, 2**31), _flat(chunk))
-
-
-def typed_chunk(type: str, content: str | None) -> dict[str, str | float]:
-    """Return the chunk that `Job.stream_chunk` appends."""
-    chunk: dict[str, str | float] = {"type": check_text("type", type, maximum=_MAX_TYPE)}
-    if content is not None:
-        chunk["content"] = content
-    return chunk
 
 
 def _flat(chunk: Any) -> list[str]:
@@ -116,12 +108,12 @@ class StreamChunk:
 
     @property
     def type(self) -> str | None:
-        """The field ``type``, which `Job.stream_chunk` writes; or None."""
+        """The field ``type``, by convention the kind of the chunk; or None."""
         return self.fields.get("type")
 
     @property
     def content(self) -> str | None:
-        """The field ``content``, which `Job.stream_chunk` writes; or None."""
+        """The field ``content``, by convention its text; or None."""
         return self.fields.get("content")
 
 

@@ -137,7 +137,7 @@ class Timelines(Area):
         return read_timeline_setting(await link.command("HGET", link.keys.meta, "timeline"))
 
     async def get(self, job_id: str) -> list[TimelineEntry]:
-        """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
+        """Return the changes of a job's state, oldest first; an empty list if none are recorded.
 
         Args:
             job_id: Id of the job.

@@ -168,7 +168,7 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     async def reload(self) -> None:
         """Read the job's complete record from the server, like `Queue.get_job`.
 
-        Handlers receive a job without attributes such as `parent_id`, `expire_at` and `delay`, which raise
+        Handlers receive a job without attributes such as `delay` and `scheduled_for`, which raise
         `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
         reported.
 
@@ -242,11 +242,6 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     @property
     def _is_run(self) -> bool:
         return self._attempt is not None and self._attempt.fence > 0
-
-    @property
-    def discarded(self) -> bool:
-        """True in a handler that has called `discard`."""
-        return self._attempt is not None and self._attempt.discarded
 
     async def log(self, line: str, *, level: LogLevel | None = None, keep: int = LOG_LINES_KEPT) -> None:
         """Append a line to the job's log.
@@ -328,19 +323,6 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
         status, entry = await self._append(streams.chunk_call(self._link, self._stored_id, self._token, chunk, keep))
         self._check_status(status)
         return entry
-
-    async def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
-
-        Args:
-            type: kind of the chunk, 1 to 256 characters.
-            content: text of the chunk; None = no such field.
-            keep: as for `stream`.
-
-        Returns:
-            The id of the stream entry.
-        """
-        return await self.stream(streams.typed_chunk(type, content), keep=keep)
 
     async def report_usage(
         self,

@@ -7,21 +7,18 @@ from datetime import datetime
 from typing import Any, Literal, NoReturn
 
 from glidemq_py._core.calls import administration
-from glidemq_py._core.job_options import MAX_PRIORITY
 from glidemq_py._core.job_references import JobRef, ParentInput
 from glidemq_py._core.job_states import JobState, check_states
+from glidemq_py._core.misuse import former_names
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, dependencies, failures, job_batches, priorities, ranks
+from glidemq_py._features import delays, dependencies, job_batches, priorities
 from glidemq_py._features import revoke as revocation
-from glidemq_py._features import timeline as timelines
 from glidemq_py._features.dependencies import Dependency
-from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.flows import children
 from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._job import iteration, steps
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.contents import ContextT, DataT, JobContents, ResultT
@@ -30,6 +27,7 @@ from glidemq_py._job.stored import StoredJob
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitingChildrenError, WaitTimeoutError
 
 
+@former_names
 class JobCore(StoredJob[DataT, ResultT, ContextT]):
     """A `Job` without `Job.blocking`, which the blocking class has as its core."""
 
@@ -45,26 +43,6 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
             return JobState(reply.decode()) if reply else None
         except ValueError:
             return None
-
-    async def is_completed(self) -> bool:
-        """Return True if the job is completed."""
-        return await self.get_state() is JobState.COMPLETED
-
-    async def is_failed(self) -> bool:
-        """Return True if the job has failed permanently."""
-        return await self.get_state() is JobState.FAILED
-
-    async def is_active(self) -> bool:
-        """Return True if a worker is running the job."""
-        return await self.get_state() is JobState.ACTIVE
-
-    async def is_waiting(self) -> bool:
-        """Return True if the job is ready and waits for a worker."""
-        return await self.get_state() is JobState.WAITING
-
-    async def is_delayed(self) -> bool:
-        """Return True if the job is due later, including the backoff of a retry."""
-        return await self.get_state() is JobState.DELAYED
 
     async def retry(self) -> None:
         """Requeue the failed job with all its attempts.
@@ -165,59 +143,26 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
         """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
         return await revocation.is_revoked(self._link, self._stored_id)
 
-    async def get_failed_attempts(self) -> list[FailedAttempt]:
-        """Return the failed attempts of the job, oldest first, also those before a requeue.
-
-        By default the last 20 are kept (`Queue.failures.set_attempt_history`). Attempts that a Node worker ran are not
-        recorded.
-
-        Returns:
-            The attempts; an empty list if none has failed or the job does not exist.
-        """
-        return await failures.read_attempts_of(self._link, self._stored_id)
-
-    async def get_timeline(self) -> list[TimelineEntry]:
-        """Return the changes of the job's state, oldest first; an empty list if none are recorded.
-
-        `Queue.timelines.set` turns the recording on. Changes by Node clients are not recorded.
-        """
-        return await timelines.read_job_timeline(self._link, self._stored_id)
-
     async def get_batch_ref(self) -> BatchRef | None:
         """Return queue and id of the batch that the job belongs to, or whose callback it is; None if there is none."""
         return await job_batches.batch_ref_of(self._link, self._stored_id)
 
     # -- changes before the first attempt -----------------------------------------------------------------
 
-    async def change_priority(self, priority: int) -> None:
-        """Change the priority of the job, if it has not started.
+    async def change_priority(self, priority: int | None = None, *, rank: int | None = None) -> None:
+        """Change the priority or the rank of the job, if it has not started. Give one of the two.
 
         Args:
             priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
-
-        Raises:
-            GlideMQValidationError: If ``priority`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
-            JobNotFoundError: If the job does not exist.
-        """
-        self.priority = await priorities.change_job_priority(self._link, self._stored_id, priority)
-
-    async def change_rank(self, rank: int) -> None:
-        """Change the rank of the job, if it has not started.
-
-        Args:
             rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
 
         Raises:
-            GlideMQValidationError: If ``rank`` is invalid.
+            GlideMQValidationError: If the value is invalid, or not exactly one is given.
             JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
                 limited name and no priority has this rank.
             JobNotFoundError: If the job does not exist.
         """
-        value = await ranks.change_job_rank(self._link, self._stored_id, rank)
-        is_priority = 0 < value <= MAX_PRIORITY
-        self.priority = MAX_PRIORITY + 1 - value if is_priority else 0
-        self._rank = None if is_priority else value
+        self.priority, self._rank = await priorities.change_job_priority(self._link, self._stored_id, priority, rank)
 
     async def change_delay(self, delay: Milliseconds) -> None:
         """Change when the job becomes due, if it has not started.

@@ -7,7 +7,6 @@ from typing import Final
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.flows.references import name_parents
 from glidemq_py._features.usage import USAGE_FIELDS
 from glidemq_py._partitions.link import QueueLink
 
@@ -20,9 +19,10 @@ LISTED_FIELDS: Final = (
 )  # fmt: skip
 SUSPENSION_FIELDS: Final = ("suspendReason", "suspendedAt", "suspendTimeout")
 _ORIGIN: Final = (
-    "parentId", "parentQueue", "parentIds", "parentQueues", "cost", "expireAt",
-    "schedulerName", "scheduledFor", "tpmTokens", "progressMessage", *SUSPENSION_FIELDS,
-)  # fmt: skip
+    "scheduledFor",
+    "progressMessage",
+    *SUSPENSION_FIELDS,
+)
 """Read for single jobs only: most jobs have none of these fields, and each costs a search through the record."""
 RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
 
@@ -39,6 +39,4 @@ async def read_record(
     fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
     if fields["state"] is None and fields["name"] is None:
         return None
-    record = JobRecord.parse(job_id, fields)
-    await name_parents(link, record)
-    return record
+    return JobRecord.parse(job_id, fields)

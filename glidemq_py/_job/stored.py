@@ -123,17 +123,12 @@ class StoredJob(JobContents[DataT, ResultT, ContextT]):
         return key if isinstance(key, str) and key else None
 
     @property
-    def fallbacks(self) -> tuple[Fallback, ...]:
-        """The chain of fallbacks that the job was added with."""
-        return read_fallbacks(self.opts.get("fallbacks"))
-
-    @property
     def current_fallback(self) -> Fallback | None:
-        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
+        """The fallback of this attempt: None for the first attempt, then each of the option ``fallbacks`` in turn.
 
         It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
         """
-        return current_fallback(self.fallbacks, self.fallback_index) if self.fallback_index > 0 else None
+        return current_fallback(read_fallbacks(self.opts.get("fallbacks")), self.fallback_index)
 
     @property
     def rank(self) -> int:
@@ -172,66 +167,12 @@ class StoredJob(JobContents[DataT, ResultT, ContextT]):
         raise JobNotLoadedError("delay")
 
     @property
-    def parent_id(self) -> str | None:
-        """Id of the job's parent, if it has exactly one; else None. `get_parents` returns all."""
-        record = self._known("parent_id", "parentId")
-        # A parent in another cluster slot is stored in the list of parents.
-        return record.parent_id or (record.parent_ids[0] if len(record.parent_ids) == 1 else None)
-
-    @property
-    def parent_queue(self) -> str | None:
-        """Name of the parent's queue, if the job has exactly one parent; else None."""
-        record = self._known("parent_queue", "parentQueue")
-        return record.parent_queue or (record.parent_queues[0] if len(record.parent_queues) == 1 else None)
-
-    @property
-    def parent_ids(self) -> tuple[str, ...]:
-        """Ids of the job's parents, for a job of a DAG."""
-        return self._known("parent_ids", "parentIds").parent_ids
-
-    @property
-    def parent_queues(self) -> tuple[str, ...]:
-        """Names of the parents' queues, in the order of `parent_ids`."""
-        return self._known("parent_queues", "parentQueues").parent_queues
-
-    @property
-    def cost(self) -> float | None:
-        """Tokens that the job takes from its group's token bucket; None if ``cost`` was not set."""
-        cost = self._known("cost", "cost").cost
-        if cost is None:
-            return None
-        tokens = cost / 1_000  # stored in thousandths
-        return int(tokens) if tokens.is_integer() else tokens
-
-    @property
-    def expire_at(self) -> int | None:
-        """Time at which the job's ``ttl`` expires, epoch ms; None without one."""
-        return self._known("expire_at", "expireAt").expire_at
-
-    @property
-    def scheduler_name(self) -> str | None:
-        """Name of the `repeat_after_complete` scheduler that waits for the end of this job; else None."""
-        return self._known("scheduler_name", "schedulerName").scheduler_name
-
-    @property
     def scheduled_for(self) -> int | None:
         """Scheduled time that the job was added for, epoch ms; the first, if it replaces several missed ones.
 
         None if the job was not added by a scheduler of this library.
         """
         return self._known("scheduled_for", "scheduledFor").scheduled_for
-
-    @property
-    def tpm_tokens(self) -> float | None:
-        """Tokens that the handler reported with `report_tokens`; None if it reported none."""
-        return self._known("tpm_tokens", "tpmTokens").tpm_tokens
-
-    @property
-    def budget_key(self) -> str | None:
-        """Key of the budget of the job's flow; None without one."""
-        if self._budget_key is None and self._record is None and not self._is_run:
-            raise JobNotLoadedError("budget_key")
-        return self._budget_key
 
 
 def step_of(data: Any) -> object:

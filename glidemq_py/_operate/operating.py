@@ -457,7 +457,7 @@ class Operator:
         attempts = tuple(map(shown_failure, await opened.failures.get_attempts(job.id)))
         return JobDetails(
             job=summary_of(job, attempts), data=data_of(job), encoding=encoding_of(job), result=result,
-            options=job.opts, attempts=attempts, timeline=tuple(await job.get_timeline()),
+            options=job.opts, attempts=attempts, timeline=tuple(await opened.timelines.get(job.id)),
             traceback="\n".join(job.stacktrace[-1:]),
             logs=tuple(logs.logs if log_lines else ()), log_count=logs.count,
             parents=tuple(JobReference(queue=ref.queue, id=ref.id) for ref in await job.get_parents()),

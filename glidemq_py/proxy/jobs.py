@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from fastapi import Query
 from starlette.responses import Response
 
-from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.flows.references import shown_ref
@@ -214,12 +213,13 @@ async def found_job(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
 
 async def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
     """Return a job as JSON. Values that cannot be decoded are their stored text, and listed in ``asText``."""
-    parent = await _whole(job, job.parent_queue, job.parent_id)
+    parents = await job.get_parents()
+    parent = parents[0] if len(parents) == 1 else None
     view: dict[str, Any] = {
         "id": job.id, "name": job.name, "opts": await _whole_options(job), "timestamp": job.timestamp,
         "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
         "failedReason": job.failed_reason, "finishedOn": job.finished_on, "processedOn": job.processed_on,
-        "parentId": parent.id, "parentQueue": parent.queue, "usage": _usage_view(job.usage),
+        "parentId": parent and parent.id, "parentQueue": parent and parent.queue, "usage": _usage_view(job.usage),
     }  # fmt: skip
     if with_data:
         for name, stored in (("data", job._data_text), ("returnvalue", job._result_text)):
@@ -247,15 +247,8 @@ async def _whole_reference(job: Job[Any, Any], given: Any) -> Any:
     ref: dict[str, Any] = cast("Any", given) if isinstance(given, dict) else {}
     if not all(isinstance(ref.get(name), str) for name in ("queue", "id")):
         return cast("Any", given)
-    shown = await _whole(job, ref["queue"], ref["id"])
+    shown = await shown_ref(job._link, ref["queue"], ref["id"])
     return {**ref, "queue": shown.queue, "id": shown.id}
-
-
-async def _whole(job: Job[Any, Any], queue: str | None, job_id: str | None) -> JobRef:
-    """Return the reference of a job to another one, by the name and the id in the whole queue."""
-    if queue is None or job_id is None:
-        return JobRef(cast("Any", queue), cast("Any", job_id))
-    return await shown_ref(job._link, queue, job_id)
 
 
 def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:

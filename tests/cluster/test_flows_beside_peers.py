@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Maintenance, Queue, Worker
+from glidemq_py import DagNode, FlowJob, FlowProducer, Job, JobRef, Maintenance, Queue, Worker
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, until, with_timeout
@@ -156,7 +156,7 @@ async def test_node_completes_a_child_that_a_handler_added(cluster_url: str, nam
             await with_timeout(until(lambda: node.redis("EXISTS", f"job:of-{job.id}")))
             child = await children.get_job(f"of-{job.id}")
             assert child is not None
-            assert (child.parent_id, child.parent_queue) == (job.id, above)
+            assert await child.get_parents() == [JobRef(above, job.id)]
             node.work()
             assert await with_timeout(job.wait_until_finished()) == 7
 

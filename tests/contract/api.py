@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import glidemq_py
 from glidemq_py import sync
-from glidemq_py.types import JobNode
+from glidemq_py.records import JobNode
 from tests.inside import areas
 
 __all__ = ["Broadcast", "FlowProducer", "Lease", "Producer", "Queue", "QueueEvents", "Selected", "own_id"]

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from glidemq_py import GlideMQValidationError, Job, JobFailedError, JobNotFoundError, JobStateError
+from glidemq_py.records import Metrics
 from glidemq_py.telemetry.prometheus import QueueCollector
 from glidemq_py.testing import RespClient
-from glidemq_py.types import Metrics
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Raw, assert_order
 from tests.key_leaks import KeyLeaks
@@ -66,7 +66,7 @@ async def test_revoking_sets_cancelled_in_a_thread_handler(queue: Queue, worker_
         assert await queue.revoke(job.id) == "flagged"
         await recorded.wait("failed")
         assert recorded.of("failed")[0][0].cancelled.is_set()
-        assert await job.is_failed()
+        assert await job.get_state() == "failed"
         # The slot is free when the handler has returned.
         other = await queue.add("n")
         await recorded.until(lambda _: worker.active_count <= 1)
@@ -182,7 +182,7 @@ async def test_priority_delay_and_promotion(queue: Queue, worker_for: WorkerFor)
     await queue.jobs.change_priority(late.id, 9)
     await plain.change_delay(timedelta(hours=1))
     assert plain.delay == 3_600_000
-    assert await plain.is_delayed()
+    assert await plain.get_state() == "delayed"
     await queue.promote(delayed.id)
     async with worker_for(gate) as worker:
         recorded = EventRecorder(worker)

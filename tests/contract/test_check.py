@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQValidationError, Job
-from glidemq_py.types import FindingKind
+from glidemq_py.records import FindingKind
 from tests.contract.api import Queue, own_id
 from tests.contract.observe import Raw
 from tests.server.worker_support import EventRecorder, WorkerFor

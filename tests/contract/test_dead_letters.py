@@ -65,7 +65,7 @@ async def test_failed_job_creates_an_entry(worker_for: WorkerFor, url: str, resp
         assert list(entry) == ["originalQueue", "originalJobId", "data", "failedReason", "attemptsMade"]
         record = letters.job(letter.id)
         assert (record["opts"], record["maxAttempts"], record["state"]) == ("{}", "0", "waiting")
-        assert await job.is_failed()
+        assert await job.get_state() == "failed"
         assert (await queue.dead_letters.get(letter.id)) is not None
     assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
 

@@ -99,7 +99,7 @@ async def test_worker_executes_the_policy(url: str, queue: Queue, worker_for: Wo
     (job,) = await all_failed(queue, url, "a")
     async with worker_for(finish, lock_duration=1_000, stalled_interval=1_000):
         assert await asyncio.wait_for(done.get(), 30) == job.id
-    assert len(await job.get_failed_attempts()) == 1
+    assert len(await queue.failures.get_attempts(job.id)) == 1
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ async def test_backup_contains_the_attempts(url: str, queue: Queue, queue_name: 
         (job,) = await all_failed(queue, url, "a", attempts=2)
         await queue.backups.create(tmp_path)
         await copy.backups.restore(tmp_path, source=queue_name)
-        assert await copy.failures.get_attempts(job.id) == await job.get_failed_attempts()
+        assert await copy.failures.get_attempts(job.id) == await queue.failures.get_attempts(job.id)
         assert await copy.failures.get_policy() == FailurePolicy(60_000, 3)
         assert await copy.failures.get_all() == await queue.failures.get_all()
         assert (await copy.failures.get_stats()).counts == {(R.MAX_ATTEMPTS_EXCEEDED, "a"): 1}

@@ -21,7 +21,7 @@ async def test_each_retry_has_the_next_fallback(queue: Queue, worker_for: Worker
         assert seen == [(0, None), (1, "b"), (2, "c"), (3, None)]
         read = await queue.get_job(job.id)
         assert read is not None
-        assert (read.fallback_index, [each.model for each in read.fallbacks]) == (3, ["b", "c"])
+        assert (read.fallback_index, [each["model"] for each in read.opts["fallbacks"]]) == (3, ["b", "c"])
         await job.retry()
         await recorded.wait("failed", 2)
         assert seen[4:] == seen[:4]

@@ -202,7 +202,7 @@ async def test_dead_letter_waits_until_its_queue_can_be_used(queue: Queue, raw: 
         job = await other.add("n")
         async with Worker(other.name, fail, url, dead_letter_queue=options) as worker:
             await EventRecorder(worker).wait("failed")
-        assert await job.is_failed()
+        assert await job.get_state() == "failed"
         assert content(raw) == before
         drop_feature(raw)
         async with Worker(other.name, fail, url, dead_letter_queue=options):

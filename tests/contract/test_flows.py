@@ -25,7 +25,7 @@ from glidemq_py import (
     validate_dag,
 )
 from glidemq_py.errors import DurabilityError, UnknownOptionError
-from glidemq_py.types import JobNode
+from glidemq_py.records import JobNode
 from tests.contract.api import FlowProducer, Queue, own_id
 from tests.server.worker_support import EventRecorder, WorkerFor, with_timeout
 

@@ -22,7 +22,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.errors import DurabilityError, JobBatchNotFoundError
-from glidemq_py.types import BatchJob, BatchRef, BatchStatus
+from glidemq_py.records import BatchJob, BatchRef, BatchStatus
 from tests.contract.api import Queue
 from tests.server.worker_support import PATIENCE, WorkerFor, until, with_timeout
 

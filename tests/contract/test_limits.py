@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobState, RateLimit, RateLimitError, TokenLimiter
+from glidemq_py import Job, JobFailedError, JobState, RateLimit, RateLimitError, TokenLimiter
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError
+from glidemq_py.records import GlobalLimits
 from glidemq_py.testing import RespClient
-from glidemq_py.types import GlobalLimits
 from tests.contract.api import Queue
 from tests.contract.observe import Raw
 from tests.inside import fetching_of
@@ -253,10 +253,13 @@ async def test_invalid_reason_is_rejected_and_the_attempt_continues(reason: Any,
     async def handle(job: Job) -> str:
         with pytest.raises(GlideMQValidationError, match="reason"):
             job.move_to_failed(reason)
-        return "went on" if not job.discarded else "discarded"
+        raise ValueError("went on")
 
     async with worker_for(handle):
-        assert await queue.add_and_wait("a") == "went on"
+        job = await queue.add("a", attempts=2)
+        with pytest.raises(JobFailedError, match="went on"):
+            await job.wait_until_finished()
+        assert len(await queue.failures.get_attempts(job.id)) == 2, "it was not discarded"
 
 
 async def test_job_signals_require_the_own_handler(queue: Queue):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError
-from glidemq_py.types import MetricsByNameSetting
+from glidemq_py.records import MetricsByNameSetting
 from tests.contract.api import Queue
 from tests.server.worker_support import WorkerFor
 

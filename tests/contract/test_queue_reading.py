@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobState, SerializationError
+from glidemq_py import Job, JobRef, JobState, SerializationError
 from glidemq_py.errors import JobDataError
 from tests.contract.api import FlowProducer, Queue
 from tests.contract.observe import Raw, wait_for_workers
+from tests.inside import misuse
 from tests.server.worker_support import EventRecorder, Gate, WorkerFor
 
 
@@ -284,34 +286,25 @@ async def test_origin_attributes(worker_for: WorkerFor, flows: FlowProducer, que
     bucket: Any = {"key": "k", "token_bucket": {"capacity": 5, "refill_rate": 1}}
     plain = await queue.get_job((await queue.add("n", ttl=60_000, ordering=bucket, cost=2.5)).id)
     assert plain is not None
-    assert plain.expire_at == plain.timestamp + 60_000
-    assert (plain.ordering_key, plain.cost, plain.parent_id) == ("k", 2.5, None)
-    node = await flows.add(
-        {"name": "root", "queue": queue_name, "children": [{"name": "leaf", "queue": queue_name}]},
-        budget={"max_total_tokens": 5},
-    )
+    assert (plain.ordering_key, plain.opts["cost"], plain.opts["ttl"]) == ("k", 2.5, 60_000)
+    assert await plain.get_parents() == []
+    node = await flows.add({"name": "root", "queue": queue_name, "children": [{"name": "leaf", "queue": queue_name}]})
     leaf = await queue.get_job(node.children[0].job.id)
     assert leaf is not None
-    assert (leaf.parent_id, leaf.parent_queue, leaf.discarded) == (node.job.id, queue_name, False)
-    assert leaf.budget_key == f"glide:{{{queue_name}}}:budget:{node.job.id}"
+    assert await leaf.get_parents() == [JobRef(queue_name, node.job.id)]
     jobs = await flows.add_dag([
         {"name": "a", "queue": queue_name},
         {"name": "b", "queue": queue_name, "deps": ["a"]}, {"name": "c", "queue": queue_name, "deps": ["a"]},
     ])  # fmt: skip
     shared = await queue.get_job(jobs["a"].id)
     assert shared is not None
-    assert sorted(shared.parent_ids) == sorted([jobs["b"].id, jobs["c"].id])
-    assert shared.parent_queues == (queue_name, queue_name)
-    await queue.schedulers.upsert("tick", repeat_after_complete=60_000, immediately=True)
+    assert sorted(await shared.get_parents()) == sorted(JobRef(queue_name, jobs[name].id) for name in "bc")
 
-    async def handle(job: Job):
-        await job.report_tokens(7)
 
-    worker = worker_for(handle)
-    recorded = EventRecorder(worker)
-    async with worker:
-        await recorded.until(lambda recorded: any(job.name == "tick" for job, _ in recorded.of("completed")))
-    (ticked,) = await queue.search_jobs(name="tick")
-    read = await queue.get_job(ticked.id)
-    assert read is not None
-    assert (read.scheduler_name, read.tpm_tokens) == ("tick", 7)
+async def test_former_names_of_a_job(queue: Queue):
+    job: Any = await queue.add("n")
+    for name, place in misuse.REPLACED_OF_JOBS.items():
+        with pytest.raises(AttributeError, match=re.escape(f"; use {place}")):
+            getattr(job, name)
+    with pytest.raises(AttributeError, match=r"; use job\.failed_reason"):
+        _ = job.failedReason

@@ -104,7 +104,7 @@ async def test_rank_can_be_changed(url: Any, queue: Queue):
     late = await queue.add("n", "delayed", delay=HOUR_MS)
     for rank in (-5, 2_000, 7_777, 0, 9_000):
         for n, job in enumerate((*jobs.values(), late)):
-            await queue.jobs.change_rank(job.id, rank + n if rank else 0)
+            await queue.jobs.change_priority(job.id, rank=rank + n if rank else 0)
             read = await queue.get_job(job.id)
             assert read is not None
             assert read.rank == (rank + n if rank else 0)
@@ -114,7 +114,7 @@ async def test_rank_can_be_changed(url: Any, queue: Queue):
         assert counts.waiting + counts.prioritized == len(jobs)
         assert counts.delayed == 1
         assert sum((await queue.jobs.get_rank_counts()).values()) == len(jobs)
-    await jobs["plain"].change_rank(9_500)
+    await jobs["plain"].change_priority(rank=9_500)
     assert jobs["plain"].rank == 9_500
     await jobs["above"].change_priority(1)
     await queue.jobs.change_priority(jobs["below"].id, 0)
@@ -196,7 +196,7 @@ async def test_order_is_that_of_a_model(queue: Queue, seed: int):
             await queue.jobs.change_delay(it.id, HOUR_MS)
             it.ready = False
         elif action == "rank" and rank != it.rank:
-            await queue.jobs.change_rank(it.id, rank)
+            await queue.jobs.change_priority(it.id, rank=rank)
             it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo
         elif action == "priority" and 0 <= rank < 2_048 and rank != it.rank:
             await queue.jobs.change_priority(it.id, 2_048 - rank if rank else 0)

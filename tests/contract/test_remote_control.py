@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Worker
 from glidemq_py.errors import WorkerCommandError, WorkerNotFoundError, WorkerTimeoutError
-from glidemq_py.types import WorkerActivity
+from glidemq_py.records import WorkerActivity
 from tests.contract.api import Queue
 from tests.contract.observe import Raw, wait_for_workers
 from tests.server.worker_support import PATIENCE, Gate, WorkerFor, until, with_timeout
@@ -207,7 +207,7 @@ async def test_cancelled_job_fails_as_revoked(worker_for: WorkerFor, queue: Queu
         assert not await queue.workers.cancel("other", worker.consumer, **WAIT)
         assert await queue.workers.cancel(job.id, worker.consumer, **WAIT)
         async with asyncio.timeout(PATIENCE):
-            while not await job.is_failed():  # noqa: ASYNC110  no event
+            while await job.get_state() != "failed":  # noqa: ASYNC110  no event
                 await asyncio.sleep(0.01)
 
 

@@ -105,8 +105,8 @@ async def test_age_and_count_together(url: str, raw: Raw, queue: Queue, state: s
 async def test_jobs_with_the_other_outcome_are_kept(url: str, raw: Raw, queue: Queue):
     (failed,) = await end(queue, raw, url, "failed", 1, remove_on_complete=True)
     (completed,) = await end(queue, raw, url, "completed", 1, remove_on_fail=True)
-    assert await failed.is_failed()
-    assert await completed.is_completed()
+    assert await failed.get_state() == "failed"
+    assert await completed.get_state() == "completed"
 
 
 async def test_retried_attempt_removes_nothing(raw: Raw, queue: Queue, worker_for: WorkerFor):
@@ -114,7 +114,7 @@ async def test_retried_attempt_removes_nothing(raw: Raw, queue: Queue, worker_fo
         recorded = EventRecorder(worker)
         job = await queue.add("failed", attempts=2, backoff=60_000, remove_on_fail=True)
         await recorded.wait("retrying")
-    assert await job.is_delayed()
+    assert await job.get_state() == "delayed"
     await job.promote()
     async with worker_for(handle) as worker:
         await EventRecorder(worker).wait("failed")
@@ -220,7 +220,7 @@ async def test_requeued_job_is_not_removed(
         await gate.next()
         raw.run("ZADD", state, 1, running.id)  # left behind by a peer
         await end(queue, raw, url, state, 2, **{OPTION[state]: form})
-        assert await running.is_active()
+        assert await running.get_state() == "active"
         assert raw.run("ZSCORE", state, running.id) is None
         gate.open()
         await running.wait_until_finished()

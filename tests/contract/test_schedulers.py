@@ -10,7 +10,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import GlideMQValidationError, Job, JobSpec, Maintenance, Scheduler
-from glidemq_py.types import JobScheduler
+from glidemq_py.records import JobScheduler
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Clockwork, Raw
 from tests.server.worker_support import PATIENCE, WorkerFor

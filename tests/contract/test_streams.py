@@ -37,8 +37,8 @@ async def test_reader_gets_every_chunk_and_the_end(queue: Queue, worker_for: Wor
 
 def test_plain_handlers_and_blocking_readers(worker_for: WorkerFor, url: Any, queue_name: str):
     def handle(job: Job):
-        job.blocking.stream_chunk("token", "a")
-        job.blocking.stream_chunk("end")
+        job.blocking.stream({"type": "token", "content": "a"})
+        job.blocking.stream({"type": "end"})
 
     async def work(done: asyncio.Event):
         async with worker_for(handle):
@@ -94,7 +94,7 @@ async def test_waiting_readers_do_not_block_the_queue(queue: Queue, worker_for: 
             for _ in range(50):
                 await queue.get_job_counts()
         assert not any(task.done() for task in waiting)
-        entry = await running.stream_chunk("a", "b")
+        entry = await running.stream({"type": "a", "content": "b"})
         for chunks in await with_timeout(asyncio.gather(*waiting)):
             assert [(chunk.id, chunk.fields) for chunk in chunks] == [(entry, {"type": "a", "content": "b"})]
             assert chunks[0].timestamp == int(entry.partition("-")[0])
@@ -146,9 +146,6 @@ async def test_invalid_arguments_and_the_largest_chunk(url: Any, queue: Queue):
     for options in ({"last_id": "x"}, {"count": 0}, {"count": 10_001}, {"block": -1}):
         with pytest.raises(GlideMQValidationError):
             await queue.read_stream(job.id, **options)
-    for kind in ("", 5, None, "x" * 257):
-        with pytest.raises(GlideMQValidationError, match="type"):
-            await job.stream_chunk(kind)  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError):
         queue.jobs.iter_stream(job.id, last_id="1-")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_py import Job
-from glidemq_py.types import TimelineSetting
+from glidemq_py.records import TimelineSetting
 from tests.contract.api import Queue
 from tests.server.worker_support import WorkerFor
 
@@ -23,7 +23,7 @@ async def test_from_add_to_end(queue: Queue, worker_for: WorkerFor):
     job = await queue.add("a", attempts=2, delay=1)
     async with worker_for(fail_once):
         await job.wait_until_finished()
-    found = await job.get_timeline()
+    found = await queue.timelines.get(job.id)
     assert [entry.state.value for entry in found] == [
         "delayed", "waiting", "active", "delayed", "waiting", "active", "completed",
     ]  # fmt: skip
@@ -44,14 +44,14 @@ async def test_off(queue: Queue):
     await queue.timelines.set(0)
     assert await queue.timelines.get_setting() == TimelineSetting()
     job = await queue.add("a")
-    assert await job.get_timeline() == await queue.timelines.get(job.id) == []
+    assert await queue.timelines.get(job.id) == []
     assert await queue.timelines.get("none") == []
 
 
 async def test_backup_keeps_timelines(queue: Queue, tmp_path: Path):
     await queue.timelines.set()
     job = await queue.add("a")
-    found = await job.get_timeline()
+    found = await queue.timelines.get(job.id)
     await queue.backups.create(tmp_path / "backup")
     await queue.obliterate(force=True)
     assert await queue.timelines.get(job.id) == []

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQValidationError, Job, get_usage_summary
+from glidemq_py.records import FlowUsage, JobUsage
 from glidemq_py.testing import RespClient
-from glidemq_py.types import FlowUsage, JobUsage
 from tests.contract.api import Queue, QueueEvents
 from tests.server.worker_support import WorkerFor, with_timeout
 

@@ -55,7 +55,7 @@ async def _delays(url: Any, name: str, backoff: Any, attempts: int = 4, **worker
                 delays.append(int(event.fields["delay"]))
             if event.event in ("completed", "failed"):
                 break
-        assert await job.is_completed()
+        assert await job.get_state() == "completed"
     return delays
 
 

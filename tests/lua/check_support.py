@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import Any
 
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
-from glidemq_py.types import CheckReport
+from glidemq_py.records import CheckReport
 from tests.inside import Call, QueueKeys, checking
 from tests.lua.own_support import OwnQueue
 

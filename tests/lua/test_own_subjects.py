@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from glidemq_py._features.usage import _row, checked_usage
+from glidemq_py.records import TimelineEntry
 from glidemq_py.testing import RespClient
-from glidemq_py.types import TimelineEntry
 from tests.inside import Call, administration, pack, results, row, unpack, usage, working
 from tests.inside import calls as flows
 from tests.inside import timeline as timelines

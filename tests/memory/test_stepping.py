@@ -209,7 +209,7 @@ async def test_signals_and_their_timeouts():
         assert [run.result for run in await worker.run_until_idle()] == ["gone"]
         queue.clock.advance(timedelta(minutes=1))
         assert await worker.run_until_idle() == []
-        assert await other.is_failed()
+        assert await other.get_state() == "failed"
 
 
 async def test_batches_are_collected_as_in_production():

@@ -71,7 +71,7 @@ def test_unknown_name_raises_attribute_error():
 
 @pytest.mark.parametrize("name", ["LeaseLostError", "JobCounts", "set_tracer"])
 def test_former_name_raises_an_error_that_names_its_module(name: str):
-    module = next(each for each in ("errors", "types", "telemetry") if name in getattr(glidemq_py, each).__all__)
+    module = next(each for each in ("errors", "records", "telemetry") if name in getattr(glidemq_py, each).__all__)
     with pytest.raises(ImportError, match=rf"^{name} has moved: from glidemq_py\.{module} import {name}$"):
         exec(f"from glidemq_py import {name}")
 

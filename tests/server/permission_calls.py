@@ -492,8 +492,12 @@ async def work(place: Place):
     root = await flows.add(
         FlowJob("p", place.name, children=[FlowJob("c", place.name)]), budget={"max_total_tokens": 9}
     )
+
+    async def completed() -> bool:
+        return await root.job.get_state() == "completed"
+
     async with Worker(place.name, handle, place.url, log_failures=False, **settings) as worker:
-        await place.wait(root.job.is_completed)
+        await place.wait(completed)
         await place.wait(admin.dead_letters.get_all)
         parts = opened(worker)
         assert parts is not None
@@ -528,7 +532,7 @@ async def run_worker(place: Place):
 
     async def completed() -> bool:
         job = await place.admin.get_job(job_id)
-        return running.done() or (job is not None and await job.is_completed())
+        return running.done() or (job is not None and await job.get_state() == "completed")
 
     try:
         await place.wait(completed)

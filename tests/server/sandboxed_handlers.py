@@ -74,7 +74,7 @@ def abort(job: Job):
 
 def reloaded(job: Job):
     job.blocking.reload()
-    return [job.delay, job.expire_at is not None]
+    return [job.delay, job.scheduled_for is None]
 
 
 def suspends(job: Job):

@@ -17,9 +17,9 @@ from glidemq_py import backup as command
 from glidemq_py._features.backup import calls, creating, records
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import BackupError, JobBatchNotFoundError, QueueNotEmptyError
+from glidemq_py.records import BackupInfo
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
-from glidemq_py.types import BackupInfo
 from tests.inside import around, connected, runtime
 from tests.server.worker_support import Raw, WorkerFor, until, with_timeout
 

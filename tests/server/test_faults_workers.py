@@ -81,7 +81,7 @@ async def test_job_that_stalls_too_often_fails(
         async with worker_for(gate, max_stalled_count=0, **QUICK):
             with pytest.raises(JobFailedError, match="stalled"):
                 await job.wait_until_finished()
-        (attempt,) = await job.get_failed_attempts()
+        (attempt,) = await queue.failures.get_attempts(job.id)
         assert attempt.reason in (FailureReason.WORKER_LOST, FailureReason.STALLED)
         assert attempt.worker
         assert attempt.started_at is not None
@@ -160,7 +160,7 @@ async def test_resumed_worker_cannot_change_a_job_recovered_by_another(
             child.send(signal.SIGCONT)
             # Its next heartbeat stops its handler; ours continues.
             assert await child.line("cancelled") == job.id
-            assert await job.is_active()
+            assert await job.get_state() == "active"
             gate.open()
             await recorded.wait("completed")
             assert recorded.count["error"] == 0
@@ -200,7 +200,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(
         async with worker_for(gate, **QUICK) as worker:
             recorded = EventRecorder(worker)
             await with_timeout(until(lambda: held_for(raw, job, 2_200)))
-            assert await job.is_active()
+            assert await job.get_state() == "active"
             child.go()
             assert await job.wait_until_finished() == "child"
             assert recorded.count["stalled"] == 0

@@ -100,7 +100,7 @@ async def test_retry_that_waits_is_promoted(queue: Queue, url: str):
     async with worker:
         job = await queue.add("a", attempts=3, backoff=3_600_000)
         await events.wait("retrying")
-        assert await job.is_delayed()
+        assert await job.get_state() == "delayed"
         assert await queue.jobs.promote_delayed() == 1
         assert await job.wait_until_finished(120_000) == 2
     assert runs == [0, 1]
@@ -133,7 +133,7 @@ async def test_invalid_states_are_rejected(queue: Queue, states: Any):
     for action in (job.remove, job.revoke):
         with pytest.raises(GlideMQValidationError, match="states"):
             await action(states=states)
-    assert await job.is_waiting()
+    assert await job.get_state() == "waiting"
 
 
 # -- discard -----------------------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ async def test_discarded_job_is_not_retried(queue: Queue, url: str):
         await queue.jobs.discard(job.id)
         gate.open()
         await events.wait("failed")
-    assert await job.is_failed()
-    failed = await job.get_failed_attempts()
+    assert await job.get_state() == "failed"
+    failed = await queue.failures.get_attempts(job.id)
     assert [(attempt.reason, attempt.error) for attempt in failed] == [("explicit_fail", "on purpose")]
     with pytest.raises(JobStateError, match=f"cannot discard the attempts of job '{job.id}': it is failed"):
         await queue.jobs.discard(job.id)

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import GlideMQValidationError, Job, JobState, Queue, UnrecoverableError
 from glidemq_py.errors import JobBatchNotFoundError
-from glidemq_py.types import BatchRef
+from glidemq_py.records import BatchRef
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import partition_of
 from tests.server.test_partitions import id_in

@@ -15,7 +15,7 @@ from glidemq_py import (
     UnrecoverableError,
     Worker,
 )
-from glidemq_py.types import JobNode
+from glidemq_py.records import JobNode
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import partition_of
 from tests.server.test_partitions import id_in, keyed

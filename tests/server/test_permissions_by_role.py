@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import glidemq_py
-from glidemq_py import BulkAddError, types
+from glidemq_py import BulkAddError, records
 from glidemq_py.errors import PermissionDeniedError
 from glidemq_py.testing import RespClient
 from tests.inside import areas, assemble
@@ -38,8 +38,8 @@ ALLOWED = {
 def public_methods() -> set[str]:
     """Return the public methods of the classes that talk to the server, and the coroutine functions of the package."""
     found = set[str]()
-    for name in [*glidemq_py.__all__, *types.__all__]:
-        thing = getattr(glidemq_py if name in glidemq_py.__all__ else types, name)
+    for name in [*glidemq_py.__all__, *records.__all__]:
+        thing = getattr(glidemq_py if name in glidemq_py.__all__ else records, name)
         if inspect.iscoroutinefunction(thing):
             found.add(name)
         elif inspect.isclass(thing) and not issubclass(thing, BaseException):

@@ -77,7 +77,7 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
             await until(lambda: raw.run("ZCARD", "completed") == 160 and raw.run("ZCARD", "failed") == 1)
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
-        assert await poison.is_failed()
+        assert await poison.get_state() == "failed"
         failed = await queue.get_job(poison.id)
         assert failed is not None
         assert failed.failed_reason == "job stalled more than maxStalledCount"

@@ -172,7 +172,7 @@ async def test_second_signal_still_waits_for_running_jobs(start: Start, tmp_path
         await command.printed(f"^ended {job.id}$")
         await command.printed("^closed$", 2)
         assert await command.ends() == 0
-    assert await job.is_completed()
+    assert await job.get_state() == "completed"
 
 
 async def test_another_signal_hurries_both(start: Start, url: str, queue_name: str):
@@ -187,7 +187,7 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
             command.signal(signal.SIGINT)
             await command.printed("^SIGINT: closing .* releasing 1 running job", 2)
             assert await command.ends() == 0
-        assert [await job.is_waiting() for job in jobs] == [True, True]
+        assert [await job.get_state() == "waiting" for job in jobs] == [True, True]
 
 
 async def test_a_worker_runs_in_a_thread_of_its_own(queue: Queue, worker_for: WorkerFor):

@@ -32,7 +32,6 @@ def reading(name: str) -> Callable[[Any, int], Any]:
 APPENDS: dict[str, Callable[[Any, int], Any]] = {
     "log": lambda job, n: job.log(str(n), keep=0),
     "stream": lambda job, n: job.stream({"n": n}, keep=0),
-    "stream_chunk": lambda job, n: job.stream_chunk(str(n), keep=0),
 }
 REPEATED: dict[str, Callable[[Any, int], Any]] = {
     **{name: reading(name) for name in READS.split()},
@@ -54,7 +53,7 @@ ENDS: dict[str, tuple[str, Callable[[Any], object]]] = {
 }
 """Ends of an attempt: the state to which they lead."""
 OF_OPERATORS = {
-    "change_delay", "change_priority", "change_rank", "promote", "remove", "remove_dependency", "requeue", "retry",
+    "change_delay", "change_priority", "promote", "remove", "remove_dependency", "requeue", "retry",
     "revoke", "wait_until_finished",
 }  # fmt: skip
 """Calls about other jobs."""

@@ -255,7 +255,7 @@ async def test_a_parent_waits_for_its_children(queue: Queue, worker_for: WorkerF
 
 
 async def until_active(job: Job):
-    while not await job.is_active():  # noqa: ASYNC110  there is no event for it
+    while await job.get_state() != "active":  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(0.01)
 
 

@@ -155,7 +155,7 @@ async def test_close_is_idempotent_and_can_be_forced_later(queue: Queue, worker_
     await with_timeout(patient)
     await worker.close()
     assert recorded.count["closing"] == recorded.count["closed"] == 1
-    assert await job.is_waiting()
+    assert await job.get_state() == "waiting"
     await with_timeout(worker.wait_until_closed())
 
 
@@ -230,7 +230,7 @@ async def test_closing_from_the_own_handler_raises_an_explanation(queue: Queue, 
     await worker.start()
     job = await queue.add("n")
     await with_timeout(worker.wait_until_closed())
-    assert await job.is_completed()
+    assert await job.get_state() == "completed"
     assert len(refused) == 1
 
 
@@ -250,7 +250,7 @@ async def test_run_ends_at_a_signal_and_a_later_one_hurries(
     monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0.0)  # it is later
     signal.raise_signal(number)
     await with_timeout(running)
-    assert await job.is_waiting()
+    assert await job.get_state() == "waiting"
 
 
 async def test_run_waits_for_the_end_of_a_worker_that_runs_already(queue: Queue, worker_for: WorkerFor):
@@ -484,7 +484,7 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
     assert isinstance(recorded.of("error")[0][0], ClosedError)
     await with_timeout(worker.close())
     assert recorded.count["error"] == 1
-    assert await job.is_active()  # left to recovery
+    assert await job.get_state() == "active"  # left to recovery
 
 
 @pytest.mark.slow

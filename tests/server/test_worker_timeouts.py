@@ -34,11 +34,11 @@ async def test_handler_that_ignores_cancellation_keeps_its_slot_but_its_result_i
         await recorded.wait("failed")
         other = await queue.add("n", "other")
         assert worker.active_count == 1
-        assert await other.is_waiting()
+        assert await other.get_state() == "waiting"
         stubborn.set()
         assert await other.wait_until_finished() == "fine"
         assert began == [late.id, other.id]
-        assert await late.is_failed()
+        assert await late.get_state() == "failed"
         assert Raw(resp, queue_name).event_names(late.id) == ["added", "failed"]
 
 
@@ -135,8 +135,8 @@ async def test_timed_out_thread_is_signalled_and_keeps_its_slot(
 
         other = await queue.add("n", "other")
         assert worker.active_count == 1
-        assert await other.is_waiting()
+        assert await other.get_state() == "waiting"
         leave.set()
         assert await other.wait_until_finished() == "fine"
-        assert await slow.is_failed()
+        assert await slow.get_state() == "failed"
         assert Raw(core_resp, queue_name).metric("completed") == 1

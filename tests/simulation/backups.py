@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from glidemq_py import Queue
 from glidemq_py._features.backup import creating, manifest, records, restoring
 from glidemq_py.errors import BackupError, GlideMQConnectionError
-from glidemq_py.types import BackupInfo
+from glidemq_py.records import BackupInfo
 from tests.inside import connected
 from tests.inside import runtime as runtimes
 from tests.simulation.network import Network, Source

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import Queue
-from glidemq_py.types import FailedAttempt
+from glidemq_py.records import FailedAttempt
 from tests.inside import failed_attempts, metrics_sender
 from tests.inside import timeline as timelines
 from tests.simulation.producer import QUEUE

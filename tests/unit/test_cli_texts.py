@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from glidemq_py.types import (
+from glidemq_py.records import (
     BackupInfo,
     FailureStats,
     FairKeyInfo,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import dashboard, errors, gateway, library, proxy, spark, sync, telemetry, testing, types
+from glidemq_py import dashboard, errors, gateway, library, proxy, records, spark, sync, telemetry, testing
 from tests.inside import AREAS, areas
 
 EXPORTED = {
@@ -27,7 +27,7 @@ EXPORTED = {
         current_job dag get_usage_summary graceful_shutdown group list_queues match_subject serverless_pool
         topo_sort validate_dag
     """,
-    types: """
+    records: """
         AttemptHistory BackupInfo BatchJob BatchRef BatchStatus CheckReport Delivery DurationStats FailedAttempt
         Failure FailureStats FairKeyInfo Finding FindingKind FlowUsage GlobalLimits GracefulShutdown GroupInfo
         JobCounts JobLogLine JobLogs JobNode JobScheduler JobUsage LeaseReport Metrics MetricsByName
@@ -112,7 +112,7 @@ def public_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield from functions_of(area)
 
 
-MODULES = [glidemq_py, types, sync, testing, proxy, gateway, dashboard, spark, telemetry, library]
+MODULES = [glidemq_py, records, sync, testing, proxy, gateway, dashboard, spark, telemetry, library]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

@@ -19,7 +19,6 @@ SMALL = {
     "_worker/memory.py": "heartbeats and supervised processes report it",
     "_features/deduplication.py": "a module per feature",
     "_features/delays.py": "a module per feature",
-    "_features/priorities.py": "a module per feature",
     "options.py": "a list of names to import",
     "integrations/django_admin/apps.py": "Django requires this module",
     "integrations/django_admin/models.py": "Django requires this module",
@@ -35,6 +34,7 @@ ONLY_LUA = {
     "retries": "an option, glidemq_py/_core/retries.py",
     "maintenance": "its Python side is glidemq_py/_worker/maintenance",
     "partitions": "its Python side is glidemq_py/_partitions",
+    "ranks": "options and methods of glidemq_py/_features/priorities.py",
     "requeue": "methods of failed jobs and dead letters: glidemq_py/_features/failures.py and dead_letters.py",
 }
 ONLY_PYTHON = {

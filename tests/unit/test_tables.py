@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 import glidemq_py
+from glidemq_py import errors, records
 from tests import inside
 
 SECRET: Final = "hunter2"
@@ -125,7 +126,9 @@ def tables() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "first", "table"), list(tables()))
 def test_table(name: str, first: Table, table: Table):
-    known: dict[str, Any] = {each: getattr(glidemq_py, each) for each in glidemq_py.__all__} | vars(inside)
+    known = {name: getattr(kind, name) for kind in (glidemq_py, errors, records) for name in kind.__all__} | vars(
+        inside
+    )
     for line in first.lets + table.lets:
         exec(line, known)
     problems: list[str] = []

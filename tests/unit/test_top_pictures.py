@@ -21,7 +21,7 @@ import pytest
 from glidemq_py import FailureReason, JobState
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import JobPage, JobSummary, QueueSnapshot, ScheduleSnapshot
-from glidemq_py.types import Failure
+from glidemq_py.records import Failure
 
 pytest.importorskip("textual", reason="needs the extra `cli`")
 from glidemq_py.cli.top_screen import Top

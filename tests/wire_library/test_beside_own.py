@@ -2,8 +2,8 @@
 
 import pytest
 
+from glidemq_py.records import FindingKind
 from glidemq_py.testing import RespClient
-from glidemq_py.types import FindingKind
 from tests.inside import calls as flows
 from tests.inside import row, working
 from tests.lua.check_support import check, repaired

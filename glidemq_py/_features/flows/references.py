@@ -24,7 +24,6 @@ from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import partition_home
-from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.plan import ROWS, Planned
 from glidemq_py._partitions.layout import Layout, Partition, partition_of_key, split_partition_id
@@ -190,16 +189,6 @@ async def shown_ref(link: QueueLink[Any], queue: str, job_id: str) -> JobRef:
     """Return a reference by the queue and the id that users know."""
     (shown,) = await references_of(link).shown([JobRef(queue, job_id)])
     return shown
-
-
-async def name_parents(link: QueueLink[Any], record: JobRecord) -> None:
-    """Let a record name its parents by the queues and the ids that users know."""
-    if partition_home(record.parent_queue or "") is not None:
-        record.parent_queue, record.parent_id = await shown_ref(link, record.parent_queue or "", record.parent_id or "")
-    if any(partition_home(queue) is not None for queue in record.parent_queues):
-        pairs = zip(record.parent_queues, record.parent_ids, strict=False)
-        shown = await references_of(link).shown([JobRef(queue, job_id) for queue, job_id in pairs])
-        record.parent_queues, record.parent_ids = (tuple(each) for each in zip(*shown, strict=True))
 
 
 LinkOf = Callable[[str, Partition | None], QueueLink]

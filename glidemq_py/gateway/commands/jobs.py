@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import LogLevel
-from glidemq_py._features.ranks import change_job_rank
+from glidemq_py._features.priorities import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.commands.reporting import ClientError, LeasedJob, end_attempt, leased_job

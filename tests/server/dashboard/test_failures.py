@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from glidemq_py import FailureReason, Job, Queue, SerializationError, Worker
-from glidemq_py.types import Failure
+from glidemq_py.records import Failure
 from tests.inside import connected, dead_letters
 from tests.operating import HOURS, JobFilter, Operator, get_newest_dead_letters, group_failures, iter_dead_letters
 from tests.server.dashboard.support import FROM_HERE, Elements, browsing

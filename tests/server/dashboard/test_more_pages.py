@@ -13,7 +13,7 @@ from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py.dashboard import Access, app, pages
 from glidemq_py.dashboard.reading import Day, quarters_of
 from glidemq_py.dashboard.texts import day_chart, duration_chart
-from glidemq_py.types import MetricsPoint
+from glidemq_py.records import MetricsPoint
 from tests.operating import Operator
 from tests.server.dashboard.support import Elements, browsing
 from tests.server.dashboard.test_pages import EVIL, page, posted, run_all

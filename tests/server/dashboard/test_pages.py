@@ -22,8 +22,8 @@ from glidemq_py import FailureReason, FlowJob, FlowProducer, Job, JobState, Queu
 from glidemq_py.dashboard import Dashboard, pages
 from glidemq_py.dashboard.flow_drawing import draw
 from glidemq_py.dashboard.pages import PAGES, STATES
+from glidemq_py.records import FailedAttempt, TimelineEntry
 from glidemq_py.testing import ServerProcess
-from glidemq_py.types import FailedAttempt, TimelineEntry
 from tests.operating import Access, FlowNode
 from tests.server.dashboard.support import FROM_HERE, HERE, Elements, browsing, served
 

@@ -7,8 +7,8 @@ import pytest
 
 from glidemq_py import BulkAddError, DuplicateJobError, FlowJob, FlowProducer, GlideMQValidationError, Queue, sync
 from glidemq_py.errors import DurabilityError
+from glidemq_py.records import JobNode
 from glidemq_py.testing import ServerProcess
-from glidemq_py.types import JobNode
 from tests.inside import around, durable_adds
 from tests.server.worker_support import StartServer
 
