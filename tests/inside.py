@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
-from glidemq_py._api import dead_letters, lease_ending, lease_exchange, queue_events
+from glidemq_py._api import dead_letters, lease, lease_exchange, queue_events
 from glidemq_py._client import (
     busy_poll,
     call_retry,
@@ -73,14 +73,15 @@ from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS, epoch_ms, to_i
 from glidemq_py._features import (
     broadcast,
     cleaning,
-    client_workers,
     durable_adds,
     failed_attempts,
     failure_policy,
     fair_keys,
+    leases,
     limits,
     outbox,
     queue_list,
+    remote_control,
     results,
     staged_writes,
     suspend,
@@ -94,13 +95,12 @@ from glidemq_py._features.backup.manifest import parse_manifest
 from glidemq_py._features.consistency import checking
 from glidemq_py._features.failures import FailureRow
 from glidemq_py._features.flows import calls, plan
-from glidemq_py._features.leases import tokens
 from glidemq_py._features.schedulers import area, entry, firing
 from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron, pattern_in_words
 from glidemq_py._job import run, waiting
 from glidemq_py._job.reading import listed_states, read_jobs
 from glidemq_py._job.run import FinishedAttempt
-from glidemq_py._partitions import creating, layout, parts, routing, stored
+from glidemq_py._partitions import layout, parts, routing, stored
 from glidemq_py._partitions.layout import (
     MAX_PARTITIONS,
     Layout,

@@ -19,9 +19,9 @@ from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.reading import get_counts
-from glidemq_py._partitions.deleting import delete_keys, jobs_active_error
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import ConnectedQueue
+from glidemq_py._partitions.stored import delete_keys, jobs_active_error
 from glidemq_py.errors import GlideMQValidationError
 
 _BATCH: Final = 250

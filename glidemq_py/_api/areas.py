@@ -22,11 +22,10 @@ from glidemq_py._features.vectors import JobIndexes, VectorMatch, nearest
 from glidemq_py._job import reading
 from glidemq_py._job.contents import DataT, ResultT
 from glidemq_py._job.job import Job
-from glidemq_py._job.search import Search
+from glidemq_py._job.reading import Search
 from glidemq_py._partitions.layout import QueuePartitions
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.parts import Area
-from glidemq_py._partitions.sums import added
+from glidemq_py._partitions.parts import Area, added
 
 _EVENTS_KEPT: Final = 1_000
 _MOST_EVENTS: Final = 100_000_000

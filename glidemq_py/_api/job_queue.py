@@ -59,7 +59,7 @@ from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.dependencies import Relations
 from glidemq_py._features.durability import Confirmer
 from glidemq_py._features.durable_adds import DurableAdds, add_marked
-from glidemq_py._features.leases.waiting import WakeUps
+from glidemq_py._features.leases import WakeUps
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job import reading

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, Self
+from typing import Any, Generic, NamedTuple, Self
 
 from typing_extensions import TypeVar
 
@@ -13,8 +14,10 @@ from glidemq_py._api.lease_exchange import (
     LeaseOutcome,
     Report,
     completed_row,
+    deliver,
     exchange,
     failed_rows,
+    log_attempt,
     release_runs,
     released_row,
 )
@@ -23,12 +26,13 @@ from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.misuse import Connected
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._features.leases.tokens import Leased, LeaseFacts, decode_token, encode_token, extend_leases
+from glidemq_py._features.leases import Leased, LeaseFacts, decode_token, encode_token, end_leases, extend_leases
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
+from glidemq_py.telemetry.state import TELEMETRY
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -256,3 +260,49 @@ async def extend_all(
 
 
 _EXTENDED = {0: LeaseOutcome.EXTENDED, 2: LeaseOutcome.GONE, 7: LeaseOutcome.REVOKED}
+
+
+# -- ending leases that are over ----------------------------------------------------------------------------
+
+
+class Ended(NamedTuple):
+    """Result of `end_expired`."""
+
+    leases: int
+    """Leases that were ended."""
+    wait_s: float | None
+    """When the next lease is over, seconds from now; None without one."""
+
+
+async def end_expired(link: QueueLink, *, quiet: bool) -> Ended:
+    """End the leases of a queue that are over, of all clients, and log each.
+
+    Args:
+        link: The queue.
+        quiet: If True, no events are written.
+
+    Raises:
+        GlideMQError: If a call fails.
+    """
+    count = 0
+    while True:
+        reply = await link.call(end_leases, quiet)
+        if TELEMETRY.on and (reply.recovered or reply.failed):
+            for meter in TELEMETRY.meters:
+                meter.stalled(link.keys.name, len(reply.recovered), len(reply.failed))
+        for job_id in reply.recovered:
+            _log(link, logging.WARNING, job_id, "stalled", "stalled (its lock or timeout expired); it will run again")
+        for job_id in reply.failed:
+            what = "failed (its lock or timeout expired, and its maximum of stalls or attempts is reached)"
+            _log(link, logging.ERROR, job_id, "stalled-out", what)
+        if reply.outbox_pending:
+            await link.runtime.there(deliver(link))
+        ended = len(reply.recovered) + len(reply.failed)
+        count += ended
+        if not ended or reply.wait != 0:
+            return Ended(count, None if reply.wait < 0 else reply.wait / 1_000)
+
+
+def _log(link: QueueLink, level: int, job_id: str, outcome: str, what: str) -> None:
+    shown = job_id if link.partition is None else link.partition.id_of(job_id)
+    log_attempt(level, link.queue_name, shown, outcome, what)

@@ -31,12 +31,11 @@ from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.retention import kept
 from glidemq_py._core.retries import is_retried, retry_delay
 from glidemq_py._core.times import to_ms
-from glidemq_py._features.leases.tokens import CONSUMER, LeaseFacts
+from glidemq_py._features.leases import CONSUMER, LeaseFacts
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._features.usage import check_budget
 from glidemq_py._job.attempt import reason_of, stacktraces_with, stored_text, unstored_error
-from glidemq_py._job.run import Run
-from glidemq_py._job.signals import signal_row
+from glidemq_py._job.run import Run, signal_row
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import (

@@ -26,8 +26,8 @@ from glidemq_py._core.calls.working import Expiry
 from glidemq_py._core.checks import check_bool, check_int, check_text
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import Milliseconds, monotonic, to_ms
-from glidemq_py._features.leases.tokens import queue_names
-from glidemq_py._features.leases.tokens import release_leases as release_call
+from glidemq_py._features.leases import queue_names
+from glidemq_py._features.leases import release_leases as release_call
 from glidemq_py._job.middleware import enter_run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue

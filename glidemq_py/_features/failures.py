@@ -17,8 +17,7 @@ from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
 from glidemq_py._features.failed_attempts import FIELD, FailedAttempt, FailureReason, read_failed_attempts, reason_named
 from glidemq_py._features.failure_policy import FailurePolicies
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.parts import ConnectedQueue
-from glidemq_py._partitions.sums import added, known
+from glidemq_py._partitions.parts import ConnectedQueue, added, known
 from glidemq_py.errors import GlideMQValidationError
 
 Filter = tuple[Sequence[str], str | bool, int | bool, int | bool]

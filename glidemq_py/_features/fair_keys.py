@@ -22,8 +22,7 @@ from glidemq_py._core.limits import (
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.parts import Area
-from glidemq_py._partitions.sums import added_limits, added_rates, known, rate_of
+from glidemq_py._partitions.parts import Area, added_limits, added_rates, known, rate_of
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_PREFERENCE: Final = 100

@@ -22,8 +22,7 @@ from glidemq_py._core.limits import (
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.fair_keys import LimitsOfNames
-from glidemq_py._partitions.parts import Area
-from glidemq_py._partitions.sums import added_limits, added_rates, rate_of
+from glidemq_py._partitions.parts import Area, added_limits, added_rates, rate_of
 from glidemq_py.errors import GlideMQValidationError
 
 Setting = tuple[int, int] | int

@@ -7,17 +7,18 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import call
+from glidemq_py._core.calls import call, reading
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import (
     SerializationError,
@@ -299,3 +300,57 @@ class Workers(Area):
         argument = [link.shown_id(own), self._queue.name]
         (answer,) = (await _command(self._queue, worker, timeout, "cancel", argument)).values()
         return answer is True
+
+
+# -- whether a queue has a worker of any client -------------------------------------------------------------
+
+STALE_MS: Final = 30_000
+"""Time without a sign of life after which a worker of a client is stale."""
+_PAGE: Final = "500"
+_NUMBERS: Final = (
+    "concurrency", "pid", "registeredAt", "lastSeen", "activeJobs", "processedJobs", "failedJobs",
+)  # fmt: skip
+
+
+def client_workers_key(prefix: str) -> str:
+    """Return the key of the hash."""
+    return f"{prefix}:gateway:workers"
+
+
+def read_client_worker(text: bytes | None) -> dict[str, Any] | None:
+    """Return a stored worker; None if it is absent or malformed."""
+    try:
+        found: Any = json.loads(text or b"null")
+    except (SerializationError, UnicodeDecodeError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    worker = cast("dict[str, Any]", found)
+    numbers = [worker.get(name) for name in _NUMBERS]
+    if not isinstance(worker.get("id"), str) or not all(isinstance(number, int) for number in numbers):
+        return None
+    return worker
+
+
+async def has_worker(link: QueueLink) -> bool:
+    """Return whether a worker of the queue is registered and alive.
+
+    Raises:
+        GlideMQError: If a call failed.
+    """
+    if await link.call(reading.workers):
+        return True
+    return await _has_client_worker(link.transport, link.keys.prefix, link.keys.name)
+
+
+async def _has_client_worker(transport: Transport, prefix: str, queue: str) -> bool:
+    since, cursor = time.time_ns() // 1_000_000 - STALE_MS, b"0"
+    while True:
+        cursor, pairs = await transport.command("HSCAN", client_workers_key(prefix), cursor, "COUNT", _PAGE)
+        for text in pairs[1::2]:
+            worker = read_client_worker(text)
+            served = None if worker is None or worker["lastSeen"] < since else worker.get("served")
+            if isinstance(served, list) and queue in served:
+                return True
+        if cursor == b"0":
+            return False

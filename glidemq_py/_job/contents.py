@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, NoReturn, Self, cast
+from typing import Any, Final, Generic, NoReturn, Self, cast
 
-# PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
 
 from glidemq_py._client.transport import JobTransport
@@ -26,9 +25,8 @@ from glidemq_py._core.payload import check_line, decode_data, decode_progress, e
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
 from glidemq_py._features import streams, vectors
 from glidemq_py._features.streams import CHUNKS_KEPT
-from glidemq_py._features.usage import JobUsage, checked_usage, store_usage
+from glidemq_py._features.usage import USAGE_FIELDS, JobUsage, checked_usage, store_usage
 from glidemq_py._job.attempt import Appends, Attempt
-from glidemq_py._job.details import read_record
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import (
     GlideMQError,
@@ -40,6 +38,9 @@ from glidemq_py.errors import (
     StaleAttemptError,
     UnrecoverableError,
 )
+
+# PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
+
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -463,3 +464,37 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
             raise self._link.not_found(self.id)
         if status not in (AttemptStatus.OK, AttemptStatus.ALREADY):
             raise StaleAttemptError(self.id)
+
+
+# -- reading the record of a job ----------------------------------------------------------------------------
+
+HAS_USAGE: Final = "usage:bucketTs"
+LISTED_FIELDS: Final = (
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "rank", "processedOn",
+    "finishedOn",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
+    "budgetKey", HAS_USAGE,
+)  # fmt: skip
+SUSPENSION_FIELDS: Final = ("suspendReason", "suspendedAt", "suspendTimeout")
+_ORIGIN: Final = (
+    "scheduledFor",
+    "progressMessage",
+    *SUSPENSION_FIELDS,
+)
+"""Read for single jobs only: most jobs have none of these fields, and each costs a search through the record."""
+RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+async def read_record(
+    link: QueueLink[JobTransport], job_id: str, wanted: Sequence[str] = RECORD_FIELDS
+) -> JobRecord | None:
+    """Return these fields of a job's record, or None; ``wanted`` must include state and name."""
+    values = await link.command("HMGET", link.keys.job(job_id), *wanted)
+    fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
+    if fields["state"] is None and fields["name"] is None:
+        return None
+    return JobRecord.parse(job_id, fields)

@@ -35,7 +35,7 @@ from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSet
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control import WorkerActivity
-from glidemq_py._job.details import SUSPENSION_FIELDS
+from glidemq_py._job.contents import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access

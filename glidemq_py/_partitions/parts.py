@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, TypeVar, cast
 
@@ -18,13 +18,13 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, add_to_layout
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.queue_options import DurableInput, QueueOptions
-from glidemq_py._partitions.creating import open_layout
 from glidemq_py._partitions.layout import Layout, Partition, part_of_key, partition_of_key
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.renewing import renewed_layout
 from glidemq_py._partitions.routing import candidates
+from glidemq_py._partitions.stored import open_layout, renewed_layout
 from glidemq_py.errors import (
     ClosedError,
     GlideMQConnectionError,
@@ -426,3 +426,38 @@ class Area:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of queue {self._queue.name!r}>"
+
+
+# -- sums over parts ----------------------------------------------------------------------------------------
+
+KeyT = TypeVar("KeyT")
+
+
+def added(counts: Iterable[Mapping[KeyT, int]]) -> dict[KeyT, int]:
+    """Return the sums of counts by key."""
+    sums: dict[KeyT, int] = {}
+    for each in counts:
+        for key, count in each.items():
+            sums[key] = sums.get(key, 0) + count
+    return sums
+
+
+def known(values: Iterable[int | None]) -> list[int]:
+    """Return the values that are not None."""
+    return [value for value in values if value is not None]
+
+
+def added_limits(numbers: Sequence[int | None]) -> int | None:
+    """Return the sum of the parts' shares in a limit; None if one of them has no limit."""
+    return None if None in numbers else sum(known(numbers))
+
+
+def rate_of(most: int, ms: int) -> RateLimit | None:
+    """Return a stored rate limit; None if it is none."""
+    return RateLimit(most, ms) if most > 0 and ms > 0 else None
+
+
+def added_rates(rates: Sequence[RateLimit | None]) -> RateLimit | None:
+    """Return the sum of the parts' shares in a rate limit; None if one of them has no limit."""
+    most = added_limits([None if rate is None else rate.max for rate in rates])
+    return None if most is None or rates[0] is None else RateLimit(most, rates[0].duration)

@@ -5,20 +5,26 @@ The calls that create and restore it are in lua/features/partitions/functions/pa
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import call
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.calls import administration, call
+from glidemq_py._core.keys import QueueKeys, usage_registry_key
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import partition_home, validate_queue_name
-from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout
+from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, partition_names
 from glidemq_py.errors import (
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
+    JobStateError,
     PermissionDeniedError,
+    QueuePartitionsError,
     SerializationError,
     UnsupportedFeatureError,
 )
@@ -220,3 +226,183 @@ async def _layout_of(transport: Transport, prefix: str, name: str) -> Layout | N
         raise
     except GlideMQError:  # opening the queue reports it
         return None
+
+
+# -- opening a queue ----------------------------------------------------------------------------------------
+
+_ATTEMPTS: Final = 20
+"""Times that partitions are created. More than one are needed only if other clients do the same, or change settings."""
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+async def open_layout(transport: JobTransport, keys: QueueKeys, partitions: int | None) -> Layout | None:
+    """Return the layout of the queue's partitions, after creating them if ``partitions`` is at least 2.
+
+    Raises:
+        QueuePartitionsError: The queue has another number of partitions; one without partitions has had jobs, or has
+            limits.
+        GlideMQError: The stored layout is damaged.
+    """
+    found = await read_layout(transport, keys)
+    if found is None and partitions is not None and partitions > 1:
+        found = await create_layout(transport, keys, partition_names(keys.name, partitions))
+    present = 1 if found is None else found.partitions
+    if partitions is not None and partitions != present:
+        raise QueuePartitionsError(keys.name, present, partitions)
+    return found
+
+
+async def create_layout(transport: JobTransport, keys: QueueKeys, names: tuple[str, ...]) -> Layout | None:
+    """Create the partitions of a queue that has had no job. Return its layout, which another client may have created.
+
+    Returns None if the queue has had jobs, or has limits. If the process ends in between, the queue has no partitions.
+    """
+    above, pause = 0, 0.02
+    for _ in range(_ATTEMPTS):
+        beginning = await transport.call(begin_partitions(keys.meta, above))
+        if not beginning.number:
+            return parse_layout(keys.name, beginning.layout) if beginning.layout else None
+        layout, settings = Layout(beginning.number, names), beginning.settings
+        reply = AGAIN
+        try:
+            await _prepare(transport, keys.prefix, layout, beginning)
+            reply = await transport.call(create_partitions(keys.meta, *stored(layout), settings))
+        except LayoutChangedError as error:  # a partition has a later number, by a clock that was ahead
+            above = error.stored or 0
+        if reply != AGAIN:
+            return parse_layout(keys.name, reply.decode("utf-8", "replace")) if reply else None
+        await asyncio.sleep(random.uniform(0, pause))
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+    raise GlideMQError(f"queue {keys.name!r}: other clients keep creating its partitions; open the queue again")
+
+
+async def _prepare(transport: JobTransport, prefix: str, layout: Layout, beginning: Beginning) -> None:
+    """Give all partitions but the first the layout."""
+    for name in layout.names[1:]:
+        part = QueueKeys(prefix, name)
+        call = store_layout(part.meta, *stored(layout), beginning.settings, beginning.deleted)
+        if not await transport.call(call):
+            # A deletion was interrupted, or a call of a client that still knew a deleted queue came later.
+            await delete_keys(transport, part, force=True, layout=layout.number - 1)
+            await transport.call(call)
+
+
+# -- deleting -----------------------------------------------------------------------------------------------
+
+_BATCH: Final = 250
+
+
+async def delete_keys(transport: JobTransport, keys: QueueKeys, *, force: bool, layout: int = 0) -> int:
+    """Delete all keys that those of a queue or partition name, in bounded steps.
+
+    Args:
+        transport: The connection.
+        keys: Keys of the queue or partition.
+        force: Delete active jobs too.
+        layout: Number of the layout of a partitioned queue, which is deleted with it; 0 = another queue.
+
+    Returns:
+        The number of deleted jobs.
+
+    Raises:
+        JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
+        LayoutChangedError: If it has another layout, or a partition a later one. Nothing more was deleted.
+        LibraryError: If the user lacks a permission. Nothing was deleted.
+        GlideMQError: If a step deleted nothing although the queue is not empty.
+    """
+    registry, name = usage_registry_key(keys.prefix), keys.name
+    has_usage = bool(await transport.command("SISMEMBER", registry, name))
+    deleted, status, cursor = 0, "more", ""
+    while status == "more":
+        call = administration.obliterate(keys.meta, force or deleted > 0, _BATCH, cursor, has_usage, layout)
+        step = await transport.call(call)
+        if step.status == "active":
+            raise jobs_active_error(name, step.deleted)
+        if step.status == "partitioned":
+            raise LayoutChangedError(f"queue {name!r}: its partitions were created meanwhile")
+        if step.status == "more" and not step.deleted and not step.removed and step.cursor == cursor:
+            raise GlideMQError(
+                f"queue {name!r}: obliterate stopped after {deleted} deleted jobs: a step deleted nothing"
+            )
+        status, cursor, deleted = step.status, step.cursor, deleted + step.deleted
+    await transport.command("SREM", registry, name)
+    return deleted
+
+
+def jobs_active_error(name: str, active: int) -> JobStateError:
+    """Return the error for a queue that is not deleted because of its active jobs."""
+    jobs = "1 job is" if active == 1 else f"{active} jobs are"
+    return JobStateError(
+        "*", "active", "obliterate",
+        f"cannot obliterate queue {name!r}: {jobs} active. Close or pause its workers and wait until their jobs have "
+        "ended; or use force=True, which deletes active jobs too",
+    )  # fmt: skip
+
+
+# -- reading a layout again that partitions have refused ----------------------------------------------------
+
+_log = get_logger(__name__)
+_NUMBER: Final = "layoutNumber"
+
+
+async def renewed_layout(
+    transport: JobTransport, keys: QueueKeys, known: Layout | None, *, refused: bool = False
+) -> Layout | None:
+    """Read the layout of a queue again; None if it has no partitions.
+
+    Args:
+        transport: The connection.
+        keys: Keys of the queue.
+        known: The layout that the client has used; None if it knew of no partitions.
+        refused: True if a partition has refused it.
+
+    Raises:
+        LayoutChangedError: If the queue is being obliterated.
+        GlideMQError: If the stored layout is damaged.
+    """
+    layout = await read_layout(transport, keys)
+    if known is None:
+        return layout
+    if layout is None or layout.number < known.number:
+        if known.number in await _numbers(transport, keys, known):
+            if await transport.call(restore_layout(keys.meta, *stored(known))):
+                _log.warning("queue %r: partition 0 had lost the layout of its partitions; restored", keys.name)
+            layout = await read_layout(transport, keys)
+    elif refused and layout == known:
+        layout = await write_again(transport, keys, layout)
+    return layout
+
+
+async def write_again(transport: JobTransport, keys: QueueKeys, layout: Layout) -> Layout | None:
+    """Write the number of the present layout into the partitions that have lost it. Return the layout that applies.
+
+    A partition has a later number if partition 0 had lost the layout, and got it back while another client created the
+    partitions again: then that number becomes the one of all.
+
+    Raises:
+        LayoutChangedError: If the queue is being obliterated.
+    """
+    numbers = await _numbers(transport, keys, layout)
+    if max(numbers) > layout.number:
+        before, layout = layout.number, Layout(max(numbers), layout.names)
+        if not await transport.call(restore_layout(keys.meta, *stored(layout), before)):
+            return await read_layout(transport, keys)
+    for name, number in zip(layout.names[1:], numbers, strict=True):
+        if number != layout.number:
+            await transport.call(store_layout(QueueKeys(keys.prefix, name).meta, *stored(layout)))
+            _log.warning("queue %r: partition %r had lost its layout; restored", keys.name, name)
+    return layout
+
+
+async def _numbers(transport: JobTransport, keys: QueueKeys, layout: Layout) -> list[int]:
+    """Return the numbers of the layouts that the further partitions have."""
+    return [await _number(transport, QueueKeys(keys.prefix, name)) for name in layout.names[1:]]
+
+
+async def _number(transport: JobTransport, part: QueueKeys) -> int:
+    reply: Any
+    (reply,) = await transport.send_reads(part.meta, [("HMGET", part.meta, _NUMBER)])  # repeatable
+    if isinstance(reply, GlideMQError):
+        raise reply
+    (number,) = reply
+    return int(number or 0)

@@ -19,8 +19,7 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._partitions.layout import Layout
-from glidemq_py._partitions.renewing import renewed_layout
-from glidemq_py._partitions.stored import read_layout
+from glidemq_py._partitions.stored import read_layout, renewed_layout
 from glidemq_py._worker.components import Parts, ServedQueue, WorkerComponents
 from glidemq_py._worker.lanes import Lanes, open_lanes, open_worker
 from glidemq_py._worker.listeners import Listeners

@@ -19,8 +19,7 @@ from glidemq_py._core.retention import KeepJobs, Retention, kept
 from glidemq_py._core.retries import BACKOFF_TYPES, Backoff, is_retried, retry_delay
 from glidemq_py._core.times import to_ms
 from glidemq_py._job.attempt import reason_of, stacktraces_with
-from glidemq_py._job.run import FinishedAttempt, Run
-from glidemq_py._job.signals import signal_row
+from glidemq_py._job.run import FinishedAttempt, Run, signal_row
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners

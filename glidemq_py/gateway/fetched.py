@@ -20,7 +20,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import FETCHED_JOB, Keep
 from glidemq_py._core.calls.working import FetchedJob as FetchedRow
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
-from glidemq_py._features.leases.tokens import LeaseFacts, PlainFacts, encode_token
+from glidemq_py._features.leases import LeaseFacts, PlainFacts, encode_token
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import SerializationError

@@ -21,8 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._api.lease import Lease
-from glidemq_py._api.lease_ending import end_expired
+from glidemq_py._api.lease import Lease, end_expired
 from glidemq_py._api.lease_exchange import (
     ROWS_PER_CALL,
     FetchOptions,
@@ -39,7 +38,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.leases.tokens import LeaseFacts
+from glidemq_py._features.leases import LeaseFacts
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.wake_channel import WakeChannels

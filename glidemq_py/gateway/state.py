@@ -24,8 +24,8 @@ from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.client_workers import client_workers_key
 from glidemq_py._features.queue_list import register_again
+from glidemq_py._features.remote_control import client_workers_key
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
 from glidemq_py._worker.maintenance.queues import Maintenance

@@ -10,9 +10,8 @@ from typing import Any, Final
 from glidemq_py._client.portal import BlockingTransport, drive
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._partitions.layout import Layout, Partition
-from glidemq_py._partitions.renewing import write_again
 from glidemq_py._partitions.routing import candidates
-from glidemq_py._partitions.stored import FIELD, layout_in
+from glidemq_py._partitions.stored import FIELD, layout_in, write_again
 from glidemq_py.errors import GlideMQError
 from glidemq_py.spark.read_options import ReadOptions
 

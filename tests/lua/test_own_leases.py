@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._features.leases.tokens import CONSUMER
+from glidemq_py._features.leases import CONSUMER
 from tests.inside import working
 from tests.lua.check_support import check
 from tests.lua.own_support import Fetched, OwnQueue

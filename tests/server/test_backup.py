@@ -14,7 +14,7 @@ import pytest
 
 from glidemq_py import BackupSchedule, FlowProducer, GlideMQValidationError, Job, JobBatch, Queue, Worker
 from glidemq_py import backup as command
-from glidemq_py._features.backup import calls, creating, records
+from glidemq_py._features.backup import creating, manifest, records
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py.errors import BackupError, JobBatchNotFoundError, QueueNotEmptyError
 from glidemq_py.records import BackupInfo
@@ -527,9 +527,9 @@ async def test_a_repair_of_an_interrupted_restore_places_no_job_twice(
     jobs = await queue.add_bulk([("n", n) for n in range(5)])
     info = await queue.backups.create(tmp_path)
     link = await connected(copy)
-    await link.transport.call(calls.restore_begin(link.keys.meta, info.id, "", 5))
+    await link.transport.call(manifest.restore_begin(link.keys.meta, info.id, "", 5))
     for rows in rows_of(tmp_path, info, "jobs"):
-        await link.transport.call(calls.restore_jobs(link.keys.meta, info.id, rows))
+        await link.transport.call(manifest.restore_jobs(link.keys.meta, info.id, rows))
     report = await copy.check(repair=True, recheck_after=0)
     assert report.ok
     assert len([each for each in report.findings if each.kind == "lost_job"]) == 5

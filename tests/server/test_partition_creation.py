@@ -17,7 +17,6 @@ from tests.inside import (
     Call,
     Layout,
     call,
-    creating,
     idle_queues,
     keys_of,
     lanes,
@@ -28,6 +27,7 @@ from tests.inside import (
     parts_of,
     queue_events,
     split_partition_id,
+    stored,
 )
 from tests.inside import stored as stored_layouts
 from tests.server.worker_support import WorkerFor, until, with_timeout
@@ -63,7 +63,7 @@ async def created_meanwhile(url: str, name: str, count: int = PARTITIONS) -> Asy
 @pytest.fixture
 def after_call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs something before or after the n-th call of a function, of whichever client, when it creates partitions."""
-    create = creating.create_layout
+    create = stored.create_layout
 
     def begin(function: str, then: Callable[[], Awaitable[Any]], *, number: int = 1, before: bool = False):
         left = number
@@ -89,7 +89,7 @@ def after_call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         async def creating_it(transport: Any, *args: Any) -> Layout | None:
             return await create(Hooked(transport), *args)
 
-        monkeypatch.setattr(creating, "create_layout", creating_it)
+        monkeypatch.setattr(stored, "create_layout", creating_it)
 
     return begin
 

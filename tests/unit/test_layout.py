@@ -39,7 +39,6 @@ ONLY_LUA = {
 }
 ONLY_PYTHON = {
     "cleaning": "the server's side of the index by age is in lua/features/retention",
-    "client_workers": "the gateway writes what it reads",
     "durable_adds": "the server's side is in lua/features/durability",
     "failed_attempts": "the server's side is in lua/features/failures",
     "failure_policy": "the server's side is in lua/features/failures",

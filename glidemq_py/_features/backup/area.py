@@ -17,9 +17,9 @@ from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, tim
 from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, find_backup, restore_backup
 from glidemq_py._features.backup.store import BackupStore, Destination
 from glidemq_py._features.queue_list import register
-from glidemq_py._partitions.creating import create_layout
 from glidemq_py._partitions.layout import Layout, partition_names
 from glidemq_py._partitions.parts import Area, ConnectedQueue, PartQueues
+from glidemq_py._partitions.stored import create_layout
 from glidemq_py.errors import BackupError, GlideMQValidationError, QueueNotEmptyError, QueuePartitionsError
 
 _log = get_logger(__name__)

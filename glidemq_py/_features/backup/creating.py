@@ -13,7 +13,7 @@ from typing import Any, Final
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import pack
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.backup import calls
+from glidemq_py._features.backup import manifest as calls
 from glidemq_py._features.backup.manifest import (
     BackedUpPartition,
     BackupInfo,
@@ -22,8 +22,7 @@ from glidemq_py._features.backup.manifest import (
     parse_manifest,
     time_of,
 )
-from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
-from glidemq_py._features.backup.records import RecordReader
+from glidemq_py._features.backup.records import READ_LAST, RecordReader, is_backed_up, text_of
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import BackupError

@@ -18,9 +18,17 @@ from typing import Any, Final, NamedTuple
 from glidemq_py._core.calls import pack
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, RestoredKey
-from glidemq_py._features.backup.manifest import LARGE, BackupInfo, BackupPart, chunks, number_of
-from glidemq_py._features.backup.names import BATCH, BATCH_JOBS, text_of
+from glidemq_py._features.backup.manifest import (
+    LARGE,
+    BackedUpJob,
+    BackedUpKey,
+    BackupInfo,
+    BackupPart,
+    RestoredKey,
+    chunks,
+    number_of,
+)
+from glidemq_py._features.backup.records import BATCH, BATCH_JOBS, text_of
 from glidemq_py._partitions.layout import partition_of_key
 from glidemq_py.errors import BackupError
 

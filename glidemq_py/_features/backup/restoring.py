@@ -13,11 +13,21 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.backup import calls
-from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
+from glidemq_py._features.backup import manifest as calls
 from glidemq_py._features.backup.dividing import FEATURE, RestoredBatches, unfinished_jobs
-from glidemq_py._features.backup.manifest import LARGE, BackupInfo, BackupPart, chunks, number_of, parse_manifest
-from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
+from glidemq_py._features.backup.manifest import (
+    LARGE,
+    BackedUpJob,
+    BackedUpKey,
+    BackupInfo,
+    BackupPart,
+    PlacedJob,
+    RestoredKey,
+    chunks,
+    number_of,
+    parse_manifest,
+)
+from glidemq_py._features.backup.records import BATCH_JOBS, Renaming, job_id_of, text_of
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._features.job_batches import batch_change

@@ -28,8 +28,8 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.plan import ROWS, Planned
 from glidemq_py._partitions.layout import Layout, Partition, partition_of_key, split_partition_id
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._partitions.renewing import renewed_layout
 from glidemq_py._partitions.routing import Numbers, candidates, routing_key
+from glidemq_py._partitions.stored import renewed_layout
 
 _LAYOUT_S: Final = 10.0
 """Time for which the layout of a queue, or that it has none, is known without reading it again."""

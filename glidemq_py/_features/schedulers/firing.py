@@ -27,7 +27,7 @@ from glidemq_py._core.job_options import cost_error
 from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._features.client_workers import has_worker as _has_worker
+from glidemq_py._features.remote_control import has_worker as _has_worker
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import ClosedError, FairKeyFullError, GlideMQError, GlideMQValidationError

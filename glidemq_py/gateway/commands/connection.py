@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from glidemq_py._features.client_workers import STALE_MS, client_workers_key, read_client_worker
+from glidemq_py._features.remote_control import STALE_MS, client_workers_key, read_client_worker
 from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind

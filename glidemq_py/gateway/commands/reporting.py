@@ -13,7 +13,7 @@ from glidemq_py._api.lease_exchange import LeaseOutcome, Report, exchange
 from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.payload import PackedValue
-from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
+from glidemq_py._features.leases import LeaseFacts, decode_token
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostError
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held
 from glidemq_py.gateway.hub import MOST_FETCHED

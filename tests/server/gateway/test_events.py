@@ -11,7 +11,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands.connection import FORGOTTEN_MS
 from glidemq_py.testing import RespClient
-from tests.inside import client_workers, connected, connection_of, feeds_of
+from tests.inside import connected, connection_of, feeds_of, remote_control
 from tests.server.gateway.wire import Wire, good
 
 Event = dict[str, Any]
@@ -44,7 +44,7 @@ async def workers(wire: Wire, name: str) -> list[dict[str, Any]]:
 
 async def test_silent_workers_are_stale_and_then_forgotten(wire: Wire, queue_name: str, url: str, resp: RespClient):
     now = int(time.time() * 1_000)
-    for number, age in enumerate((0, client_workers.STALE_MS + 1_000, FORGOTTEN_MS + 1_000)):
+    for number, age in enumerate((0, remote_control.STALE_MS + 1_000, FORGOTTEN_MS + 1_000)):
         seen = now - age
         worker = {"id": f"{queue_name}-{number}", "name": queue_name, "concurrency": 1, "pid": 0, "registeredAt": seen}
         worker |= {"lastSeen": seen, "activeJobs": 0, "processedJobs": 0, "failedJobs": 0}

@@ -9,8 +9,8 @@ from glidemq_py import LeaseOutcome, Queue
 from glidemq_py._api.leasing import Leases
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import Gateway, hub
-from tests.inside import changed, forget_unused, hubs_of, lease_ending, queue_list
-from tests.inside import tokens as lease_tokens
+from tests.inside import changed, forget_unused, hubs_of, lease, queue_list
+from tests.inside import leases as lease_tokens
 from tests.server.gateway.wire import Wire, good, packed
 
 
@@ -142,7 +142,7 @@ async def test_leases_are_ended_by_one_call_and_none_is_made_while_nothing_is_le
         calls.append(1)
         return end_leases(meta, quiet)
 
-    monkeypatch.setattr(lease_ending, "end_leases", counted)
+    monkeypatch.setattr(lease, "end_leases", counted)
     for _ in range(20):
         await good(wire, "PUSH", queue=queue.name, data=1, timeout=100, maxAttempts=1)
     await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
@@ -158,7 +158,7 @@ async def test_leases_are_ended_when_the_server_is_back(
 ):
     monkeypatch.setattr(hub, "_ENDING_RETRY_S", 0.01)
     failures = iter([GlideMQConnectionError("gone"), GlideMQConnectionError("gone")])
-    really: Any = lease_ending.end_expired
+    really: Any = lease.end_expired
 
     async def lost(link: Any, *, quiet: bool) -> Any:
         error = next(failures, None)

@@ -12,7 +12,7 @@ from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.job_ids import queue_number
 from glidemq_py.testing import ServerProcess
 from tests.inside import changed
-from tests.inside import tokens as lease_tokens
+from tests.inside import leases as lease_tokens
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 

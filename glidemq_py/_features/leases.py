@@ -1,22 +1,131 @@
-"""The token of a lease, with which another process can report it, and the calls of leases besides `exchange`.
+"""Leases: jobs that are fetched and reported without a worker (docs/learn/leases.md).
 
-The calls extend leases, release all leases of an owner, and end those whose time is over.
+Waiting for them is a blocking read in the consumer group that wakes up workers.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
+from glidemq_py._client.runtime import uncancelled
+from glidemq_py._client.shared_reads import ReadConnection, open_reader
+from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, Keep
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id, partition_home
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py._core.times import monotonic
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
+
+_log = get_logger(__name__)
+
+POLL_MS: Final = 850
+"""Longest read, as that of workers: jobs that a Node peer adds to a list wake no reader."""
+_LATE_S: Final = 0.2
+_RETRY_S: Final = 0.02
+
+_orphans: set[asyncio.Task[Any]] = set()
+
+
+def _keep(task: asyncio.Task[Any]) -> None:
+    """Keep a task from being garbage-collected while it runs."""
+    _orphans.add(task)
+    task.add_done_callback(_orphans.discard)
+
+
+class WakeUps:
+    """The wake-ups of one event loop's fetches from a queue; they take turns.
+
+    Args:
+        transport: The queue's connection; the reads have one of their own.
+        keys: Keys of the queue.
+    """
+
+    def __init__(self, transport: Transport, keys: QueueKeys) -> None:
+        self._shared = transport
+        self._keys = keys
+        self._turn = asyncio.Lock()
+        self._reading: ReadConnection | None = None
+        self._closed = False
+
+    async def wait(self, seconds: float, due: float | None = None) -> None:
+        """Wait until jobs may be ready, at most ``seconds``, or a second at most.
+
+        Args:
+            seconds: Remaining seconds of the fetch.
+            due: Seconds until a job is due or a limit ends: the wait ends exactly then, if it has not ended before.
+
+        Raises:
+            ClosedError: If the queue was closed.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        until = monotonic() + (seconds if due is None else min(seconds, due))
+        limit = min(until - monotonic(), POLL_MS / 1_000)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit if due is not None else limit + _LATE_S), self._turn:
+                await self._read(max(1, int(min(limit, until - monotonic()) * 1_000)))
+
+    async def _read(self, block: int) -> None:
+        """Read for ``block`` ms, or until jobs may be ready."""
+        self._check_open()
+        if self._reading is None:
+            opened = await uncancelled(open_reader(self._shared), self._unused)
+            try:
+                self._check_open()  # it may have been closed meanwhile
+            except ClosedError:
+                await opened.close()
+                raise
+            self._reading = opened
+        command = (
+            "XREADGROUP", "GROUP", "wakers", "w", "COUNT", "1", "BLOCK", str(block), "NOACK",
+            "STREAMS", self._keys.stream, self._keys.wake, ">", ">",
+        )  # fmt: skip
+        try:
+            await uncancelled(self._reading.command(*command), self._orphaned)
+        except (ClosedError, GlideMQConnectionError):
+            self._reading = None
+            raise
+        except GlideMQError as error:
+            # Usually a missing group (after FLUSHALL), which the next fetch creates.
+            _log.debug("queue %r: waiting for a wake-up failed: %s", self._keys.name, error)
+            await asyncio.sleep(_RETRY_S)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"queue {self._keys.name!r} is closed")
+
+    def _unused(self, opened: ReadConnection) -> None:
+        """Close a connection whose fetch was cancelled before it was open."""
+        _keep(asyncio.ensure_future(opened.close()))
+
+    def _orphaned(self, reply: Any) -> None:
+        """Pass on a wake-up that arrived after its fetch was cancelled."""
+        if reply and not self._closed:
+            _keep(asyncio.ensure_future(self._wake()))
+
+    async def _wake(self) -> None:
+        try:
+            await self._shared.command("XADD", self._keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1")
+        except GlideMQError as error:
+            _log.debug("queue %r: waking up another worker failed: %s", self._keys.name, error)
+
+    async def close(self) -> None:
+        """Close the connection; a fetch that waits raises `ClosedError`."""
+        self._closed = True
+        if self._reading is not None:
+            await self._reading.close()
+
+
+# -- the token of a lease, and calls ------------------------------------------------------------------------
 
 CONSUMER: Final = "leases"
 """Consumer of all leases of a queue (``lua/features/leases/leases.lua``)."""
@@ -154,7 +263,7 @@ def decode_token(prefix: str, queue: str, token: object) -> LeaseFacts:
         valid = all(isinstance(each, str) for each in (its_prefix, name, job_id, entry))
         valid = valid and _ENTRY.fullmatch(entry) is not None
         valid = valid and all(_is_number(each) for each in (fence, processed_on, limit)) and _is_keep(keep)
-        facts = LeaseFacts(parse_job_id(job_id), entry, fence, processed_on, limit, _keep(keep)) if valid else None
+        facts = LeaseFacts(parse_job_id(job_id), entry, fence, processed_on, limit, _kept(keep)) if valid else None
     except (GlideMQError, binascii.Error, ValueError, TypeError, RecursionError):
         raise _malformed(token) from None
     if facts is None:
@@ -192,7 +301,7 @@ def _is_keep(value: object) -> bool:
     return value in (0, 1) and type(value) is int
 
 
-def _keep(value: Any) -> Keep:
+def _kept(value: Any) -> Keep:
     if not isinstance(value, list):
         return int(value)
     count, age = cast("list[int]", value)

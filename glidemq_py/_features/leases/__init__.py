@@ -1,1 +1,0 @@
-"""Leases: jobs that are fetched and reported without a worker (docs/learn/leases.md)."""
