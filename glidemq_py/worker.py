@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from glidemq_py._core.command_line import PROGRAM
-from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, read_arguments
-from glidemq_py._worker.command.logs import log_line
+from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, log_line, read_arguments
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["main"]

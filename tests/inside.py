@@ -116,29 +116,27 @@ from glidemq_py._partitions.layout import (
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.serving import server_config
 from glidemq_py._worker import (
-    background,
     base_worker,
     broadcasts,
     components,
     failure_log,
+    fetch_calls,
     heartbeat,
-    idle_queues,
     lanes,
     listeners,
-    metrics_sender,
     opening,
     options,
     shutdown,
     slot_pool,
-    source,
     timeouts,
     wake,
     wake_channel,
 )
+from glidemq_py._worker import results as worker_results
 from glidemq_py._worker.command import target
 from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
 from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
-from glidemq_py._worker.maintenance import flows, libraries, peers, queues
+from glidemq_py._worker.maintenance import libraries, queues
 from glidemq_py._worker.maintenance import outbox as maintenance_outbox
 from glidemq_py._worker.results import status_after_lost_reply
 from glidemq_py.options import JobOptionsDict, PublishOptionsDict
@@ -188,13 +186,13 @@ def link_over(transport: Any, **given: Any) -> QueueLink[Any]:
 
 async def check_parents(queue: Queue) -> bool:
     """Check a page of the parents that wait, as a worker does after a while; return whether there are more."""
-    task = flows.WaitingParentsTask(link=await connected(queue), outbox_pending=lambda: None, age=0)
+    task = maintenance_outbox.WaitingParentsTask(link=await connected(queue), outbox_pending=lambda: None, age=0)
     return await task.run_once()
 
 
 async def finish_flows(queue: Queue) -> int:
     """Finish or withdraw the flows that a producer has left unfinished; return their number."""
-    return await flows.UnfinishedFlowsTask(link=await connected(queue), age=0).run_once()
+    return await maintenance_outbox.UnfinishedFlowsTask(link=await connected(queue), age=0).run_once()
 
 
 @overload

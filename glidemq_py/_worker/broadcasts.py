@@ -51,6 +51,7 @@ from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import WorkerComponents
+from glidemq_py._worker.fetch_calls import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py._worker.options import (
     BatchDict,
     BatchOptions,
@@ -62,7 +63,6 @@ from glidemq_py._worker.options import (
     WorkerOptions,
 )
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
 
 

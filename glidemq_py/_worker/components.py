@@ -28,21 +28,20 @@ from glidemq_py._job.waiting import ResultWaiter
 from glidemq_py._partitions.layout import Layout, Partition
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
-from glidemq_py._worker.background import Background
 from glidemq_py._worker.batches import BatchCollector, BatchRunner, BatchSlots
+from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Routes
-from glidemq_py._worker.heartbeat import Heartbeat
+from glidemq_py._worker.heartbeat import CommandRunner, Heartbeat
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.maintenance.outbox import OutboxTask
+from glidemq_py._worker.maintenance.queues import Background
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.remote_commands import CommandRunner
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner, Runner
 from glidemq_py._worker.sandbox import Sandbox
-from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake import WakeReader
 from glidemq_py._worker.wake_channel import ChannelWake
 from glidemq_py.errors import GlideMQError

@@ -21,8 +21,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from glidemq_py._core.calls.working import ExchangeFlags
-from glidemq_py._worker.fetch_calls import MAX_ROWS, Call, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
-from glidemq_py._worker.throttle import Throttle
+from glidemq_py._worker.fetch_calls import (
+    MAX_ROWS,
+    EngineCall,
+    Exchange,
+    Failure,
+    Invalidate,
+    Pipelined,
+    Reattach,
+    Step,
+    Throttle,
+)
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Held
@@ -117,7 +126,7 @@ class FetchEngine:
         self._pause_until = 0.0
         self._cursor = ""
         self._retry_steps = True
-        self._step_call: Call | None = None
+        self._step_call: EngineCall | None = None
         self._recovery_calls = 0
         """Number of `Invalidate` and `Reattach` calls in flight: 0 or 1."""
 
@@ -248,7 +257,7 @@ class FetchEngine:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def next_call(self, now: float) -> Call | None:
+    def next_call(self, now: float) -> EngineCall | None:
         """Return the next call to make, or None.
 
         Its result is passed to `replied`, `invalidated`, `reattached`, or `failed`.
@@ -338,7 +347,7 @@ class FetchEngine:
         self._busy = False
         return True
 
-    def failed(self, call: Call, failure: Failure, now: float) -> list[FinishedAttempt]:
+    def failed(self, call: EngineCall, failure: Failure, now: float) -> list[FinishedAttempt]:
         """Process a failed call. Return the results that are given up because the server function rejects them."""
         self.calls_in_flight -= 1
         self.is_cut_off = self.is_cut_off or failure is Failure.LOST
@@ -361,7 +370,7 @@ class FetchEngine:
             self._end_steps()
         return given_up
 
-    def is_step(self, call: Call) -> bool:
+    def is_step(self, call: EngineCall) -> bool:
         """Return True if this call follows a failed one."""
         return call is self._step_call
 
@@ -395,7 +404,7 @@ class FetchEngine:
         self.step = None
         self.wake()
 
-    def _next_step(self, now: float) -> Call | None:
+    def _next_step(self, now: float) -> EngineCall | None:
         if self.calls_in_flight or (self.step is Step.PAUSE and now < self._pause_until):
             return None
         self.calls_in_flight += 1
@@ -404,7 +413,7 @@ class FetchEngine:
             self._recovery_calls = 1
         return call
 
-    def _call_of_step(self, now: float) -> Call:
+    def _call_of_step(self, now: float) -> EngineCall:
         if self.step in (Step.PAUSE, Step.REPORT):
             self.step = Step.REPORT
             batch = self._sent_results()

@@ -19,16 +19,13 @@ from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger, show_id
 from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._worker.budgets import BudgetGate
 from glidemq_py._worker.failure_log import FailureLog
-from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, Reattach
+from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, QueueSource, Reattach
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.metrics_sender import MetricsSender
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.results import OutcomeReporting
-from glidemq_py._worker.runner import AttemptRunner
-from glidemq_py._worker.source import QueueSource
+from glidemq_py._worker.results import MetricsSender, OutcomeReporting
+from glidemq_py._worker.runner import AttemptRunner, BudgetGate
 from glidemq_py.errors import (
     ClosedError,
     GlideMQConnectionError,

@@ -31,8 +31,7 @@ from glidemq_py._job.run import Run
 from glidemq_py._partitions.layout import Layout
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout, read_layout_and
-from glidemq_py._worker.background import Background
-from glidemq_py._worker.batches import BatchCollector
+from glidemq_py._worker.batches import BatchCollector, PooledSlots
 from glidemq_py._worker.components import (
     FoundPartitionsError,
     Parts,
@@ -46,16 +45,14 @@ from glidemq_py._worker.components import (
     open_parts,
     request_timeout_ms,
 )
-from glidemq_py._worker.drain_probe import DrainProbe
+from glidemq_py._worker.fetch_calls import QueueSource, Throttle
 from glidemq_py._worker.heartbeat import registration
-from glidemq_py._worker.idle_queues import REGISTERED_S, idle_queues_of
-from glidemq_py._worker.maintenance.peers import repair_idle_groups
+from glidemq_py._worker.maintenance.libraries import repair_idle_groups
+from glidemq_py._worker.maintenance.queues import Background
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.partitions import turn_of, with_partitions
-from glidemq_py._worker.pooled_slots import PooledSlots
 from glidemq_py._worker.slot_pool import PooledFetchLoop, QueueOfEngines, SlotPool
-from glidemq_py._worker.source import QueueSource
-from glidemq_py._worker.throttle import Throttle
+from glidemq_py._worker.wake import REGISTERED_S, DrainProbe, idle_queues_of
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError
 from glidemq_py.telemetry.state import TELEMETRY

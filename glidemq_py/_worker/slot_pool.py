@@ -26,7 +26,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._core.calls.working import FETCHED_JOB, ExchangeFlags
-from glidemq_py._worker.fetch_calls import Call, Exchange, Failure
+from glidemq_py._worker.fetch_calls import EngineCall, Exchange, Failure
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.fetch_loop import FetchLoop
 
@@ -407,7 +407,7 @@ class PooledEngine(FetchEngine):
         """Number of jobs or results that are worth a second call."""
         return self._second_at
 
-    def next_call(self, now: float) -> Call | None:
+    def next_call(self, now: float) -> EngineCall | None:
         """See `FetchEngine.next_call`; within the slots that the pool grants."""
         if self.calls_in_flight >= self.max_calls:
             return None
@@ -464,7 +464,7 @@ class PooledEngine(FetchEngine):
             return not self.running
         return not (self._busy or self._may_be_ready) and self._has_ended
 
-    def failed(self, call: Call, failure: Failure, now: float) -> list[FinishedAttempt]:
+    def failed(self, call: EngineCall, failure: Failure, now: float) -> list[FinishedAttempt]:
         """See `FetchEngine.failed`."""
         if isinstance(call, Exchange):
             self._pool.charge(self, -call.want)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._worker.memory import resident_memory
+from glidemq_py._worker.heartbeat import resident_memory
 
 __all__ = ["BUCKETS_S", "Figures", "Histogram", "ProcessMemory", "memory_mb", "process_memory"]
 

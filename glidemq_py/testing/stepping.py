@@ -22,11 +22,11 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job.job import Job
-from glidemq_py._worker.background import Background
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import Parts, WorkerComponents
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.lanes import Lane, Lanes
+from glidemq_py._worker.maintenance.queues import Background
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Borrowing", "JobRun", "Stepping", "run_until_empty", "run_until_idle"]

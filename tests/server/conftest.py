@@ -8,7 +8,7 @@ import pytest
 from glidemq_py import Queue, Worker
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
-from tests.inside import broadcasts, source, waiting, wake
+from tests.inside import broadcasts, fetch_calls, waiting, wake
 from tests.server.tls_support import certificates, start_tls
 from tests.server.worker_support import Raw, WorkerFor
 
@@ -20,7 +20,7 @@ NEVER_S = 3_600.0
 @pytest.fixture
 def without_polling(monkeypatch: pytest.MonkeyPatch):
     """Idle workers and waiters for results poll once an hour: what arrives in time was brought by a signal."""
-    for module in (source, wake, broadcasts):
+    for module in (fetch_calls, wake, broadcasts):
         monkeypatch.setattr(module, "BLOCK_MS", int(NEVER_S * 1000))
     monkeypatch.setattr(wake, "_PATIENCE_S", 2 * NEVER_S)
     monkeypatch.setattr(waiting, "_FIRST_POLL_S", NEVER_S)

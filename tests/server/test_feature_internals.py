@@ -24,7 +24,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.inside import connected, fair_keys, fetching_of, keys_of, link_of, metrics_sender, wake_channel, working
+from tests.inside import connected, fair_keys, fetching_of, keys_of, link_of, wake_channel, worker_results, working
 from tests.operating import Operator
 from tests.server.dashboard.support import browsing
 from tests.server.worker_support import Gate, Raw, WorkerFor, until, with_timeout
@@ -45,7 +45,7 @@ async def work(_: Job): ...
 
 
 async def test_idle_worker_sends(queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics_sender, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(worker_results, "INTERVAL_S", 0.05)
     await queue.metrics_by_name.set()
     async with worker_for(work) as worker:
         for _ in range(2):

@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import Job, Maintenance, Queue, Worker
 from glidemq_py.options import OrderingDict
 from glidemq_py.testing import RespClient
-from tests.inside import idle_queues, link_of, peers
+from tests.inside import libraries, link_of, wake
 from tests.inside import queues as maintaining
 from tests.server.worker_support import until, with_timeout
 from tests.wire_library.support import CONSUMER, WireQueue, load
@@ -75,12 +75,12 @@ async def test_blocked_group_is_repaired(
         jobs.append((await queue.add("task", ordering=ORDERING)).id)
         node.register()
         left = block(node, jobs)
-        repair = peers.GroupRepair(link=link_of(queue), blocked=0)
+        repair = libraries.GroupRepair(link=link_of(queue), blocked=0)
         async with Worker(queue_name, handle, core_url):
             await with_timeout(_repaired(repair, lambda: ran == left))
 
 
-async def _repaired(repair: peers.GroupRepair, reached: Callable[[], bool]):
+async def _repaired(repair: libraries.GroupRepair, reached: Callable[[], bool]):
     while not reached():
         await repair.run_once()
         await asyncio.sleep(0.01)
@@ -100,7 +100,7 @@ async def test_busy_group_is_not_repaired(core_url: str, queue_name: str, node: 
         await queue.add("task", ordering={"key": "late"})
         node.register()
         await with_timeout(until(lambda: node.redis("ZCARD", "groupq:k") == 2))
-        repair = peers.GroupRepair(link=link_of(queue), blocked=0, full=0)
+        repair = libraries.GroupRepair(link=link_of(queue), blocked=0, full=0)
         before = node.group("k"), node.group("late")
         for _ in range(3):
             assert await repair.run_once() == []
@@ -114,9 +114,9 @@ async def test_group_that_a_client_without_workers_blocked_is_repaired(
 ):
     resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", DOCUMENTED)
     load(resp)  # a library of the name that Node clients use is the only sign of them
-    monkeypatch.setattr(peers.GroupRepair.__init__, "__kwdefaults__", {"blocked": 0, "full": 300_000})
-    monkeypatch.setattr(peers, "_POLL_S", 0.02)
-    monkeypatch.setattr(idle_queues, "EXAMINED_S", 0.02)
+    monkeypatch.setattr(libraries.GroupRepair.__init__, "__kwdefaults__", {"blocked": 0, "full": 300_000})
+    monkeypatch.setattr(libraries, "_POLL_S", 0.02)
+    monkeypatch.setattr(wake, "EXAMINED_S", 0.02)
     monkeypatch.setattr(maintaining, "_IDLE_S", 0.02)
     monkeypatch.setattr(maintaining, "_BUSY_S", 0.02)
     node, ran = Node(resp, queue_name), list[str]()
@@ -154,7 +154,7 @@ async def test_groups_are_not_checked_without_clients_of_node(private_server: An
 async def _check_nothing(url: str, node: Node):
     async with Queue(node.name, url) as queue:
         await queue.add("task", ordering=ORDERING)
-        assert await peers.GroupRepair(link=link_of(queue), blocked=0).run_once() == []
+        assert await libraries.GroupRepair(link=link_of(queue), blocked=0).run_once() == []
         assert not node.redis("EXISTS", "group-watch")
         assert not node.redis("EXISTS", "lock:groups")
 
@@ -163,7 +163,7 @@ async def test_one_worker_checks_groups_at_a_time(core_url: str, queue_name: str
     async with Queue(queue_name, core_url) as queue:
         await queue.add("task", ordering=ORDERING)
         node.register()
-        await peers.GroupRepair(link=link_of(queue)).run_once()
+        await libraries.GroupRepair(link=link_of(queue)).run_once()
         holder = node.redis("GET", "lock:groups")
-        await peers.GroupRepair(link=link_of(queue)).run_once()
+        await libraries.GroupRepair(link=link_of(queue)).run_once()
         assert node.redis("GET", "lock:groups") == holder

@@ -16,15 +16,15 @@ from glidemq_py.testing import RespClient
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import (
     QueueKeys,
-    background,
     connected,
-    idle_queues,
     keys_of,
     lanes,
     opened,
     partition_names,
+    wake,
     wake_channel,
 )
+from tests.inside import queues as maintaining
 from tests.server.test_partitions import keyed
 from tests.server.worker_support import StartServer, WorkerFor, until, with_timeout
 from tests.wire_library.support import WireQueue, load
@@ -384,7 +384,7 @@ async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list
     """Its jobs have failed before the worker started, so the queue has nothing else to maintain."""
     monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)
     monkeypatch.setattr(lanes, "QUIET_S", 0.0)
-    monkeypatch.setattr(idle_queues, "EXAMINED_S", 0.02)
+    monkeypatch.setattr(wake, "EXAMINED_S", 0.02)
     runs: Any = []
 
     async def handle(job: Job):
@@ -416,20 +416,20 @@ async def test_start_of_the_tasks_that_follows_a_stop_is_awaited(
         begin()
         await with_timeout(until(lambda: lane._changing is None))
         stopping, starting, started, go = (asyncio.Event() for _ in range(4))
-        stop, start = background.Background.stop, background.Background.start
+        stop, start = maintaining.Background.stop, maintaining.Background.start
 
-        async def slow_stop(self: background.Background, limit: float = 5.0):
+        async def slow_stop(self: maintaining.Background, limit: float = 5.0):
             stopping.set()
             await stop(self, limit)
 
-        async def slow_start(self: background.Background):
+        async def slow_start(self: maintaining.Background):
             starting.set()
             await go.wait()
             await start(self)
             started.set()
 
-        monkeypatch.setattr(background.Background, "stop", slow_stop)
-        monkeypatch.setattr(background.Background, "start", slow_start)
+        monkeypatch.setattr(maintaining.Background, "stop", slow_stop)
+        monkeypatch.setattr(maintaining.Background, "start", slow_start)
         lane._begin_stop()
         await with_timeout(stopping.wait())
         begin()
@@ -514,7 +514,7 @@ async def test_hundred_idle_queues_need_few_clients_and_commands(
     private_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ):
     server = private_server()
-    monkeypatch.setattr(idle_queues, "REGISTERED_S", NEVER_S)
+    monkeypatch.setattr(wake, "REGISTERED_S", NEVER_S)
     async with Worker([f"q{number}" for number in range(100)], echo, server.url), Queue("q42", server.url) as queue:
         assert await queue.add_and_wait("n", 1) == 1
         with server.client() as resp:

@@ -17,7 +17,6 @@ from tests.inside import (
     Call,
     Layout,
     call,
-    idle_queues,
     keys_of,
     lanes,
     layout_of,
@@ -28,6 +27,7 @@ from tests.inside import (
     queue_events,
     split_partition_id,
     stored,
+    wake,
 )
 from tests.inside import stored as stored_layouts
 from tests.server.worker_support import WorkerFor, until, with_timeout
@@ -609,7 +609,7 @@ async def test_a_worker_finds_the_partitions_of_a_quiet_queue(
         """Do nothing: it is done at the start and every minute."""
 
     monkeypatch.setattr(lanes.Lane, "register", register)
-    monkeypatch.setattr(idle_queues, "EXAMINED_S", 0.02)
+    monkeypatch.setattr(wake, "EXAMINED_S", 0.02)
     quiet = f"{queue_name}-quiet"
     async with (
         Worker({queue_name: 1, quiet: 2}, lambda job: job.data, url),

@@ -13,7 +13,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.inside import peers
+from tests.inside import libraries
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
 JOBS: Final = 2_000
@@ -87,8 +87,8 @@ async def cost_of(rule: str, server: ServerProcess, monkeypatch: pytest.MonkeyPa
 
     ``kept``: number of jobs that the rule must leave.
     """
-    detections: list[peers.PeerDetection] = []
-    monkeypatch.setattr(peers.PeerDetection, "start", lambda self: detections.append(self))
+    detections: list[libraries.PeerDetection] = []
+    monkeypatch.setattr(libraries.PeerDetection, "start", lambda self: detections.append(self))
     compared = ("keep", rule)
     async with AsyncExitStack() as stack:
         client = stack.enter_context(server.client())

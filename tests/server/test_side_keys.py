@@ -6,19 +6,19 @@ import pytest
 
 from glidemq_py import GlideMQConnectionError, Job, Queue, Worker
 from glidemq_py.testing import ServerProcess
-from tests.inside import Variant, assemble, link_of, peers
+from tests.inside import Variant, assemble, libraries, link_of
 from tests.server.worker_support import EventRecorder, WorkerFor
 
 
 @pytest.fixture
-def detections(monkeypatch: pytest.MonkeyPatch) -> list[peers.PeerDetection]:
+def detections(monkeypatch: pytest.MonkeyPatch) -> list[libraries.PeerDetection]:
     """Return the detections of the test's workers, which run only when the test calls them."""
-    made: list[peers.PeerDetection] = []
+    made: list[libraries.PeerDetection] = []
 
-    def start(self: peers.PeerDetection):
+    def start(self: libraries.PeerDetection):
         made.append(self)
 
-    monkeypatch.setattr(peers.PeerDetection, "start", start)
+    monkeypatch.setattr(libraries.PeerDetection, "start", start)
     return made
 
 
@@ -36,7 +36,7 @@ REMOVED: Any = {"remove_on_complete": True, "remove_on_fail": True}
 
 
 @pytest.mark.parametrize("alone", [False, True])
-async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[peers.PeerDetection], alone: bool):
+async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[libraries.PeerDetection], alone: bool):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url, concurrency=3) as worker:
         recorded = EventRecorder(worker)
@@ -57,7 +57,7 @@ async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[p
         assert client.execute("HGET", "glide:{q}:meta", "sideKeys") == "1"
 
 
-async def test_plain_queue_deletes_records_only(private_server: Any, detections: list[peers.PeerDetection]):
+async def test_plain_queue_deletes_records_only(private_server: Any, detections: list[libraries.PeerDetection]):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
         recorded = EventRecorder(worker)
@@ -80,7 +80,7 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
 
 
 async def test_peers_are_assumed_until_libraries_were_listed(
-    worker_for: WorkerFor, queue: Queue, queue_name: str, resp: Any, detections: list[peers.PeerDetection]
+    worker_for: WorkerFor, queue: Queue, queue_name: str, resp: Any, detections: list[libraries.PeerDetection]
 ):
     async with worker_for(handle) as worker:
         recorded = EventRecorder(worker)
@@ -95,7 +95,7 @@ async def test_peers_are_assumed_until_libraries_were_listed(
 class LostCalls:
     """A transport on which the next calls of `delete_side_keys` fail."""
 
-    def __init__(self, detection: peers.PeerDetection):
+    def __init__(self, detection: libraries.PeerDetection):
         self.left = 1
         self._transport = link_of(detection).transport
         self._call = self._transport.call
@@ -108,7 +108,7 @@ class LostCalls:
 
 
 async def test_ids_are_kept_until_their_keys_are_deleted(
-    private_server: Any, detections: list[peers.PeerDetection], monkeypatch: pytest.MonkeyPatch
+    private_server: Any, detections: list[libraries.PeerDetection], monkeypatch: pytest.MonkeyPatch
 ):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
@@ -131,7 +131,7 @@ async def test_ids_are_kept_until_their_keys_are_deleted(
 
 
 async def test_job_whose_removal_is_under_way_is_cleaned_up_later(
-    private_server: Any, detections: list[peers.PeerDetection]
+    private_server: Any, detections: list[libraries.PeerDetection]
 ):
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url):

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.inside import fetching_of, source
+from tests.inside import fetch_calls, fetching_of
 from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
@@ -17,7 +17,7 @@ async def test_a_job_that_a_peer_put_into_a_list_is_found_by_polling(
     core_url: str, core_resp: RespClient, queue_name: str, place: str, options: Any
 ):
     """Such a peer writes no wake-up: an idle worker must poll."""
-    assert source.BLOCK_MS < 1_000
+    assert fetch_calls.BLOCK_MS < 1_000
 
     async def handle(_: Job):
         pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py._worker.command.reload import FileWatch
+from glidemq_py._worker.command.supervisor import FileWatch
 from tests.server.command import Command
 
 APPLICATION = """

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Worker
 from glidemq_py.errors import ClosedError, GlideMQError, JobBatchNotFoundError, RateLimitError
-from tests.inside import background, durable_adds, heartbeat, libraries, opening, wake_channel
+from tests.inside import durable_adds, heartbeat, libraries, opening, wake_channel
+from tests.inside import queues as maintaining
 from tests.key_leaks import KeyLeaks
 from tests.simulation.backups import Backups, small_steps
 from tests.simulation.control import Control
@@ -600,7 +601,7 @@ def _own_process() -> Any:
     """Run heartbeats in the loop, hide the real process from consumer names, and start without its history."""
     process, marks = SimpleNamespace(getpid=lambda: 1), random.Random("marks")
     replaced: list[tuple[Any, str, Any]] = [
-        (background, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
+        (maintaining, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
         (heartbeat, "resident_memory", lambda: 2**26), (libraries, "_registered", {}),
         (wake_channel, "subscribe", subscribe), (durable_adds, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip

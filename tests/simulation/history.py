@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import Queue
 from glidemq_py.records import FailedAttempt
-from tests.inside import failed_attempts, metrics_sender
+from tests.inside import failed_attempts, worker_results
 from tests.inside import timeline as timelines
 from tests.simulation.producer import QUEUE
 
@@ -66,7 +66,7 @@ class History:
     async def wait_for_figures(self):
         """Let workers send what they have counted last."""
         if "figures" in self._settings:
-            await asyncio.sleep(1.2 * metrics_sender.INTERVAL_S)
+            await asyncio.sleep(1.2 * worker_results.INTERVAL_S)
 
     async def is_settled(self, queue: Queue) -> bool:
         """Return True if the failure policy has nothing left to do."""

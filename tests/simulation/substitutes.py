@@ -57,15 +57,17 @@ class _Time:
 @contextlib.contextmanager
 def substituted(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
     """Within this context, the modules of the package use the loop's time and ``chance``."""
-    peers = importlib.import_module("glidemq_py._worker.maintenance.peers")  # on first use it is too late for a change
+    libraries = importlib.import_module(
+        "glidemq_py._worker.maintenance.libraries"
+    )  # on first use it is too late for a change
     by_module = {
         id(time): _Time(loop),
         id(random): chance,
         id(secrets): SimpleNamespace(token_hex=lambda count: f"{chance.getrandbits(8 * count):0{2 * count}x}"),
         id(socket): SimpleNamespace(gethostname=lambda: "host"),
     }
-    changed: list[tuple[Any, str, Any]] = [(peers, "_HOLDER", vars(peers)["_HOLDER"])]
-    setattr(peers, "_HOLDER", "process")  # noqa: B010 - random, once per process
+    changed: list[tuple[Any, str, Any]] = [(libraries, "_HOLDER", vars(libraries)["_HOLDER"])]
+    setattr(libraries, "_HOLDER", "process")  # noqa: B010 - random, once per process
     for name, module in list(sys.modules.items()):
         if not name.startswith("glidemq_py.") or name.startswith("glidemq_py._client.memory"):
             continue

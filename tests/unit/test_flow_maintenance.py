@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQConnectionError
-from tests.inside import Call, QueueKeys, flows, link_over, opening, runtime
+from tests.inside import Call, QueueKeys, link_over, maintenance_outbox, opening, runtime
 
 
 class FakeTransport:
@@ -81,7 +81,7 @@ async def test_invalid_prefix_in_the_index_of_remote_children_is_removed():
         remote_children=["no queue at all:", "glide:{a{b}:", "glide:{other}:"],
         notify_remote_parents=SimpleNamespace(notified=0, cursor="", left=1),
     )
-    task = flows.RemoteFlows(link=link_over(transport, serializer=None), outbox_pending=lambda: None)
+    task = maintenance_outbox.RemoteFlows(link=link_over(transport, serializer=None), outbox_pending=lambda: None)
     await task.run_once()
     assert [key for _, key in transport.calls] == ["glide:{q}:meta", "glide:{q}:meta", "glide:{other}:meta"]
     assert task._empty == ["no queue at all:", "glide:{a{b}:"]
@@ -98,5 +98,7 @@ async def test_children_in_a_queue_that_fails_do_not_delay_those_of_other_queues
         sweep_parents=False, watch_children=watched, child_outcomes=outcomes,
         children_ended=0,
     )  # fmt: skip
-    await flows.WaitingParentsTask(link=link_over(transport, serializer=None), outbox_pending=lambda: None).run_once()
+    await maintenance_outbox.WaitingParentsTask(
+        link=link_over(transport, serializer=None), outbox_pending=lambda: None
+    ).run_once()
     assert transport.calls[-1][0] == "children_ended"

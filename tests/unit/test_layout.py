@@ -16,7 +16,6 @@ SMALL = {
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
     "_job/message.py": "only workers of broadcasts load messages",
     "_job/current.py": "commands label log records, without loading jobs",
-    "_worker/memory.py": "heartbeats and supervised processes report it",
     "_features/deduplication.py": "a module per feature",
     "_features/delays.py": "a module per feature",
     "options.py": "a list of names to import",

@@ -15,7 +15,7 @@ import pytest
 import glidemq_py
 from glidemq_py._job.attempt import stacktraces_with
 from glidemq_py._web.repeated_warnings import RepeatedWarnings
-from glidemq_py._worker.command.logs import log_line, set_up_logs
+from glidemq_py._worker.command.arguments import log_line, set_up_logs
 from tests.inside import logs
 
 HOSTILE = [

@@ -9,10 +9,9 @@ import pytest
 
 from glidemq_py import Job
 from glidemq_py._features.failure_policy import FailurePolicyTask
-from glidemq_py._worker.drain_probe import DrainProbe
-from glidemq_py._worker.idle_queues import IdleQueues
+from glidemq_py._worker.handlers import Continuations
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
-from glidemq_py._worker.suspension import Continuations
+from glidemq_py._worker.wake import DrainProbe, IdleQueues
 from glidemq_py.errors import SuspendError
 from tests.inside import QueueKeys, failures, slot_pool, wake_channel, working
 from tests.inside import heartbeat as worker_heartbeat
@@ -92,7 +91,7 @@ async def test_start_ends_if_the_heartbeats_are_closed_first():
     await asyncio.wait_for(heartbeat.start(), 10)
 
 
-# -- the shared calls for idle queues of `glidemq_py._worker.idle_queues` --------------------------
+# -- the shared calls for idle queues of `glidemq_py._worker.wake` --------------------------
 
 
 class FakeQueue:

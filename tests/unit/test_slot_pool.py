@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glidemq_py._worker.pooled_slots import PooledSlots
+from glidemq_py._worker.batches import PooledSlots
 from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, SlotPool
 from tests.inside import Exchange, Failure
 

@@ -23,12 +23,11 @@ from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.command.arguments import WorkerArguments
-from glidemq_py._worker.command.logs import set_up_logs
+from glidemq_py._worker.command.arguments import WorkerArguments, set_up_logs
 from glidemq_py._worker.command.supervisor import Line
 from glidemq_py._worker.command.target import load_workers
+from glidemq_py._worker.heartbeat import resident_memory
 from glidemq_py._worker.listeners import WorkerEvent
-from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.shutdown import RunningJobsLog, handle_until_exit, running_jobs
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

@@ -12,9 +12,9 @@ from glidemq_py._client.runtime import PeriodicTask
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
+from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 

@@ -4,8 +4,8 @@ Why not a maintained pool: each one tried lost a guarantee (docs/design/decision
 takes 0.16 ms here and 0.32 ms with pebble; a crash breaks the whole pool of `concurrent.futures` and loky; none kills
 the programs that a handler has started, and all import the parent's main module and unpickle its exceptions.
 
-`target` parses the name of the handler, `child` is the child process, `template` forks it, `process` is the worker's
-side of it, `pool` reuses processes, `framing` defines the messages.
+`child` is the child process, which may be forked; `process` is the worker's side of it, `pool` reuses processes,
+`framing` defines the messages and the name of the handler.
 """
 
 from glidemq_py._worker.sandbox.pool import Sandbox, sandboxed

@@ -3,6 +3,10 @@
 A plain handler runs in the main thread, as in a normal program (some libraries and signal handlers require it), and an
 event loop in another thread exchanges the messages. An ``async def`` handler runs on that loop, in the main thread.
 Every server call of a job is forwarded to the worker, which makes it (`SandboxTransport`).
+
+`fork_server` is the program of the fork server: it imports the handler once, then forks a process per request. A
+request with a socket forks a process that uses the socket; the reply is its pid. A request with a pid waits for that
+process; the reply is its exit code. The fork server runs no jobs and has one thread.
 """
 
 from __future__ import annotations
@@ -33,14 +37,16 @@ from glidemq_py._partitions.layout import Partition
 from glidemq_py._partitions.link import Outcome, QueueLink
 from glidemq_py._worker.handlers import is_async
 from glidemq_py._worker.sandbox.framing import (
+    PID,
     Message,
+    Target,
+    load_target,
     pack_error,
     pack_message,
     read_message,
     receive_message,
     unpack_error,
 )
-from glidemq_py._worker.sandbox.target import Target, load_target
 from glidemq_py.errors import (
     DelayedError,
     EventLoopError,
@@ -363,3 +369,57 @@ class _Session:
         future = self._replies.get(message["number"])
         if future is not None and not future.done():
             future.set_result(message)
+
+
+_NOT_YET: Final = object()
+
+
+def fork_server(descriptor: int) -> None:
+    """Import the handler once, then fork a process per request, until the worker closes the connection."""
+    line = socket.socket(fileno=descriptor)
+    line.set_inheritable(False)
+    calm_signals()
+    start = receive_message(line)
+    if start is None:
+        return
+    loaded: Any = _NOT_YET
+    while True:
+        try:
+            request, sockets, _, _ = socket.recv_fds(line, PID.size, 1)
+        except OSError:
+            return
+        if len(request) < PID.size:
+            return
+        if not sockets:
+            line.sendall(PID.pack(_wait(PID.unpack(request)[0])))
+            continue
+        with socket.socket(fileno=sockets[0]) as end:
+            if loaded is _NOT_YET:
+                # Imported at the first request, whose socket can report an import error.
+                loaded = load(end, start)
+            pid = os.fork()
+            if pid == 0:
+                line.close()
+                _become_child(end, loaded, start)
+            loaded = _NOT_YET if loaded is None else loaded
+        line.sendall(PID.pack(pid))
+
+
+def _become_child(end: socket.socket, loaded: Any, start: Message) -> None:
+    code = 1
+    try:
+        os.setsid()
+        if loaded is not None:
+            serve(end, loaded, start)
+        code = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 0

@@ -14,9 +14,8 @@ from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.handlers import check_handler
 from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOptions
-from glidemq_py._worker.sandbox.framing import pack_message
+from glidemq_py._worker.sandbox.framing import pack_message, parse_target
 from glidemq_py._worker.sandbox.process import ForkServer, SandboxProcess, Spawner, Starter
-from glidemq_py._worker.sandbox.target import parse_target
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, HandlerError
 
 _log = get_logger(__name__)

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -24,13 +23,20 @@ from glidemq_py._core.payload import decode_result
 from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._worker.sandbox.framing import Message, pack_error, pack_message, packable, read_message, unpack_error
+from glidemq_py._worker.sandbox.framing import (
+    PID,
+    Message,
+    pack_error,
+    pack_message,
+    packable,
+    read_message,
+    unpack_error,
+)
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxCrashError
 
 _BOOT: Final = (
-    "import sys; sys.path[:] = sys.argv[3:]; from glidemq_py._worker.sandbox.{0} import main; main(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[3:]; from glidemq_py._worker.sandbox.child import {0}; {0}(int(sys.argv[1]))"
 )
-_PID: Final = struct.Struct(">q")
 _EXIT_S: Final = 15.0
 """Longest wait for the exit code of a child of the fork server: longer than `Sandbox` lets a process run on."""
 
@@ -130,7 +136,7 @@ class Spawner:
 
     async def start(self) -> tuple[Child, socket.socket]:
         """See `Starter`."""
-        return await _to_its_end(asyncio.to_thread(spawn, "child"))
+        return await _to_its_end(asyncio.to_thread(spawn, "main"))
 
     async def close(self) -> None:
         """See `Starter`."""
@@ -191,13 +197,13 @@ class ForkServer:
 
     def _fork(self) -> tuple[Child, socket.socket]:
         if self._line is None:
-            self._server, self._line = spawn("template")
+            self._server, self._line = spawn("fork_server")
             self._line.sendall(self._start)
         self._line.settimeout(self._timeout_s)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                socket.send_fds(self._line, [_PID.pack(0)], [theirs.fileno()])
+                socket.send_fds(self._line, [PID.pack(0)], [theirs.fileno()])
             return _ForkedChild(self._number(), self), ours
         except BaseException:
             ours.close()
@@ -205,10 +211,10 @@ class ForkServer:
 
     def _number(self) -> int:
         assert self._line is not None
-        reply = self._line.recv(_PID.size, socket.MSG_WAITALL)
-        if len(reply) < _PID.size:
+        reply = self._line.recv(PID.size, socket.MSG_WAITALL)
+        if len(reply) < PID.size:
             raise ConnectionError("the fork server is gone")
-        return int(_PID.unpack(reply)[0])
+        return int(PID.unpack(reply)[0])
 
     async def wait_for(self, pid: int) -> int | None:
         """Return the exit code of a child that exits or was killed; None if the fork server cannot return it."""
@@ -221,7 +227,7 @@ class ForkServer:
         if self._line is None:
             return None
         self._line.settimeout(_EXIT_S)
-        self._line.sendall(_PID.pack(pid))
+        self._line.sendall(PID.pack(pid))
         return self._number()
 
     async def close(self) -> None:

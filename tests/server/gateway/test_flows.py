@@ -9,7 +9,7 @@ import pytest
 from glidemq_py import Queue
 from glidemq_py.errors import AmbiguousResultError, GlideMQError, ServerOutOfMemoryError
 from glidemq_py.gateway import Gateway
-from tests.inside import Call, connected, durable_adds, flows, set_transport
+from tests.inside import Call, connected, durable_adds, maintenance_outbox, set_transport
 from tests.server.gateway.wire import Wire, failure, good
 
 
@@ -74,7 +74,7 @@ async def test_flow_that_is_stored_is_no_error(
     await full_at(gateways[0], "flow_add", 2, error)
     assert [job["id"] for job in await push(wire, *flow)] == [job["id"] for job in flow]
     assert (await queue.get_job_counts()).total < 151
-    assert await flows.UnfinishedFlowsTask(link=await connected(queue), age=0).run_once() == 1
+    assert await maintenance_outbox.UnfinishedFlowsTask(link=await connected(queue), age=0).run_once() == 1
     assert (await queue.get_job_counts()).total == 151
 
 
