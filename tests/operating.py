@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401
 
-from glidemq_py._operate import job_actions, newest
+from glidemq_py._operate import job_actions, lists
 from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
 from glidemq_py._operate.action import ActionResult, Problem
 from glidemq_py._operate.actions import (
@@ -22,15 +22,12 @@ from glidemq_py._operate.actions import (
     count,
     perform,
 )
-from glidemq_py._operate.broadcasts import BroadcastActionError, get_newest_dead_letters, iter_dead_letters
-from glidemq_py._operate.bulk import cancel_bulk, create_bulk, list_bulks, perform_bulk, read_bulk
-from glidemq_py._operate.conversion import duration_text
-from glidemq_py._operate.doctor import Diagnosis, configuration, queue_findings
-from glidemq_py._operate.failure_groups import HOURS, group_failures, shape_of
-from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.conversion import Layouts, by_partition, duration_text
+from glidemq_py._operate.doctor import ROLES, Diagnosis, configuration, queue_findings
+from glidemq_py._operate.filters import HOURS, JobFilter, group_failures, shape_of
+from glidemq_py._operate.lists import BroadcastActionError, get_newest_dead_letters, iter_dead_letters
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.parsing import pairs_of, rate_of, span_of, time_of, value_of
-from glidemq_py._operate.partitions import Layouts, by_partition
-from glidemq_py._operate.roles import ROLES
 from glidemq_py._operate.snapshots import (
     BatchSnapshot,
     DeadLetter,
@@ -43,3 +40,4 @@ from glidemq_py._operate.snapshots import (
     ScheduleRun,
     ScheduleSnapshot,
 )
+from glidemq_py._operate.stored_changes import cancel_bulk, create_bulk, list_bulks, perform_bulk, read_bulk

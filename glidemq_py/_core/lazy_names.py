@@ -41,7 +41,8 @@ def import_on_first_use(
         elif name in submodules:
             value = import_module(f"{package}.{name}")
         else:
-            for other in submodules:
+            # The import system asks for private submodules, too, before it imports them.
+            for other in () if name.startswith("_") else submodules:
                 if name in import_module(f"{package}.{other}").__all__:
                     raise ImportError(f"{name} has moved: from {package}.{other} import {name}")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

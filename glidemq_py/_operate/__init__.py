@@ -2,7 +2,7 @@
 
 `operating.Operator` reads one server in short, bounded calls and returns the values of `snapshots`. Changes are values
 too, the classes of `actions`: each can be counted before it is performed, so a person confirms what will happen.
-`bulk` stores those of many jobs with their progress.
+`stored_changes` holds the audit stream, and the progress of those of many jobs.
 `access.Access` limits both. `doctor.examine` looks for problems of a server and its queues.
 
 The modules are attributes that are imported on first use, so a command line that prints its help imports none.
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from glidemq_py._core.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_py._operate import access, actions, audit, broadcasts, bulk, doctor, newest, operating, snapshots
+    from glidemq_py._operate import access, actions, doctor, filters, lists, operating, snapshots
 
-__all__ = ["access", "actions", "audit", "broadcasts", "bulk", "doctor", "newest", "operating", "snapshots"]
+__all__ = ["access", "actions", "doctor", "filters", "lists", "operating", "snapshots"]
 
 __getattr__, __dir__ = import_on_first_use(__name__, {}, tuple(__all__))

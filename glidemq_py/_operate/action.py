@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._operate.broadcasts import BroadcastActionError
+from glidemq_py._operate.lists import BroadcastActionError
 from glidemq_py._operate.operating import Operator
 
 Progress = Callable[[int], None]

@@ -24,6 +24,7 @@ from glidemq_py._operate.action import (
     missing,
     perform,
 )
+from glidemq_py._operate.conversion import in_turn
 from glidemq_py._operate.job_actions import (
     KEEP_FEWER,
     AddJob,
@@ -42,7 +43,6 @@ from glidemq_py._operate.job_actions import (
     in_state,
 )
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.partitions import in_turn
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
 __all__ = [

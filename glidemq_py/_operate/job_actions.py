@@ -20,10 +20,10 @@ from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
-from glidemq_py._operate.broadcasts import Letters, iter_dead_letters
-from glidemq_py._operate.conversion import encoding_of
-from glidemq_py._operate.operating import JobFilter, Operator
-from glidemq_py._operate.partitions import by_partition, in_turn
+from glidemq_py._operate.conversion import by_partition, encoding_of, in_turn
+from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.lists import Letters, iter_dead_letters
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self
 
 from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._api.flow_producer import FlowProducer
@@ -40,16 +40,18 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
 from glidemq_py._operate.conversion import (
+    Layouts,
+    by_partition,
     data_of,
     encoding_of,
     schedule_of,
     score_of,
     shown_failure,
     shown_reason,
+    sum_of,
     summary_of,
 )
-from glidemq_py._operate.failure_groups import shape_of
-from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
+from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.snapshots import (
     BatchSnapshot,
     FlowNode,
@@ -77,84 +79,6 @@ _SCANNED: Final = 5_000
 _LOG_LINES: Final = 20
 _QUEUES_KEPT: Final = 1_000
 _QUEUES_AT_ONCE: Final = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
-    """Which jobs of a queue to list; all criteria must match.
-
-    Attributes:
-        state: A state that `Queue.iter_jobs` accepts; None = all, one after the other.
-        name: The complete job name.
-        since: Earliest time at which the job was added, epoch ms.
-        until: Latest time at which it was added, epoch ms.
-        data: Keys and values that the job's data must contain at its top level.
-        group: Its ordering key.
-        fair_key: Its fair key.
-        tags: Tags that it must have, all of them.
-        error: A part of the message of its last failure.
-        error_type: Exception type of its last failure; '' = none.
-        error_shape: `shape_of` the message of its last failure.
-    """
-
-    state: str | None = None
-    name: str | None = None
-    since: int | None = None
-    until: int | None = None
-    data: Mapping[str, Any] | None = None
-    group: str | None = None
-    fair_key: str | None = None
-    tags: tuple[str, ...] = ()
-    error: str | None = None
-    error_type: str | None = None
-    error_shape: str | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the filter has a state at most: every job of a page matches."""
-        return (
-            not (self.name or self.data or self.group or self.fair_key or self.tags)
-            and self.since is self.until is None
-            and self.error is self.error_type is self.error_shape is None
-        )
-
-    def conditions(self) -> list[calls.Condition]:
-        """Return the conditions that the server applies."""
-        if self.since is None and self.until is None:
-            return []
-        low: Any = False if self.since is None else self.since
-        high: Any = False if self.until is None else self.until
-        return [calls.Condition("timestamp", False, low, high)]
-
-    def matches(self, job: Job[Any, Any]) -> bool:
-        """Return True if a job matches all criteria but its state."""
-        if self.name is not None and job.name != self.name:
-            return False
-        if (self.since is not None and job.timestamp < self.since) or (
-            self.until is not None and job.timestamp > self.until
-        ):
-            return False
-        if (self.group is not None and job.ordering_key != self.group) or (
-            self.fair_key is not None and job.fair_key != self.fair_key
-        ):
-            return False
-        if (self.tags and not set(self.tags) <= set(job.tags)) or not self._has_error(job):
-            return False
-        if not self.data:
-            return True
-        found = data_of(job)
-        if not isinstance(found, dict):
-            return False
-        held = cast("dict[str, Any]", found)
-        return all(key in held and held[key] == value for key, value in self.data.items())
-
-    def _has_error(self, job: Job[Any, Any]) -> bool:
-        messages = job.failed_reason or "", shown_reason(job) or ""
-        return (
-            (self.error is None or any(self.error.lower() in message.lower() for message in messages))
-            and (self.error_type is None or self.error_type == (job.failed_type or ""))
-            and (self.error_shape is None or self.error_shape in map(shape_of, messages))
-        )
 
 
 class Operator:

@@ -15,8 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._web.checks import LOOPBACK_HOSTS
-from glidemq_py._web.repeated_warnings import RepeatedWarnings, address_of
+from glidemq_py._web.clients import LOOPBACK_HOSTS, RepeatedWarnings, address_of
 
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30

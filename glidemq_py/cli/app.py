@@ -11,21 +11,9 @@ from typing import Annotated
 import typer
 
 from glidemq_py.cli import PASSED, WORKER_VERBS, pass_on
-from glidemq_py.cli.commands import (
-    backups,
-    batches,
-    doctor,
-    events,
-    failures,
-    flows,
-    groups,
-    jobs,
-    queues,
-    schedules,
-    top,
-    workers,
-)
-from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption
+from glidemq_py.cli.commands import batches_and_flows, failures, jobs, monitoring, queues, schedules, workers
+from glidemq_py.cli.commands.backups import backup, backups, restore
+from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption, command
 
 __all__ = ["app", "run"]
 
@@ -46,13 +34,15 @@ app = typer.Typer(
 )  # fmt: skip
 
 for each in (
-    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, batches.app, flows.app, workers.app,
-    groups.app, events.app,
+    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, batches_and_flows.batches_app,
+    batches_and_flows.flows_app, workers.app, queues.groups_app, monitoring.events_app,
 ):  # fmt: skip
     app.add_typer(each)
-backups.register_backups(app)
-doctor.register_doctor(app)
-top.register_top(app)
+command(app, "backup")(backup)
+command(app, "backups", server=False)(backups)
+command(app, "restore")(restore)
+command(app, "doctor")(monitoring.doctor)
+command(app, "top", json=False)(monitoring.top)
 
 
 def _passing(name: str) -> Callable[[typer.Context], None]:

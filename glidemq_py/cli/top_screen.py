@@ -29,9 +29,10 @@ from glidemq_py._operate.actions import (
     RunSchedule,
     perform,
 )
-from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.cli.texts import age, clock, span
+from glidemq_py.cli.shell import age, clock, span
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["Top"]

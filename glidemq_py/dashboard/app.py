@@ -30,10 +30,16 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._operate.access import Access, AccessDeniedError
 from glidemq_py._operate.action import ManyAction, count
-from glidemq_py._operate.audit import perform_audited
-from glidemq_py._operate.bulk import BulkChange, cancel_bulk, create_bulk, perform_bulk, read_bulk
 from glidemq_py._operate.operating import Operator
-from glidemq_py._web.checks import NotAllowedError, UnauthorizedError, check_site
+from glidemq_py._operate.stored_changes import (
+    BulkChange,
+    cancel_bulk,
+    create_bulk,
+    perform_audited,
+    perform_bulk,
+    read_bulk,
+)
+from glidemq_py._web.clients import NotAllowedError, UnauthorizedError, check_site
 from glidemq_py.dashboard.changes import CHANGES, LABELS, Change, Form
 from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
 from glidemq_py.dashboard.pages import PAGES, Page, template_of

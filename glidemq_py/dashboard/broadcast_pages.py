@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Final
 
 from glidemq_py._features.broadcast import Subscription
-from glidemq_py._operate.broadcasts import (
+from glidemq_py._operate.lists import (
     dead_letter_queues,
     get_deliveries,
     get_message,
@@ -15,9 +15,8 @@ from glidemq_py._operate.broadcasts import (
     slowest_first,
 )
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageSummary
-from glidemq_py.dashboard.filters import parse_filter, without_state
 from glidemq_py.dashboard.texts import redacted
-from glidemq_py.dashboard.visit import Visit, search_of
+from glidemq_py.dashboard.visit import Visit, parse_filter, search_of, without_state
 from glidemq_py.errors import GlideMQValidationError, ScriptError
 
 __all__ = ["KEPT", "broadcast", "message", "messages", "subscription_targets"]

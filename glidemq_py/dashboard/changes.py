@@ -39,7 +39,7 @@ from glidemq_py._operate.actions import (
     SetGroupLimits,
     SetQueueLimits,
 )
-from glidemq_py.dashboard.filters import parse_filter
+from glidemq_py.dashboard.visit import parse_filter
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["CHANGES", "LABELS", "Change", "Form", "FormError"]

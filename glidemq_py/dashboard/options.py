@@ -19,7 +19,7 @@ from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._operate.access import FULL_ACCESS, READ_ONLY, Access
-from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, UnauthorizedError
+from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, UnauthorizedError
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["COOKIE", "REDACTED", "Authorize", "DashboardOptions", "session_of", "tokens_of"]

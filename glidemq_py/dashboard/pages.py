@@ -12,18 +12,24 @@ from typing import Any, Final, TypeVar, cast
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
-from glidemq_py._operate.audit import read_audit
-from glidemq_py._operate.broadcasts import get_newest_dead_letters
-from glidemq_py._operate.bulk import list_bulks, read_bulk
-from glidemq_py._operate.failure_groups import FailureGroup, group_failures, shape_of
-from glidemq_py._operate.operating import JobFilter
+from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures, shape_of
+from glidemq_py._operate.lists import get_newest_dead_letters
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
+from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
 from glidemq_py.dashboard import broadcast_pages
 from glidemq_py.dashboard.changes import CHANGES
-from glidemq_py.dashboard.filters import STATES, parse_filter, suggestions, without_state
 from glidemq_py.dashboard.reading import Rates, quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
-from glidemq_py.dashboard.visit import MissingError, Visit, of_queue, search_of
+from glidemq_py.dashboard.visit import (
+    STATES,
+    MissingError,
+    Visit,
+    of_queue,
+    parse_filter,
+    search_of,
+    suggestions,
+    without_state,
+)
 from glidemq_py.errors import (
     GlideMQValidationError,
     JobNotFoundError,
@@ -386,7 +392,7 @@ async def flow(visit: Visit) -> dict[str, Any]:
     root = await visit.flow(visit.arguments.get("id", ""), 200)
     if root is None:
         raise JobNotFoundError(visit.arguments.get("id", ""))
-    from glidemq_py.dashboard.flow_drawing import draw
+    from glidemq_py.dashboard.texts import draw
 
     return {**common, "root_node": root, "drawing": draw(root)}
 

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
+from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.addresses import Address, AddressLimits, client_address
 from glidemq_py.gateway.commands.monitoring import compact, dashboard, dashboard_queues, heap_stats, stats

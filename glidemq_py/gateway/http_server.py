@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Generator
 
-from glidemq_py._web.checks import LOOPBACK_HOSTS
+from glidemq_py._web.clients import LOOPBACK_HOSTS
 from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
 from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.gateway.http_api import HttpApi

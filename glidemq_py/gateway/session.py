@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._web.repeated_warnings import address_of
+from glidemq_py._web.clients import address_of
 from glidemq_py.gateway.addresses import FrameLimit
 from glidemq_py.gateway.push_order import PushOrder
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts

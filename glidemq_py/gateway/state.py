@@ -27,7 +27,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.queue_list import register_again
 from glidemq_py._features.remote_control import client_workers_key
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._web.repeated_warnings import RepeatedWarnings
+from glidemq_py._web.clients import RepeatedWarnings
 from glidemq_py._worker.maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import wake_channels_of
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError

@@ -25,7 +25,8 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.names import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import JobDetails, JobSummary, QueueSnapshot
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync import Queue as BlockingQueue

@@ -16,18 +16,18 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from glidemq_py._client.connect import Connection, check_connection
-from glidemq_py.proxy import dead_letters, flows, jobs, queues, schedulers, streams, usage
-from glidemq_py.proxy.guard import Guard
-from glidemq_py.proxy.response_models import Count, ResponseModel
+from glidemq_py.proxy import dead_letters, flows, jobs, queues, schedulers, streams
+from glidemq_py.proxy.models import Count, ResponseModel
 from glidemq_py.proxy.responses import answer, refusal
-from glidemq_py.proxy.routing import EventStream, endpoints
+from glidemq_py.proxy.routing import EventStream, Guard, endpoints
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
 __all__ = ["create_proxy_app"]
 
 _health_router = endpoints()
 _ROUTERS: Final = (
-    _health_router, jobs.router, queues.router, dead_letters.router, schedulers.router, usage.router, flows.router,
+    _health_router, jobs.router, queues.router, dead_letters.router, schedulers.router,
+    queues.usage_router, flows.router,
     streams.router,
 )  # fmt: skip
 

@@ -18,10 +18,20 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.reading import read_page
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy.pages import Cursor, RangePage, Whole, listed_jobs, open_cursor, page_answer, seal_cursor
-from glidemq_py.proxy.response_models import AsText, Count, NextCursor, Payload, Removed, ResponseModel
-from glidemq_py.proxy.responses import NotFoundError, answer, encode
+from glidemq_py.proxy import models as given
+from glidemq_py.proxy.models import AsText, Count, NextCursor, Payload, Removed, ResponseModel
+from glidemq_py.proxy.responses import (
+    Cursor,
+    NotFoundError,
+    RangePage,
+    Whole,
+    answer,
+    encode,
+    listed_jobs,
+    open_cursor,
+    page_answer,
+    seal_cursor,
+)
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, State
 

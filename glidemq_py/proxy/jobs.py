@@ -16,10 +16,18 @@ from glidemq_py._features.usage import JobUsage
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listable
 from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError
-from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy.pages import JobsPage, listed_jobs, page_answer
-from glidemq_py.proxy.response_models import AsText, Error, NextCursor, Payload, ResponseModel, like, model_of
-from glidemq_py.proxy.responses import NotFoundError, answer, camel, encode, status_of
+from glidemq_py.proxy import models as given
+from glidemq_py.proxy.models import AsText, Error, NextCursor, Payload, ResponseModel, like, model_of
+from glidemq_py.proxy.responses import (
+    JobsPage,
+    NotFoundError,
+    answer,
+    camel,
+    encode,
+    listed_jobs,
+    page_answer,
+    status_of,
+)
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, State
 

@@ -9,10 +9,18 @@ from typing_extensions import TypedDict
 
 from glidemq_py._features.schedulers.area import iter_schedulers
 from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, seal_cursor
-from glidemq_py.proxy.response_models import Count, NextCursor, Removed, ResponseModel
-from glidemq_py.proxy.responses import NotFoundError, answer, encode
+from glidemq_py.proxy import models as given
+from glidemq_py.proxy.models import Count, NextCursor, Removed, ResponseModel
+from glidemq_py.proxy.responses import (
+    NotFoundError,
+    Page,
+    answer,
+    encode,
+    fill_page,
+    open_cursor,
+    page_answer,
+    seal_cursor,
+)
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, State
 

@@ -26,12 +26,12 @@ from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError
+from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError
 from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
-from glidemq_py.proxy.request_models import QueueName
+from glidemq_py.proxy.models import QueueName
 from glidemq_py.proxy.responses import INTERNAL, status_of
 
 __all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State"]

@@ -23,9 +23,9 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast import compile_subject_matcher, parse_subjects, validate_subscription
 from glidemq_py._partitions.layout import MAX_PARTITIONS
 from glidemq_py.errors import GlideMQValidationError, SerializationError
-from glidemq_py.proxy import request_models as given
+from glidemq_py.proxy import models as given
 from glidemq_py.proxy.jobs import Skipped, found_job, job_view
-from glidemq_py.proxy.response_models import ResponseModel
+from glidemq_py.proxy.models import ResponseModel
 from glidemq_py.proxy.responses import answer, complaint, frame
 from glidemq_py.proxy.routing import EventStream, endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, ProxyState, State

@@ -18,7 +18,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from tests.inside import AsyncTransport, Call, without_direct_connections
-from tests.operating import ROLES, newest
+from tests.operating import ROLES, lists
 from tests.server.cli_support import Done, Shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ def test_jobs_that_match_are_changed_a_hundred_per_call(
 def test_newest_jobs_and_failures_are_listed_first(
     shell: Shell, url: str, queue_name: str, partitions: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(newest, "ROWS_A_CALL", 2)
+    monkeypatch.setattr(lists, "ROWS_A_CALL", 2)
 
     async def fail_some(job: Job):
         await asyncio.sleep(0.002)  # each ends at a time of its own

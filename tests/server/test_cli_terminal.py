@@ -27,7 +27,7 @@ from glidemq_py import Job, Queue, Worker
 
 pytest.importorskip("typer", reason="needs the extra `cli`")
 
-from glidemq_py.cli import completion, main
+from glidemq_py.cli import arguments, main
 
 ROOT = Path(__file__).resolve().parents[2]
 GLIDEMQ = f"{sys.executable} -m glidemq_py.cli"
@@ -218,7 +218,7 @@ def completed(words: str, url: str | None, folder: Path) -> list[str]:
         mock.patch.dict(os.environ, environment(
             url, _GLIDEMQ_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" "))
         ), clear=True),
-        mock.patch.object(completion, "_ANSWER_S", 90),  # the machine may be busy
+        mock.patch.object(arguments, "_ANSWER_S", 90),  # the machine may be busy
     ):  # fmt: skip
         main([])
     assert said.getvalue() == ""
@@ -274,20 +274,20 @@ def test_unreachable_server_completes_nothing(tmp_path: Path):
 
 
 def test_silent_server_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(completion, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(arguments, "_ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         context = cast(
             "Any", SimpleNamespace(params={"url": f"valkey://127.0.0.1:{silent.getsockname()[1]}"}, parent=None)
         )
-        assert completion.complete_queue(context, "e") == []
-        assert completion._THREAD in {thread.name for thread in threading.enumerate()}  # GLIDE tries for longer
+        assert arguments.complete_queue(context, "e") == []
+        assert arguments._THREAD in {thread.name for thread in threading.enumerate()}  # GLIDE tries for longer
 
 
 def test_imports_do_not_count_as_time_of_the_server(url: str, tmp_path: Path):
     code = """if True:
         import sys, threading
         from types import SimpleNamespace
-        from glidemq_py.cli import completion
+        from glidemq_py.cli import arguments
 
         class Thread(threading.Thread):
             def start(self):
@@ -295,9 +295,9 @@ def test_imports_do_not_count_as_time_of_the_server(url: str, tmp_path: Path):
                 super().start()
 
         known = set()
-        completion.threading = SimpleNamespace(Thread=Thread)
-        completion._ANSWER_S = 90
-        completion.complete_queue(SimpleNamespace(params={"url": sys.argv[1]}, parent=None), "")
+        arguments.threading = SimpleNamespace(Thread=Thread)
+        arguments._ANSWER_S = 90
+        arguments.complete_queue(SimpleNamespace(params={"url": sys.argv[1]}, parent=None), "")
         large = ("glide.", "glide_shared.", "glidemq_py._operate.")
         print(*sorted(name for name in set(sys.modules) - known if name.startswith(large)))
     """

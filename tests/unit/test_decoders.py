@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_py import JSON_SERIALIZER, ConnectionOptions, GlideMQError  # noqa: F401
-from glidemq_py.proxy.pages import seal_cursor
+from glidemq_py.proxy.responses import seal_cursor
 from tests import inside
 from tests.inside import PAYLOAD_LIMIT, Call
 from tools.generate_rows import CALLS

@@ -14,7 +14,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py._job.attempt import stacktraces_with
-from glidemq_py._web.repeated_warnings import RepeatedWarnings
+from glidemq_py._web.clients import RepeatedWarnings
 from glidemq_py._worker.command.arguments import log_line, set_up_logs
 from tests.inside import logs
 
@@ -207,7 +207,7 @@ def test_without_an_event_loop_the_count_is_in_the_next_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     now = 100.0
-    monkeypatch.setattr("glidemq_py._web.repeated_warnings.time.monotonic", lambda: now)
+    monkeypatch.setattr("glidemq_py._web.clients.time.monotonic", lambda: now)
     warnings = RepeatedWarnings(_log)
     for _ in range(3):
         warnings.warn("a", "text %s")

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from glidemq_py._web.checks import NotAllowedError, check_site, digest, is_authorized
+from glidemq_py._web.clients import NotAllowedError, check_site, digest, is_authorized
 from glidemq_py.gateway.addresses import check_url, client_address
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.event_stream import EventStream

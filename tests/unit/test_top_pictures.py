@@ -19,7 +19,8 @@ from typing import Any, Final, cast
 import pytest
 
 from glidemq_py import FailureReason, JobState
-from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import JobPage, JobSummary, QueueSnapshot, ScheduleSnapshot
 from glidemq_py.records import Failure
 
@@ -86,7 +87,7 @@ class Shop:
 @pytest.fixture(autouse=True)
 def fixed_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop the clock, in UTC."""
-    monkeypatch.setattr("glidemq_py.cli.texts.time.time", lambda: NOW / 1_000)
+    monkeypatch.setattr("glidemq_py.cli.shell.time.time", lambda: NOW / 1_000)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glidemq_py._operate.parsing import pairs_of
-from glidemq_py.cli.commands.arguments import Queue
+from glidemq_py.cli.arguments import Queue, complete_queue
 from glidemq_py.cli.commands.queues import check_exists
-from glidemq_py.cli.completion import complete_queue
-from glidemq_py.cli.shell import ExitCode, Shell, command
-from glidemq_py.cli.texts import clock, size_text
+from glidemq_py.cli.shell import ExitCode, Shell, clock, size_text
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._features.backup.manifest import BackupInfo
 
-__all__ = ["register_backups"]
+__all__ = ["backup", "backups", "restore"]
 
 _Destination = Annotated[
     str, typer.Argument(metavar="DESTINATION", help="Directory, or URL of an object store.", show_default=False)
@@ -34,13 +32,6 @@ _Storage = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="NAME=VALUE", help="Setting of the object store; repeatable."),
 ]
-
-
-def register_backups(app: typer.Typer) -> None:
-    """Register `backup`, `backups` and `restore`."""
-    command(app, "backup")(backup)
-    command(app, "backups", server=False)(backups)
-    command(app, "restore")(restore)
 
 
 async def backup(

@@ -8,10 +8,9 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import time_of
-from glidemq_py.cli.commands.arguments import JobName, Limit, Newest, Queue, Reason, Since, Until
+from glidemq_py.cli.arguments import JobName, Limit, Newest, Queue, Reason, Since, Until
 from glidemq_py.cli.commands.queues import check_exists, reject_broadcast
-from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock
+from glidemq_py.cli.shell import DryRun, Shell, Yes, age, clock, command, group
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ async def ls(
         "reason": reason or None, "name": name, "since": time_of("--since", since), "until": time_of("--until", until),
     }  # fmt: skip
     failures = (
-        operate.newest.iter_newest_failures(shell.operator, queue, **criteria)
+        operate.lists.iter_newest_failures(shell.operator, queue, **criteria)
         if newest
         else shell.operator.iter_failures(queue, **criteria)
     )
@@ -149,7 +148,7 @@ async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None,
     await _check(shell, queue, subscription)
     found: list[DeadLetter] = []
     more = False
-    async for each in operate.broadcasts.iter_dead_letters(shell.operator, queue, subscription):
+    async for each in operate.lists.iter_dead_letters(shell.operator, queue, subscription):
         if len(found) == limit:
             more = True
             break
@@ -227,6 +226,6 @@ async def _check(shell: Shell, queue: str, subscription: str | None) -> None:
     await check_exists(shell, queue)
     try:
         if subscription is not None:
-            await operate.broadcasts.Letters.open(shell.operator, queue, subscription)
-    except operate.broadcasts.NoSubscriptionError as error:
+            await operate.lists.Letters.open(shell.operator, queue, subscription)
+    except operate.lists.NoSubscriptionError as error:
         shell.missing(str(error))

@@ -12,7 +12,7 @@ from glidemq_py import _operate as operate
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failed_attempts import requeues
 from glidemq_py._operate.parsing import pairs_of, span_of, value_of
-from glidemq_py.cli.commands.arguments import (
+from glidemq_py.cli.arguments import (
     Data,
     FairKey,
     Group,
@@ -30,12 +30,11 @@ from glidemq_py.cli.commands.arguments import (
     filter_of,
 )
 from glidemq_py.cli.commands.queues import check_exists
-from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock, json_line, span
+from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, clock, command, group, json_line, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._operate.operating import JobFilter
+    from glidemq_py._operate.filters import JobFilter
     from glidemq_py._operate.snapshots import JobDetails, JobSummary
 
 __all__ = ["STYLES", "app"]
@@ -100,7 +99,7 @@ async def ls(
     if newest and state not in ("completed", "failed"):
         raise GlideMQValidationError("--newest", None, "--newest requires --state completed or --state failed")
     jobs = (
-        operate.newest.iter_newest_jobs(shell.operator, queue, wanted)
+        operate.lists.iter_newest_jobs(shell.operator, queue, wanted)
         if newest
         else shell.operator.iter_jobs(queue, wanted)
     )
@@ -110,7 +109,7 @@ async def ls(
             break
         found.append(job)
     shell.print_json({"jobs": found, "more": more})
-    is_all = wanted == operate.operating.JobFilter()
+    is_all = wanted == operate.filters.JobFilter()
     if is_broadcast:
         rows = [(job.id, job.name, age(job.added_at), f"due {age(job.due_at)}" if job.due_at else "") for job in found]
         empty = f"broadcast {queue!r} keeps no {'' if is_all else 'such '}messages"
@@ -189,8 +188,8 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
 
 async def _show_message(shell: Shell, queue: str, found: JobDetails) -> None:
     subscriptions = [each.name for each in await shell.operator.get_subscriptions(queue)]
-    states = await operate.broadcasts.get_deliveries(shell.operator, queue, found.job.id, subscriptions)
-    message = operate.broadcasts.get_message(found)
+    states = await operate.lists.get_deliveries(shell.operator, queue, found.job.id, subscriptions)
+    message = operate.lists.get_message(found)
     shell.print_json({**operate.snapshots.as_json(found), "deliveries": states})
     shell.facts([
         ("message", f"{message.id} {message.name}"),
@@ -300,9 +299,9 @@ async def signal(
 
 
 def _chosen(ids: list[str] | None, wanted: JobFilter, criteria: str) -> tuple[tuple[str, ...], JobFilter | None]:
-    if ids and wanted != operate.operating.JobFilter():
+    if ids and wanted != operate.filters.JobFilter():
         raise GlideMQValidationError("--state", None, f"give either ids of jobs, or {criteria}")
-    if not ids and wanted == operate.operating.JobFilter():
+    if not ids and wanted == operate.filters.JobFilter():
         raise GlideMQValidationError("--state", None, f"give ids of jobs, or {criteria}")
     return tuple(ids or ()), None if ids else wanted
 
@@ -415,7 +414,7 @@ async def watch(
     With --json, prints one line per change.
     """
     if await shell.operator.is_broadcast(queue):
-        raise operate.broadcasts.BroadcastActionError(
+        raise operate.lists.BroadcastActionError(
             queue, f"for the state of one in each subscription: glidemq job show {queue} {job_id}"
         )
     ends = None if timeout is None else asyncio.get_running_loop().time() + span_of("--timeout", timeout) / 1_000

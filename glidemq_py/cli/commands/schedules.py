@@ -8,11 +8,9 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of, value_of
-from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.arguments import Queue, Queues, complete_schedule
 from glidemq_py.cli.commands.queues import check_exists, queue_names
-from glidemq_py.cli.completion import complete_schedule
-from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock, json_line
+from glidemq_py.cli.shell import DryRun, Shell, Yes, age, clock, command, group, json_line
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["app"]

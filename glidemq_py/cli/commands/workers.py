@@ -9,11 +9,9 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of
-from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.arguments import Queue, Queues, complete_worker
 from glidemq_py.cli.commands.queues import check_exists, queue_names
-from glidemq_py.cli.completion import complete_worker
-from glidemq_py.cli.shell import Shell, command, group
-from glidemq_py.cli.texts import age, size_text, span
+from glidemq_py.cli.shell import Shell, age, command, group, size_text, span
 from glidemq_py.errors import WorkerNotFoundError
 
 if TYPE_CHECKING:

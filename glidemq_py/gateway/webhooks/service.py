@@ -20,7 +20,7 @@ from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._job.job import Job
-from glidemq_py._web.repeated_warnings import RepeatedWarnings
+from glidemq_py._web.clients import RepeatedWarnings
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.names import listed_queues

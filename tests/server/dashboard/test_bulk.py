@@ -40,7 +40,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
     monkeypatch.setattr("glidemq_py._operate.job_actions.delete_jobs", gated)
     monkeypatch.setattr(job_actions, "MAX_LISTED", 50)
-    monkeypatch.setattr("glidemq_py._operate.bulk._WRITTEN_EVERY_S", 0)
+    monkeypatch.setattr("glidemq_py._operate.stored_changes._WRITTEN_EVERY_S", 0)
     monkeypatch.setattr(app, "_BULK_S", 0.01)
     return made
 

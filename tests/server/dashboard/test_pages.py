@@ -20,8 +20,8 @@ from starlette.routing import Mount
 import glidemq_py.dashboard
 from glidemq_py import FailureReason, FlowJob, FlowProducer, Job, JobState, Queue, Worker
 from glidemq_py.dashboard import Dashboard, pages
-from glidemq_py.dashboard.flow_drawing import draw
 from glidemq_py.dashboard.pages import PAGES, STATES
+from glidemq_py.dashboard.texts import draw
 from glidemq_py.records import FailedAttempt, TimelineEntry
 from glidemq_py.testing import ServerProcess
 from tests.operating import Access, FlowNode

@@ -1,27 +1,28 @@
-"""`glidemq batch`: batches of jobs."""
+"""`glidemq batch`: batches of jobs; `glidemq flow`: jobs with the jobs they wait for."""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from glidemq_py import _operate as operate
-from glidemq_py.cli.commands.arguments import Limit, Queue
+from glidemq_py._operate.parsing import span_of
+from glidemq_py.cli.arguments import JobId, Limit, Queue, Timeout, words
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.commands.queues import check_exists
-from glidemq_py.cli.completion import words
-from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock
+from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, clock, command, group
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._operate.snapshots import BatchSnapshot
+    from glidemq_py._operate.snapshots import BatchSnapshot, FlowNode
 
-__all__ = ["app"]
+__all__ = ["batches_app", "flows_app"]
 
-app = group("batch", "Batches: sets of jobs with callbacks.")
+batches_app = group("batch", "Batches: sets of jobs with callbacks.")
+flows_app = group("flow", "Flows: jobs and the jobs they wait for.")
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.", show_default=False)]
 _STATES: tuple[str, ...] = ("pending", "completed", "failed")
@@ -39,7 +40,7 @@ def _state_of(batch: BatchSnapshot) -> tuple[str, str]:
     return ("failed", STYLES["failed"]) if status.failed else ("succeeded", STYLES["completed"])
 
 
-@command(app, "ls")
+@command(batches_app, "ls")
 async def ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
     """List the batches of a queue that are open or have jobs that have not ended."""
     await check_exists(shell, queue)
@@ -62,7 +63,7 @@ async def ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
         shell.note(f"more than {limit} batches; list more with --limit")
 
 
-@command(app, "show")
+@command(batches_app, "show")
 async def show(
     shell: Shell,
     queue: Queue,
@@ -106,7 +107,7 @@ async def show(
         shell.note(f"more than {limit} jobs; list more with --limit")
 
 
-@command(app, "cancel")
+@command(batches_app, "cancel")
 async def cancel(shell: Shell, queue: Queue, batch: _Id, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Close a batch, reject further jobs, and cancel those that have not ended."""
     if await shell.operator.get_batch(queue, batch) is None:
@@ -114,3 +115,71 @@ async def cancel(shell: Shell, queue: Queue, batch: _Id, yes: Yes = False, dry_r
     action = operate.actions.CancelBatch(queue=queue, batch=batch)
     what = f"{{}} of batch {batch!r} of queue {queue!r}"
     await shell.change(action, f"cancel {what}", f"cancelled {what}", yes=yes, dry_run=dry_run)
+
+
+@command(flows_app, "show")
+async def show_flow(shell: Shell, queue: Queue, job_id: JobId) -> None:
+    """Show a job with the jobs it waits for, as a tree."""
+    found = await _flow(shell, queue, job_id)
+    shell.print_json(found)
+    _draw(shell, found)
+
+
+@command(flows_app, "watch")
+async def watch(
+    shell: Shell,
+    queue: Queue,
+    job_id: JobId,
+    timeout: Timeout = None,
+) -> None:
+    """Print the states of a flow at every change, until its root ends. Exit code 1 if it fails.
+
+    With --json, prints one line per change.
+    """
+    loop = asyncio.get_running_loop()
+    ends = None if timeout is None else loop.time() + span_of("--timeout", timeout) / 1_000
+    shown: FlowNode | None = None
+    while True:
+        found = await _flow(shell, queue, job_id)
+        if found != shown:
+            shown = found
+            shell.print_json(found, line=True)
+            _draw(shell, found)
+        if found.state is None or found.state.is_finished:
+            shell.stop(ExitCode.OK if found.state == "completed" else ExitCode.FAILED)
+        if ends is not None and loop.time() >= ends:
+            shell.fail(f"the flow is {found.state} after {timeout}")
+        await asyncio.sleep(0.5)
+
+
+async def _flow(shell: Shell, queue: str, job_id: str) -> FlowNode:
+    found = await shell.operator.get_flow(queue, job_id)
+    if found is None:
+        shell.missing(f"queue {queue!r} has no job {job_id!r}")
+    return found
+
+
+def _draw(shell: Shell, root: FlowNode) -> None:
+    if shell.json:
+        return
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from glidemq_py._core.logs import escape_control
+
+    def label(node: FlowNode) -> Text:
+        state = str(node.state or "gone")
+        text = Text(escape_control(f"{node.name or '?'} ({node.queue} {node.id}) "))
+        text.append(state, style=STYLES.get(state, ""))
+        if node.error and state == "failed":
+            text.append(escape_control(f": {node.error}"))
+        return text
+
+    def grow(tree: Tree, node: FlowNode) -> Tree:
+        for child in node.children:
+            grow(tree.add(label(child)), child)
+        if node.is_cut:
+            tree.add("...")
+        return tree
+
+    shell.tree(grow(Tree(label(root)), root))

@@ -1,11 +1,14 @@
-"""Bulk changes: actions on many jobs that a page starts, shows with their progress, cancels and continues.
+"""What is stored about changes: who made which, in the audit stream; and the progress of those of many jobs.
 
-A bulk change is stored: its action, its progress, and the position at which it continues. So any process shows it, a
-page may be closed meanwhile, and one whose process has died is continued by another process at the same place. Each
-step is a few short calls.
+A change has two entries of the stream: one before it is made, and one with its result, so a change whose process died
+is listed, too.
 
-Keys: ``<prefix>:bulk`` lists the changes by time, ``<prefix>:bulk:<id>`` holds one for a week, and
-``<prefix>:bulk:<id>:lock`` exists while a process performs it.
+A bulk change is one of many jobs that a page starts, shows with its progress, cancels and continues. Its action, its
+progress, and the position at which it continues are stored. So any process shows it, a page may be closed meanwhile,
+and one whose process has died is continued by another process at the same place. Each step is a few short calls.
+
+Keys: ``<prefix>:audit`` is the stream, ``<prefix>:bulk`` lists the bulk changes by time, ``<prefix>:bulk:<id>`` holds
+one for a week, and ``<prefix>:bulk:<id>:lock`` exists while a process performs it.
 """
 
 from __future__ import annotations
@@ -18,13 +21,123 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._operate.action import ManyAction, check_kind
+from glidemq_py._operate.action import Action, ActionResult, ManyAction, check_kind, perform
 from glidemq_py._operate.actions import MANY_ACTIONS
-from glidemq_py._operate.audit import write_audit
-from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import as_json
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError
+
+_KEPT: Final = 10_000
+_PAGE: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """An entry of the audit stream.
+
+    Attributes:
+        id: Id of the entry.
+        at: When it was written, epoch ms of the server's clock.
+        user: Who made the change.
+        action: Kind of the change (`Action.kind`).
+        queue: Name of the queue.
+        detail: Its other arguments as JSON, at most 1,000 characters.
+        result: "begun", "done 3", or "rejected: " and the error.
+        of: Id of the entry that began the change; "" for that entry.
+    """
+
+    id: str
+    at: int
+    user: str
+    action: str
+    queue: str
+    detail: str
+    result: str
+    of: str
+
+
+def audit_key(prefix: str) -> str:
+    """Return the key of the audit stream of all queues with a prefix."""
+    return f"{prefix}:audit"
+
+
+async def perform_audited(
+    operator: Operator, action: Action, user: str, *, hide: Callable[[Any], Any] = lambda given: given
+) -> ActionResult:
+    """Make a change, with an entry of the audit stream before and after it.
+
+    Args:
+        operator: Performs the action.
+        action: The change.
+        user: Who makes it.
+        hide: Gets the arguments of the action as JSON types, and returns what the stream may hold of them.
+
+    Raises:
+        AccessDeniedError: The operator's access does not allow it; nothing is written.
+        GlideMQError: As `perform`; the error is written.
+    """
+    operator.access.check_action(action.kind, action.queue)
+    detail = json.dumps(hide(_arguments(action)))[:_TEXT]
+    begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
+    try:
+        result = await perform(operator, action)
+    except (GlideMQError, ValueError, TypeError) as error:
+        await write_audit(operator, action.kind, action.queue, user, detail, f"rejected: {error}", begun)
+        raise
+    await write_audit(operator, action.kind, action.queue, user, detail, f"done {result.done}", begun)
+    return result
+
+
+def _arguments(action: Action) -> dict[str, Any]:
+    """Return the arguments of a change that are given, as JSON types."""
+    given = {each.name: getattr(action, each.name) for each in fields(action) if each.name != "queue"}
+    return {name: as_json(value) for name, value in given.items() if value not in (None, (), "")}
+
+
+async def write_audit(
+    operator: Operator, kind: str, queue: str, user: str, detail: str, result: str, begun: str = ""
+) -> str:
+    """Add an entry and return its id; ``begun``: id of the entry that began the change."""
+    transport = await operator.transport()
+    entry = await transport.command(
+        "XADD", audit_key(operator.prefix), "MAXLEN", "~", str(_KEPT), "*", "user", user, "action", kind,
+        "queue", queue, "detail", detail, "result", result[:_TEXT], "of", begun,
+    )  # fmt: skip
+    return _text(entry)
+
+
+async def read_audit(operator: Operator, *, before: str = "") -> tuple[list[AuditEntry], str]:
+    """Return the latest entries, newest first, and the id before which the next page begins ("" = no more).
+
+    Entries of queues that may not be read are left out, so a page may have fewer than 50.
+    """
+    transport = await operator.transport()
+    end = f"({before}" if before else "+"
+    found: Any = await transport.command("XREVRANGE", audit_key(operator.prefix), end, "-", "COUNT", str(_PAGE))
+    rows: Any = found.items() if hasattr(found, "items") else found or ()
+    entries: list[AuditEntry] = []
+    name, seen = "", 0
+    for entry_id, pairs in rows:
+        seen += 1
+        held: dict[str, str] = {_text(name): _text(value) for name, value in pairs}
+        name = _text(entry_id)
+        if operator.access.may_see(held.get("queue", "")):
+            entries.append(
+                AuditEntry(
+                    id=name,
+                    at=int(name.split("-")[0]),
+                    user=held.get("user", ""),
+                    action=held.get("action", ""),
+                    queue=held.get("queue", ""),
+                    detail=held.get("detail", ""),
+                    result=held.get("result", ""),
+                    of=held.get("of", ""),
+                )
+            )
+    return entries, name if seen == _PAGE else ""
+
 
 _KEPT_S: Final = 7 * 86_400
 _LISTED: Final = 100
@@ -104,8 +217,7 @@ async def create_bulk(
     operator.access.check_action(action.kind, action.queue)
     await check_kind(operator, action)
     transport, bulk_id = await operator.transport(), secrets.token_hex(8)
-    names = [each.name for each in fields(action) if each.name != "queue"]
-    given = {name: as_json(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
+    given = _arguments(action)
     detail = json.dumps(hide(given))[:_TEXT]
     begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
     now, key = await server_time(await operator.transport()), _key(operator.prefix, bulk_id)

@@ -1,0 +1,133 @@
+"""`glidemq doctor`, `glidemq events` and `glidemq top`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import span_of
+from glidemq_py.cli.arguments import Queue, Queues, words
+from glidemq_py.cli.commands.queues import check_exists, queue_names
+from glidemq_py.cli.shell import ExitCode, Shell, clock, command, group
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["doctor", "events_app", "top"]
+
+events_app = group("events", "Events of a queue.")
+_STYLES: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+
+
+def _role_names(incomplete: str) -> list[str]:
+    return words(operate.doctor.ROLES)(incomplete)
+
+
+async def doctor(
+    shell: Shell,
+    queues: Queues = None,
+    max_wait: Annotated[
+        str, typer.Option("--max-wait", metavar="TIME", help="Warn if a job has been ready for longer.")
+    ] = "1m",
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="Examine the permissions of this user; default: your own.")
+    ] = "",
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="The user needs those of probe, observer, producer, worker, operator or app.",
+            autocompletion=_role_names,
+        ),
+    ] = "",
+) -> None:
+    """Examine the server and queues, and say what to do about each problem.
+
+    Exit code 1 if there are warnings or errors.
+    """
+    names = await queue_names(shell, queues)
+    wait = span_of("--max-wait", max_wait)
+    found = await operate.doctor.examine(shell.operator, names, max_wait=wait, user=user, role=role)
+    shell.print_json(found)
+    rows = [
+        ((str(each.severity), _STYLES[each.severity]), each.check, each.subject, _text(each.problem, each.remedy))
+        for each in found
+    ]
+    shell.table(("", "CHECK", "WHERE", "FOUND"), rows, "")
+    if not names:
+        shell.note(f"no queues (prefix {shell.settings.prefix!r})")
+    if any(each.severity in ("warning", "error") for each in found):
+        shell.stop(ExitCode.FAILED)
+
+
+def _text(problem: str, remedy: str) -> str:
+    return f"{problem}; {remedy}" if remedy else problem
+
+
+def _event_names(incomplete: str) -> list[str]:
+    from glidemq_py._client.event_reader import QUEUE_EVENTS
+
+    return words(QUEUE_EVENTS)(incomplete)
+
+
+@command(events_app, "tail")
+async def tail(
+    shell: Shell,
+    queue: Queue,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event", metavar="EVENT", help="Only events with this name; repeatable.", autocompletion=_event_names
+        ),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Start after this event; 0 = the oldest kept.")
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after so many events.")
+    ] = None,
+) -> None:
+    """Print the events of a queue as they happen, until Ctrl-C. With --json, one line per event."""
+    from glidemq_py._client.event_reader import QUEUE_EVENTS
+
+    for each in event or ():
+        if each not in QUEUE_EVENTS:
+            raise GlideMQValidationError("--event", each, f"must be one of {', '.join(QUEUE_EVENTS)}")
+    left = number
+    if not await shell.operator.queue_exists(queue):
+        shell.note(f"queue {queue!r} does not exist (prefix {shell.settings.prefix!r}); waiting for its first event")
+    async for found in shell.operator.iter_events(queue, after=after):
+        if event and found.event not in event:
+            continue
+        shell.print_json(found, line=True)
+        more = " ".join(f"{key}={value}" for key, value in found.fields.items())
+        shell.say(f"{clock(found.timestamp)}  {found.event:<12} {found.job_id} {more}".rstrip())
+        if left is not None:
+            left -= 1
+            if left <= 0:
+                return
+
+
+async def top(
+    shell: Shell,
+    queues: Queues = None,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=3_600, help="Time between two updates.")
+    ] = 2.0,
+) -> None:
+    """Show queues, running jobs, failures and schedules, and keep them current, until q is pressed.
+
+    p pauses or resumes a queue or schedule, r retries a failed job, c cancels a running one, n runs a schedule now.
+    """
+    if shell.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        shell.fail("top needs a terminal; for scripts, use queue ls --json", ExitCode.USAGE)
+    try:
+        from glidemq_py.cli.top_screen import Top
+    except ImportError as error:
+        shell.fail(str(error), ExitCode.USAGE)
+    names = queues or list(shell.settings.queues)
+    for name in names:
+        await check_exists(shell, name)
+    await Top(shell.operator, names, interval=interval).run_async()
