@@ -338,7 +338,8 @@ class _Twin:
             start = "        " if kind in ("None", "NoReturn") else "        return "
             head = _wrapped(f"    def {name}(", args, f") -> {kind}:", 4)
             body = _wrapped(f"{start}{before}self._core.{name}(", passed, ")" + after, 8)
-            self._parts.append(f"{head}\n{_quoted(doc, 8)}\n{body}\n")
+            decorators = [f"    @{self._renamed(module, each)}\n" for each in node.decorator_list]
+            self._parts.append(f"{''.join(decorators)}{head}\n{_quoted(doc, 8)}\n{body}\n")
 
     def _signature(self, module: _Module, node: Function) -> tuple[str, str, str]:
         """Return the parameters of a method, its result type, and the arguments that it passes on."""

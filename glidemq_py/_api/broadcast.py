@@ -16,6 +16,7 @@ from glidemq_py._api.producer import add_bulk_ids, added_id
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply, Row
+from glidemq_py._core.checked_options import lists_options
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
@@ -119,6 +120,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
 
     # -- publishing ---------------------------------------------------------------------------------------
 
+    @lists_options(JobOptions, PublishOptionsDict)
     async def publish(
         self, subject: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[PublishOptionsDict]
     ) -> str | None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast
 
 from glidemq_py._core.calls import administration, pieces
+from glidemq_py._core.checked_options import lists_options
 from glidemq_py._core.checks import check_choice, check_iterable
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import Connected, reject_positional_options
@@ -150,6 +152,7 @@ class JobBatch(Connected):
 
     # -- adding -------------------------------------------------------------------------------------------
 
+    @lists_options(JobOptions, JobOptionsDict, ("parent", "deduplication"))
     async def add(
         self,
         name: str,

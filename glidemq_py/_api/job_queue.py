@@ -22,6 +22,7 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopPart, LoopTran
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
+from glidemq_py._core.checked_options import lists_options
 from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_options import JobOptions, unsupported_in
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
@@ -352,6 +353,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     def _options(self, given: Mapping[str, Any]) -> JobOptions:
         return JobOptions.of_job(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
+    @lists_options(JobOptions, JobOptionsDict)
     async def add(
         self,
         name: str,
@@ -507,6 +509,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
             blocking=self._runtime.is_blocking,
         )  # fmt: skip
 
+    @lists_options(JobOptions, JobOptionsDict)
     async def add_and_wait(
         self,
         name: str,

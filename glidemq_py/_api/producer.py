@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import URL_VARIABLE, Connection
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.checked_options import lists_options
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
@@ -92,6 +93,7 @@ class Producer(AsyncOnly, Generic[DataT]):
         """True after `close` was called."""
         return self._closed
 
+    @lists_options(JobOptions, JobOptionsDict)
     async def add(
         self,
         name: str,

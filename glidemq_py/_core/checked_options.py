@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -27,6 +28,7 @@ from glidemq_py._core.checks import camel_case, check_mapping, reject_unknown
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
 T = TypeVar("T")
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 StoredT = TypeVar("StoredT", covariant=True)
 GivenT = TypeVar("GivenT", contravariant=True)
 
@@ -271,3 +273,38 @@ def parse_nested(option: str, value: object, kind: type[T], shapes: str = "") ->
         field = error.option.removeprefix(getattr(kind, "_prefix", ""))
         name = option if field == kind.__name__ else f"{option}.{field}"
         raise GlideMQValidationError(name, error.value, error.problem) from None
+
+
+def lists_options(
+    kind: type[CheckedOptions], typed: type[Any], without: Collection[str] = ()
+) -> Callable[[CallableT], CallableT]:
+    """Let a method with ``**options`` list them in its signature and docstring, for ``help()`` and shells.
+
+    Args:
+        kind: Class of the options, whose docstring describes each.
+        typed: The ``TypedDict`` with which type checkers check them; it has the names and types.
+        without: Names that the method rejects.
+    """
+
+    def decorate(method: CallableT) -> CallableT:
+        signature, keyword = inspect.signature(method), inspect.Parameter.KEYWORD_ONLY
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        listed = [
+            inspect.Parameter(name, keyword, default=None, annotation=each.__forward_arg__)
+            for name, each in typed.__annotations__.items()
+            if name not in without
+        ]
+        changed: Any = method
+        changed.__signature__ = signature.replace(parameters=[*own, *listed])
+        texts = _DESCRIBED.findall(inspect.getdoc(kind) or "")
+        names = {each.name for each in listed}
+        words = "".join(f"            {name}: {_INDENT.sub(' ' * 16, text)}\n" for name, text in texts if name in names)
+        changed.__doc__ = _OPTIONS.sub(lambda found: found[0] + words, method.__doc__ or "")
+        return method
+
+    return decorate
+
+
+_DESCRIBED: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_INDENT: Final = re.compile(r"(?<=\n) +")
+_OPTIONS: Final = re.compile(r"^ +\*\*options:.*\n", re.MULTILINE)

@@ -8,6 +8,8 @@ from unittest import mock
 import pytest
 
 import glidemq_py
+from glidemq_py import sync
+from glidemq_py.options import JobOptionsDict
 
 CLASSES: list[type[Any]] = [glidemq_py.Queue, glidemq_py.Job]
 
@@ -47,3 +49,18 @@ def test_a_listed_method_of_a_queue_can_be_pickled():
 @pytest.mark.parametrize("cls", CLASSES)
 def test_features_are_not_base_classes(cls: type[Any]):
     assert {base.__name__ for base in cls.__bases__} <= {"AsyncOnly", "ConnectedQueue", "Generic", "JobCore"}
+
+
+@pytest.mark.parametrize(
+    "method", [glidemq_py.Queue.add, glidemq_py.Queue.add_and_wait, glidemq_py.Producer.add, sync.Queue.add]
+)
+def test_help_lists_the_options_of_a_job(method: Any):
+    parameters = inspect.signature(method).parameters
+    for name in JobOptionsDict.__annotations__:
+        assert parameters[name].default is None
+        assert f"\n    {name}: " in (inspect.getdoc(method) or "")
+
+
+def test_help_lists_no_option_that_a_method_rejects():
+    assert "deduplication" not in inspect.signature(glidemq_py.JobBatch.add).parameters
+    assert "parent" not in inspect.signature(glidemq_py.Broadcast.publish).parameters
