@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias, cast
 
 from glidemq_py._core.logs import get_logger
-from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.execution import NOTHING_READY, execute, failure, only_reads, succeeded
+from glidemq_py.gateway.commands import COMMANDS, NOTHING_READY, execute, failure, only_reads, succeeded
 from glidemq_py.gateway.session import Begun, Session, check_fields
 from glidemq_py.gateway.slices import large_content
 from glidemq_py.gateway.state import GatewayState

@@ -1,10 +1,12 @@
-"""The HTTP API of a gateway: an ASGI application that executes the commands of `routes`; health and metrics."""
+"""The HTTP API of a gateway: an ASGI application for the routes of `http_routes`, health, metrics; and its server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -13,23 +15,33 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
+from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
+from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.addresses import Address, AddressLimits, client_address
+from glidemq_py.gateway.commands import execute
 from glidemq_py.gateway.commands.monitoring import compact, dashboard, dashboard_queues, heap_stats, stats
-from glidemq_py.gateway.event_stream import EventStream, sent_events
-from glidemq_py.gateway.execution import execute
-from glidemq_py.gateway.figures import memory_mb
-from glidemq_py.gateway.http_session import HttpSession, json_text, json_value
+from glidemq_py.gateway.figures import Totals, memory_mb
+from glidemq_py.gateway.http_routes import (
+    EVENTS,
+    SOCKET,
+    HttpSession,
+    Route,
+    fields_of,
+    find_route,
+    json_text,
+    json_value,
+    shown,
+)
 from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import QueueNameError, engine_name
-from glidemq_py.gateway.routes import EVENTS, SOCKET, Route, fields_of, find_route, shown
-from glidemq_py.gateway.shared_reads import Totals
+from glidemq_py.gateway.options import BACKLOG, GatewayOptions
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_map
 from glidemq_py.gateway.values import MAX_FRAME, UNDEFINED, Encoded
-from glidemq_py.gateway.web_socket import WebSocketSession
+from glidemq_py.gateway.web_socket import MAX_MESSAGE, PING_S, EventStream, WebSocketSession, sent_events
 
-__all__ = ["HttpApi"]
+__all__ = ["GatewayHttpServer", "HttpApi"]
 
 _BODY_S: Final = 30.0
 _READY_S: Final = 5.0
@@ -100,8 +112,8 @@ class HttpApi:
             request.end_polls()
         for stream in self._streams:
             stream.end()
-        for socket in self._sockets:
-            socket.end()
+        for web_socket in self._sockets:
+            web_socket.end()
 
     async def close(self) -> None:
         """End what no request waits for."""
@@ -434,3 +446,59 @@ def _query_of(scope: Scope) -> list[tuple[str, str]]:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS)
     except ValueError:
         raise _RefusedError(400, f"Too many query parameters: at most {_MOST_QUERY_FIELDS}") from None
+
+
+class _Server(HttpServer):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to the program: it closes the gateway, which closes this server."""
+        yield
+
+
+class GatewayHttpServer:
+    """Serves the HTTP API until it is closed.
+
+    Args:
+        state: The gateway.
+        options: Its options, with `http_port`.
+        context: For TLS, or None.
+
+    Attributes:
+        port: The port it listens on.
+
+    Raises:
+        OSError: If the address cannot be used.
+    """
+
+    def __init__(self, state: GatewayState, options: GatewayOptions, context: ssl.SSLContext | None) -> None:
+        assert options.http_port is not None, "opened with a port only"
+        hosts = ("*",) if options.allow_anonymous else tuple(accepted_hosts(options.host, None))
+        api = self._api = HttpApi(
+            state, hosts=hosts or LOOPBACK_HOSTS, cors_origins=options.cors_origins, metrics_auth=options.metrics_auth
+        )
+        config = server_config(
+            api, max_connections=options.max_connections, idle_timeout=75_000, log_config=None, access_log=False,
+            lifespan="off", server_header=False, proxy_headers=False, ws=WebSocketProtocol, ws_max_size=MAX_MESSAGE,
+            ws_ping_interval=PING_S, ws_ping_timeout=PING_S, ws_per_message_deflate=False,
+        )  # fmt: skip
+        config.load()
+        config.ssl = context
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        # Connections that arrive before uvicorn accepts them wait in the backlog.
+        self._socket = socket.create_server(
+            (options.host, options.http_port), family=family, backlog=BACKLOG, reuse_port=options.share_port
+        )
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = _Server(config, api.begin_closing)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def close(self, seconds: float) -> None:
+        """Answer waiting fetches, close WebSockets, wait for running requests so many seconds, and stop listening."""
+        self._server.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # passed to `wait_for`
+        self._server.should_exit = True
+        try:
+            await self._serving
+            await self._api.close()
+        finally:
+            self._socket.close()

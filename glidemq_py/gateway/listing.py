@@ -22,11 +22,11 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._features.delays import due_times
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, counts_by_rank, cursor_at, read_jobs, read_places
+from glidemq_py.gateway.job_objects import Source, read_wire_counts, sources_of, wire_state
 from glidemq_py.gateway.names import listed_queues, queue_of_part, wire_name
 from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError
-from glidemq_py.gateway.wire_states import Source, read_wire_counts, sources_of, wire_state
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue

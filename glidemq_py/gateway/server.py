@@ -30,10 +30,10 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import LIMIT
 from glidemq_py.gateway.options import BACKLOG
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.webhooks.service import Webhooks
+from glidemq_py.gateway.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from glidemq_py.gateway.http_server import GatewayHttpServer
+    from glidemq_py.gateway.http_api import GatewayHttpServer
 
 __all__ = ["LOOK_S", "Gateway", "ServerCertificate"]
 
@@ -157,7 +157,7 @@ class Gateway(GatewayState):
 
     def _open_http(self) -> GatewayHttpServer:
         try:
-            from glidemq_py.gateway.http_server import GatewayHttpServer
+            from glidemq_py.gateway.http_api import GatewayHttpServer
         except ImportError:
             problem = 'requires starlette, uvicorn and wsproto: pip install "glidemq-py[gateway]"'
             raise GlideMQValidationError("http_port", self.options.http_port, problem) from None

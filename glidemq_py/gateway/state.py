@@ -35,16 +35,15 @@ from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.deadlines import Deadlines
 from glidemq_py.gateway.events import EventFeed, News
 from glidemq_py.gateway.fetched import Fetched, Held, HeldJobs
-from glidemq_py.gateway.figures import Figures
+from glidemq_py.gateway.figures import Figures, SharedRead
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import LIMIT
 from glidemq_py.gateway.names import listed_queues, queue_of_part
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.partition_hubs import PartitionHubs
-from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import CommandError
-from glidemq_py.gateway.webhooks.service import Webhooks
+from glidemq_py.gateway.webhooks import Webhooks
 
 __all__ = ["GatewayState"]
 

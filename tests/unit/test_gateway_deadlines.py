@@ -11,7 +11,7 @@ import pytest
 from glidemq_py._client.reachability import Reachability
 from glidemq_py.gateway import deadlines as module
 from glidemq_py.gateway.deadlines import Deadlines
-from glidemq_py.gateway.shared_reads import SharedRead
+from glidemq_py.gateway.figures import SharedRead
 from glidemq_py.gateway.table import CommandError
 
 LIMIT_S = 0.05
@@ -177,8 +177,8 @@ async def test_long_reads_leave_time_for_others(monkeypatch: pytest.MonkeyPatch)
     async def read() -> None:
         now[0] += 0.1
 
-    monkeypatch.setattr("glidemq_py.gateway.shared_reads.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("glidemq_py.gateway.shared_reads.asyncio.sleep", sleeping)
+    monkeypatch.setattr("glidemq_py.gateway.figures.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("glidemq_py.gateway.figures.asyncio.sleep", sleeping)
     shared = SharedRead(read)
     for _ in range(3):
         await shared.get()

@@ -4,8 +4,7 @@ from contextlib import AbstractContextManager, suppress
 
 import pytest
 
-from glidemq_py.gateway.webhooks.posting import WebhookError
-from glidemq_py.gateway.webhooks.service import SLOTS, DeliverySlots
+from glidemq_py.gateway.webhooks import SLOTS, DeliverySlots, WebhookError
 
 
 class Clock:

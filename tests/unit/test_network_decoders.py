@@ -21,15 +21,14 @@ from starlette.datastructures import Headers
 from glidemq_py._web.clients import NotAllowedError, check_site, digest, is_authorized
 from glidemq_py.gateway.addresses import check_url, client_address
 from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.event_stream import EventStream
 from glidemq_py.gateway.http_api import _query_of, _queue_of, _RefusedError
-from glidemq_py.gateway.http_session import json_text, json_value
+from glidemq_py.gateway.http_routes import json_text, json_value
 from glidemq_py.gateway.job_ids import queue_number
 from glidemq_py.gateway.session import check_fields
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.values import MAX_UNAUTHENTICATED_FRAME, FrameReader, InvalidValueError, frame_of, value_of
-from glidemq_py.gateway.webhooks.messages import check_secret
-from glidemq_py.gateway.webhooks.registry import _webhook
+from glidemq_py.gateway.web_socket import EventStream
+from glidemq_py.gateway.webhook_registry import _webhook, check_secret
 from tests.inside import direct as connections
 from tests.unit.test_decoders import EXAMPLES, JSON, PACKED, TEXT, VALUES, as_json
 

@@ -10,16 +10,22 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._features.priorities import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
+from glidemq_py.gateway.commands.ack import ClientError, LeasedJob, end_attempt, leased_job
 from glidemq_py.gateway.commands.flows import family_of
-from glidemq_py.gateway.commands.reporting import ClientError, LeasedJob, end_attempt, leased_job
-from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, full_job_object, json_value, stored_value
+from glidemq_py.gateway.job_objects import (
+    UNSTARTED,
+    check_readers,
+    full_job_object,
+    json_value,
+    stored_value,
+    wire_state,
+)
 from glidemq_py.gateway.listing import active_job, due_times_of, existing_job, find_job, located, size_of
-from glidemq_py.gateway.pushing import group_priority
+from glidemq_py.gateway.push_options import group_priority
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
 from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
-from glidemq_py.gateway.wire_states import wire_state
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job

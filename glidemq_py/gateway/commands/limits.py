@@ -1,15 +1,22 @@
-"""Commands that set the limits of a queue."""
+"""Commands about limits of a queue, groups of jobs (fair keys of this package), and unique keys of jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._core.limits import MAX_COUNT
+from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
+from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.listing import find_job, part_of_key
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._core.limits import FairKeyInfo
 
 __all__ = ["COMMANDS"]
 
@@ -68,6 +75,138 @@ async def _limits(session: Session, given: Given) -> Answer:
     }  # fmt: skip
 
 
+_GROUP: Final = (QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
+
+
+def _group_of(group: str) -> str:
+    """Return the id of a group as a fair key.
+
+    Raises:
+        CommandError: If it contains NUL.
+    """
+    if "\0" in group:
+        raise CommandError("groupId must not contain NUL")
+    return group
+
+
+async def _queue_and_group(session: Session, given: Given) -> tuple[Queue[Any, Any], str]:
+    return await session.queue(given), _group_of(given["groupId"])
+
+
+async def _info(session: Session, given: Given) -> FairKeyInfo:
+    queue, group = await _queue_and_group(session, given)
+    return await queue.fair_keys.get(group)
+
+
+async def _backlog(session: Session, given: Given) -> Answer:
+    return {"data": {"count": (await _info(session, given)).backlog}}
+
+
+async def _all_backlogs(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
+    return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
+
+
+async def _active(session: Session, given: Given) -> Answer:
+    return {"data": {"count": (await _info(session, given)).active}}
+
+
+async def _set_rate_limit(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    await queue.fair_keys.set_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
+    return DONE
+
+
+async def _get_rate_limit(session: Session, given: Given) -> Answer:
+    limit = (await _info(session, given)).rate_limit
+    return {"data": {"limit": None if limit is None else {"max": limit.max, "duration": limit.duration}}}
+
+
+async def _remove_rate_limit(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    had_limit = (await queue.fair_keys.get(group)).rate_limit is not None
+    await queue.fair_keys.set_limits(group, rate_limit=False)
+    return {"data": {"removed": int(had_limit)}}
+
+
+async def _rate_limit_ttl(session: Session, given: Given) -> Answer:
+    until = (await _info(session, given)).limited_until
+    left = -2 if until is None else until - round(time.time() * 1_000)
+    return {"data": {"ttl": left if left > 0 else -2}}
+
+
+async def _hold(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    link = await (await part_of_key(queue, group))._connected()
+    call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
+    await link.transport.call(call)
+    return DONE
+
+
+async def _set_concurrency(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    await queue.fair_keys.set_limits(group, concurrency=given["concurrency"])
+    return DONE
+
+
+async def _get_concurrency(session: Session, given: Given) -> Answer:
+    return {"data": {"concurrency": (await _info(session, given)).concurrency}}
+
+
+async def _remove_concurrency(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    had_limit = (await queue.fair_keys.get(group)).concurrency is not None
+    await queue.fair_keys.set_limits(group, concurrency=False)
+    return {"data": {"removed": int(had_limit)}}
+
+
+async def _pause(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    was_paused = (await queue.fair_keys.get(group)).paused
+    await queue.fair_keys.pause(group)
+    return {"data": {"changed": not was_paused}}
+
+
+async def _resume(session: Session, given: Given) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    was_paused = (await queue.fair_keys.get(group)).paused
+    await queue.fair_keys.resume(group)
+    return {"data": {"changed": was_paused}}
+
+
+async def _is_paused(session: Session, given: Given) -> Answer:
+    return {"data": {"paused": (await _info(session, given)).paused}}
+
+
+_KEY: Final = (QUEUE, Field("deduplicationId", required=True, minimum=1, maximum=256))
+
+
+async def _get(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
+    job = await queue.jobs.get_deduplicated(given["deduplicationId"])
+    if job is None or job.state is None or job.state.is_finished:
+        return {"data": {"jobId": None}}
+    return {"data": {"jobId": await session.state.ids.on_wire(queue.name, job.id)}}
+
+
+async def _remove(session: Session, given: Given) -> Answer:
+    queue = await session.queue(given)
+    return {"data": {"count": int(await queue.jobs.remove_deduplication(given["deduplicationId"]))}}
+
+
+async def _remove_of_job(session: Session, given: Given) -> Answer:
+    job = await find_job(session, given["id"])
+    option = None if job is None else job.opts.get("deduplication")
+    key = cast("Mapping[str, Any]", option).get("id") if isinstance(option, dict) else None
+    if job is None or not isinstance(key, str):
+        return {"data": {"removed": False}}
+    queue = await session.state.queue(job.queue_name)
+    owner = await queue.jobs.get_deduplicated(key)
+    # Another job may have the key by now.
+    is_owner = owner is not None and owner.id == job.id
+    return {"data": {"removed": is_owner and await queue.jobs.remove_deduplication(key)}}
+
+
 COMMANDS: Final = (
     Command(
         "RateLimit", "limits", _rate_limit, "Limit how many jobs all workers start per `duration` ms.",
@@ -81,4 +220,41 @@ COMMANDS: Final = (
         (QUEUE, Field("maxJobs", Kind.ANY)),
     ),
     Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (QUEUE,)),
+    Command("GetGroupJobsCount", "groups", _backlog, "Count the ready jobs of a group.", _GROUP),
+    Command("GetGroupsJobsCount", "groups", _all_backlogs, "Count the ready jobs of all groups.", (QUEUE,)),
+    Command("GetGroupActiveCount", "groups", _active, "Count the active jobs of a group.", _GROUP),
+    Command(
+        "SetGroupRateLimit", "groups", _set_rate_limit, "Limit how many jobs of a group start per `duration` ms.",
+        (
+            *_GROUP, Field("max", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
+            Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS),
+        ),
+    ),
+    Command("GetGroupRateLimit", "groups", _get_rate_limit, "Return the rate limit of a group.", _GROUP),
+    Command("RemoveGroupRateLimit", "groups", _remove_rate_limit, "Remove the rate limit of a group.", _GROUP),
+    Command(
+        "GetGroupRateLimitTtl", "groups", _rate_limit_ttl,
+        "Return for how many ms the rate limit holds back the group; -2 = it does not.", _GROUP,
+    ),
+    Command(
+        "SetGroupConcurrency", "groups", _set_concurrency, "Limit the active jobs of a group.",
+        (*_GROUP, Field("concurrency", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT)),
+    ),
+    Command("GetGroupConcurrency", "groups", _get_concurrency, "Return the limit of active jobs of a group.", _GROUP),
+    Command("RemoveGroupConcurrency", "groups", _remove_concurrency, "Remove the limit of active jobs.", _GROUP),
+    Command(
+        "RateLimitGroup", "groups", _hold, "Start no job of a group for `duration` ms from now.",
+        (*_GROUP, Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS)),
+    ),
+    Command("PauseGroup", "groups", _pause, "Start no more jobs of a group.", _GROUP),
+    Command("ResumeGroup", "groups", _resume, "Start jobs of a paused group again.", _GROUP),
+    Command("IsGroupPaused", "groups", _is_paused, "Return whether a group is paused.", _GROUP),
+    Command(
+        "GetDeduplicationJobId", "deduplication", _get, "Return the unfinished job that has a unique key.", _KEY
+    ),
+    Command("RemoveDeduplicationKey", "deduplication", _remove, "Remove a unique key; no job is changed.", _KEY),
+    Command(
+        "RemoveJobDeduplicationKey", "deduplication", _remove_of_job, "Remove the unique key of a job.",
+        (Field("id", required=True),),
+    ),
 )  # fmt: skip

@@ -13,11 +13,11 @@ from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.commands.connection import list_workers
 from glidemq_py.gateway.commands.cron import all_crons, read_schedulers
 from glidemq_py.gateway.figures import memory_mb
+from glidemq_py.gateway.job_objects import read_priority_counts, read_wire_counts
 from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
-from glidemq_py.gateway.wire_states import read_priority_counts, read_wire_counts
 
 __all__ = [
     "COMMANDS", "STATES", "compact", "dashboard", "dashboard_queues", "heap_stats", "overview", "stats", "summed",

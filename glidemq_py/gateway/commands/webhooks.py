@@ -8,10 +8,9 @@ from glidemq_py.gateway.addresses import check_url
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
-from glidemq_py.gateway.webhooks.messages import check_secret
-from glidemq_py.gateway.webhooks.reading import prepare
-from glidemq_py.gateway.webhooks.registry import EVENTS, Webhook
-from glidemq_py.gateway.webhooks.service import DELIVERIES
+from glidemq_py.gateway.webhook_events import prepare
+from glidemq_py.gateway.webhook_registry import EVENTS, Webhook, check_secret
+from glidemq_py.gateway.webhooks import DELIVERIES
 
 __all__ = ["COMMANDS"]
 

@@ -8,7 +8,7 @@ from glide_shared.exceptions import ConnectionError as GlideConnectionError
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, hub
-from glidemq_py.gateway.commands import fetching
+from glidemq_py.gateway.commands import pull
 from glidemq_py.gateway.connection import Connection
 from tests.inside import around, connected, direct, hubs_of, lease_exchange
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
@@ -189,7 +189,7 @@ async def test_faults_of_a_command_without_a_task_are_answered(wire: Wire, used:
         raise KeyError("a fault")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fetching, "_hand_over_now", fail)
+        patch.setattr(pull, "_hand_over_now", fail)
         assert await failure(wire, "PULL", queue=used, owner="w") == "Internal error"
     pulled = await good(wire, "PULL", queue=used, owner="w", timeout=20_000)
     with monkeypatch.context() as patch:

@@ -8,9 +8,9 @@ import pytest
 from glidemq_py import Job, JobOptions, Queue, Worker
 from glidemq_py._features.fair_keys import FairKeys
 from glidemq_py.errors import GlideMQConnectionError
-from glidemq_py.gateway import bulk
+from glidemq_py.gateway import push_bulk
 from glidemq_py.gateway.job_ids import IdMaker
-from glidemq_py.gateway.rows import row_of
+from glidemq_py.gateway.push_rows import row_of
 from tests.inside import AsyncTransport, connected, encode_row, staged_writes, without_direct_connections
 from tests.server.gateway.wire import Wire, failure, good, packed
 
@@ -79,7 +79,7 @@ async def test_nothing_is_left_if_a_piece_is_not_staged(wire: Wire, queue: Queue
             call.decode = lambda _: staged_writes.StageReply("aborted", "")
         return call
 
-    monkeypatch.setattr(bulk, "stage", fail_last)
+    monkeypatch.setattr(push_bulk, "stage", fail_last)
     assert "aborted" in await failure(wire, "PUSHB", queue=queue.name, jobs=many(300))
     assert await queue.count() == 0
     assert await keys_of_writes(queue) == []
@@ -97,7 +97,7 @@ async def test_commit_whose_reply_is_lost_adds_the_jobs_once(wire: Wire, queue: 
             raise GlideMQConnectionError("lost")
         return found
 
-    monkeypatch.setattr(bulk, "run_async", lose_first_reply)
+    monkeypatch.setattr(push_bulk, "run_async", lose_first_reply)
     assert len((await good(wire, "PUSHB", queue=queue.name, jobs=many(300)))["ids"]) == 300
     assert await queue.count() == 300
 

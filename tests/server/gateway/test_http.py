@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.shared_reads import Totals
+from glidemq_py.gateway.figures import Totals
 
 TOKEN = "a-long-token"
 ORIGIN = "https://pages.example"

@@ -9,11 +9,11 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.errors import AmbiguousResultError
-from glidemq_py.gateway import Gateway, bulk, pushing
-from glidemq_py.gateway.bulk import Bulk
+from glidemq_py.gateway import Gateway, push_bulk, push_options
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.partition_hubs import PartitionHubs
-from glidemq_py.gateway.routed import RoutedJob
+from glidemq_py.gateway.push_bulk import Bulk
+from glidemq_py.gateway.push_one import RoutedJob
 from glidemq_py.testing import ServerProcess
 from tests.inside import connected, feeds_of, hubs_of, keys_of, parts_of, staged_writes
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
@@ -99,11 +99,11 @@ async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
         began.set()
         await go_on.wait()
         try:
-            return await pushing.take_back(name, added)
+            return await push_options.take_back(name, added)
         finally:
             ended.set()
 
-    monkeypatch.setattr(bulk, "take_back", take_back)
+    monkeypatch.setattr(push_bulk, "take_back", take_back)
     monkeypatch.setattr(gateways[0], "release_of", note_closed)
     async with asyncio.timeout(60):
         async with Wire(gateways[0]) as wire:
@@ -152,7 +152,7 @@ async def test_nothing_is_added_if_a_partition_fails(wire: Wire, queue: Queue, m
             raise AmbiguousResultError("no reply")
         return stage(write, keys, *others, **named)
 
-    monkeypatch.setattr(bulk, "stage", fail)
+    monkeypatch.setattr(push_bulk, "stage", fail)
     assert "no reply" in await failure(wire, "PUSHB", queue=queue.name, jobs=GROUPS)
     assert await unfinished(queue) == 0
     monkeypatch.undo()
@@ -167,7 +167,7 @@ async def test_a_committed_bulk_is_added_although_a_partition_fails(
         yield staged_writes.publish(write, write.home, False)
         raise AmbiguousResultError("no reply")
 
-    monkeypatch.setattr(bulk, "publish_write", fail)
+    monkeypatch.setattr(push_bulk, "publish_write", fail)
     ids = (await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS))["ids"]
     assert 0 < await unfinished(queue) < 20
     assert "the maintenance of the queue adds them: no reply" in caplog.text
@@ -179,7 +179,7 @@ async def test_a_committed_bulk_is_added_although_a_partition_fails(
 
 
 async def test_jobs_of_one_partition_are_added_by_one_call(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(bulk, "open_write")
+    monkeypatch.delattr(push_bulk, "open_write")
     jobs = [{"data": number, "groupId": "g", "uniqueKey": "g"} for number in range(3)]
     assert len(set((await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"])) == 1
     ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"data": number} for number in range(250)]))["ids"]

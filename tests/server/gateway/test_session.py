@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, locks
+from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, ack
 from glidemq_py.gateway.connection import Connection
 from glidemq_py.gateway.fetched import HeldJobs
 from glidemq_py.gateway.session import check_fields
@@ -269,7 +269,7 @@ async def test_many_locks_are_looked_up_once(wire: Wire, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(HeldJobs, "fresh", stale)
     monkeypatch.setattr(HeldJobs, "renew_fresh", counted)
-    monkeypatch.setattr(locks, "leased_job", unknown)
+    monkeypatch.setattr(ack, "leased_job", unknown)
     for count in (1_000, 1_001):
         looked.clear()
         ids = [str(number) for number in range(count)]

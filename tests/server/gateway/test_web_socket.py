@@ -15,7 +15,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py._web.web_socket import WebSocketProtocol
-from glidemq_py.gateway import Gateway, http_server
+from glidemq_py.gateway import Gateway, http_api
 from glidemq_py.gateway.connection import MAX_RUNNING
 from glidemq_py.gateway.web_socket import MAX_MESSAGE
 from tests.inside import server_config
@@ -170,7 +170,7 @@ async def test_text_that_is_not_utf_8(gateway: Gateway, caplog: pytest.LogCaptur
 
 
 async def test_connection_outlives_the_time_for_headers(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http_server, "server_config", partial(server_config, header_timeout=300))
+    monkeypatch.setattr(http_api, "server_config", partial(server_config, header_timeout=300))
     async with (
         Gateway(url, port=0, http_port=0) as gateway,
         connected(gateway, f"/ws/queues/{queue_name}") as one,

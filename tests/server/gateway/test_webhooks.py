@@ -20,10 +20,9 @@ import pytest
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.chosen_ids import claim_ids
-from glidemq_py.gateway.webhooks.posting import WebhookError, post
-from glidemq_py.gateway.webhooks.reading import ReadingLock
-from glidemq_py.gateway.webhooks.registry import Webhook
-from glidemq_py.gateway.webhooks.service import DELIVERIES
+from glidemq_py.gateway.webhook_events import ReadingLock
+from glidemq_py.gateway.webhook_registry import Webhook
+from glidemq_py.gateway.webhooks import DELIVERIES, WebhookError, post
 from tests.inside import connected
 from tests.server.gateway.wire import Wire, failure, good
 
@@ -245,7 +244,7 @@ async def test_name_that_leads_into_the_own_network_is_not_connected_to(
     async def resolved(_: str, __: int) -> list[str]:
         return addresses.pop(0)
 
-    monkeypatch.setattr("glidemq_py.gateway.webhooks.posting._resolved", resolved)
+    monkeypatch.setattr("glidemq_py.gateway.webhooks._resolved", resolved)
     options: dict[str, Any] = {"prefix": prefix, "webhook_attempts": 2, "webhook_backoff": 1}
     async with Gateway(url, port=0, **options) as gateway, Wire(gateway) as wire:
         error = await failure(wire, "AddWebhook", url=receiver.url(), events=ALL)
@@ -263,7 +262,7 @@ async def test_request_goes_to_the_address_that_was_checked(receiver: Receiver, 
     async def resolved(_: str, __: int) -> list[str]:
         return ["127.0.0.1"]
 
-    monkeypatch.setattr("glidemq_py.gateway.webhooks.posting._resolved", resolved)
+    monkeypatch.setattr("glidemq_py.gateway.webhooks._resolved", resolved)
     url = f"http://no-such-host.invalid:{receiver.port}/a?b=1"  # connecting by name would fail
     assert await post(url, {"X-A": "b"}, b"{}", [ip_network("127.0.0.0/8")], 60.0) == 204
     (request,) = receiver.received

@@ -10,16 +10,23 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.times import MAX_DURATION_MS, to_ms
 from glidemq_py._features.cleaning import clean_unfinished
 from glidemq_py.errors import JobDataError, SerializationError
-from glidemq_py.gateway.group_limits import forget_group_limits
-from glidemq_py.gateway.job_objects import full_job_object
+from glidemq_py.gateway.job_objects import (
+    READY,
+    SOURCES,
+    Source,
+    full_job_object,
+    read_priority_counts,
+    read_wire_counts,
+    sources_of,
+)
 from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_of
 from glidemq_py.gateway.names import listed_queues, wire_name
+from glidemq_py.gateway.push_rows import forget_group_limits
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 from glidemq_py.gateway.values import LargeAnswer
-from glidemq_py.gateway.webhooks.service import DELIVERIES
-from glidemq_py.gateway.wire_states import READY, SOURCES, Source, read_priority_counts, read_wire_counts, sources_of
+from glidemq_py.gateway.webhooks import DELIVERIES
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue

@@ -26,8 +26,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.chosen_ids import claim_ids
 from glidemq_py.gateway.events import tell_starts
-from glidemq_py.gateway.webhooks.messages import Message, event_name, message_of
-from glidemq_py.gateway.webhooks.registry import Figures, Webhook, WebhookRegistry
+from glidemq_py.gateway.webhook_registry import Figures, Message, Webhook, WebhookRegistry, event_name, message_of
 
 __all__ = ["Delivery", "EventReading", "ReadingLock", "prepare", "wanted_by"]
 

@@ -12,8 +12,8 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Fetched
-from glidemq_py.gateway.group_limits import set_group_defaults
 from glidemq_py.gateway.hub import MOST_FETCHED, Hub
+from glidemq_py.gateway.push_rows import set_group_defaults
 from glidemq_py.gateway.session import Begun, Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
 from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind

@@ -52,14 +52,22 @@ from glidemq_py.errors import (
     PartitionedQueueError,
     StagedWriteError,
 )
-from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.push_order import Way
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of, take_back
-from glidemq_py.gateway.routed import key_of, reject_two_keys
-from glidemq_py.gateway.rows import ID, added_rows, remember_usual, row_of, usual_row, with_id
-from glidemq_py.gateway.session import Session
+from glidemq_py.gateway.push_one import key_of, reject_two_keys
+from glidemq_py.gateway.push_options import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of, take_back
+from glidemq_py.gateway.push_rows import (
+    ID,
+    GroupSize,
+    added_rows,
+    group_size,
+    remember_usual,
+    row_of,
+    set_group_sizes,
+    usual_row,
+    with_id,
+)
+from glidemq_py.gateway.session import Session, Way
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.telemetry.state import TELEMETRY
 

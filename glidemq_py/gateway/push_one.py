@@ -18,11 +18,29 @@ from glidemq_py._core.queue_options import parse_durable
 from glidemq_py._features.queue_list import register
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import FairKeyFullError, JobNotFoundError
-from glidemq_py.gateway.group_limits import group_size, set_group_sizes
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.push_order import Way
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of, way_of
-from glidemq_py.gateway.rows import ID, add_durable_row, added_row, remember_usual, row_of, usual_row, with_id
+from glidemq_py.gateway.push_options import (
+    JOB_FIELDS,
+    GroupFullError,
+    Push,
+    again,
+    chosen_id,
+    missing_job,
+    push_of,
+    way_of,
+)
+from glidemq_py.gateway.push_rows import (
+    ID,
+    add_durable_row,
+    added_row,
+    group_size,
+    remember_usual,
+    row_of,
+    set_group_sizes,
+    usual_row,
+    with_id,
+)
+from glidemq_py.gateway.session import Way
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError, check_all
 from glidemq_py.telemetry.state import TELEMETRY

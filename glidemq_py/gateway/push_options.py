@@ -31,14 +31,30 @@ from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.push_order import Way
+from glidemq_py.gateway.session import Way
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = [
-    "CHILD_POLICIES", "FLOW_FIELDS", "JOB_FIELDS", "MAX_BACKOFF_MS", "TEMPLATE_FIELDS", "GroupFullError", "Push",
-    "again", "child_policy", "chosen_id", "group_priority", "ineffective_policies", "job_name_and_data", "missing_job",
-    "push_of", "take_back", "template_options", "way_of", "zone_name",
-]  # fmt: skip
+    "CHILD_POLICIES",
+    "FLOW_FIELDS",
+    "JOB_FIELDS",
+    "MAX_BACKOFF_MS",
+    "TEMPLATE_FIELDS",
+    "GroupFullError",
+    "Push",
+    "again",
+    "child_policy",
+    "chosen_id",
+    "group_priority",
+    "ineffective_policies",
+    "job_name_and_data",
+    "missing_job",
+    "push_of",
+    "take_back",
+    "template_options",
+    "way_of",
+    "zone_name",
+]
 
 T = TypeVar("T")
 

@@ -1,1 +1,0 @@
-"""Webhooks: events of queues, posted to URLs that clients have registered."""
