@@ -52,6 +52,7 @@ from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, read_stored_op
 from glidemq_py._core.keys import (
     QueueKeys,
     flow_key,
+    hash_slot,
     hash_tag,
     split_member,
     usage_registry_key,
@@ -105,7 +106,6 @@ from glidemq_py._partitions.layout import (
     MAX_PARTITIONS,
     Layout,
     Partition,
-    hash_slot,
     partition_id,
     partition_names,
     partition_of_key,
@@ -249,7 +249,7 @@ def set_client(transport: Any, client: Any):
 
 def direct_connections(transport: Any) -> list[direct.DirectConnection]:
     """Return the direct connections that calls of a transport use."""
-    return list(transport._nodes._open.values())
+    return list(transport._nodes.open.values())
 
 
 def reserved_reads() -> Mapping[Any, int]:

@@ -21,7 +21,6 @@ from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, cost_error
 from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.queue_options import Durability, Entry, entry_of
 from glidemq_py._features import queue_list
 from glidemq_py._features.dependencies import Relations, invalid_parent, missing_dependency
@@ -41,6 +40,7 @@ from glidemq_py.errors import (
     JobNotFoundError,
     JobStateError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY
 

@@ -19,7 +19,6 @@ from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
@@ -55,6 +54,7 @@ from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY

@@ -27,7 +27,6 @@ from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_options import JobOptions, unsupported_in
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, former_names, known_arguments, known_methods, reject_positional_options
 from glidemq_py._core.names import validate_job_name, validate_queue_name
@@ -76,6 +75,7 @@ from glidemq_py.errors import (
     GlideMQValidationError,
     JobStateError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.telemetry.spans import observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 

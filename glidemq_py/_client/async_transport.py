@@ -15,7 +15,16 @@ from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.async_client import create_async, glide, resolve_async
 from glidemq_py._client.busy_poll import BusyPoll
-from glidemq_py._client.call_retry import CallRetry, classify, not_read, only_reads, translate
+from glidemq_py._client.call_retry import (
+    CallRetry,
+    Loads,
+    classify,
+    load_arguments,
+    loading_failed,
+    not_read,
+    only_reads,
+    translate,
+)
 from glidemq_py._client.connect import GlideClient, ServerConnection
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, silence_of
 from glidemq_py._client.connection_options import ConnectionOptions
@@ -29,7 +38,6 @@ from glidemq_py._client.failures import (
     Interruptions,
 )
 from glidemq_py._client.glide_faults import ClientReplacement, abandon_client, loop_of
-from glidemq_py._client.library_loading import Loads, load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import LoopResource, close_at_loop_end
 from glidemq_py._client.reachability import reachability_of
@@ -211,10 +219,7 @@ class AsyncTransport:
         batch = self._new_batch(is_atomic=False)
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         self._under_way += 1
-        if self._under_way == 1 and (not call.args or len(call.args[-1]) <= _SHORT):
-            self._poll.begin()
-        else:
-            self._poll.end(replied=False)
+        self._poll.begin(alone=self._under_way == 1 and (not call.args or len(call.args[-1]) <= _SHORT))
         try:
             if timeout_s is None:
                 (reply,) = await self.client.exec(batch, raise_on_error=False)

@@ -102,8 +102,11 @@ class BusyPoll:
         self._calls = 0
         self._took = 0.0
 
-    def begin(self) -> None:
-        """Start, because the only pending call is about to be sent."""
+    def begin(self, *, alone: bool = True) -> None:
+        """Start, because a call is about to be sent; stop instead if it is not ``alone``, as others are pending."""
+        if not alone:
+            self._awake, self._began = False, None
+            return
         if not self._left:
             self._left = self._choice.next_block(self._calls, self._took)
             self._calls, self._took = 0, 0.0
@@ -121,7 +124,7 @@ class BusyPoll:
         """Stop spinning.
 
         Args:
-            replied: the reply has arrived, so its time counts; False if another call was sent meanwhile.
+            replied: the reply has arrived, so its time counts.
         """
         self._awake = False
         began, self._began = self._began, None

@@ -1,18 +1,21 @@
-"""Failed calls of GLIDE: the class of the error, our error for it, and the decision to retry the call.
+"""Failed calls of GLIDE: the error's class, our error for it, the decision to retry, and the load of the library.
 
 failures.py has the table, without GLIDE.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+from glide_shared.routes import AllPrimaries
 
 from glidemq_py._client.failures import (
     CLOSED,
@@ -26,7 +29,14 @@ from glidemq_py._client.failures import (
     classify_reply,
     error_of,
 )
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import (
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    LibraryError,
+    ServerNotReadyError,
+    ServerOutOfMemoryError,
+)
 
 if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
@@ -41,6 +51,12 @@ def classify(error: GlideError) -> Failure:
     if isinstance(error, GlideConnectionError):
         return LOST
     return classify_reply(str(error))
+
+
+def is_of_node(error: GlideError) -> bool:
+    """Return whether an error means that the node cannot serve calls now; it may be no longer the right one."""
+    failure = classify(error)
+    return failure is not FUNCTION_MISSING and failure.outcome is not CallOutcome.PERMANENT
 
 
 def translate(
@@ -137,3 +153,79 @@ class CallRetry:
         pause = min(self._pause * (0.5 + random.random()), self._until - now)
         self._pause = min(self._pause * 2, _LAST_PAUSE_S)
         return Step(pause, load)
+
+
+class Loads:
+    """The loads of the function library by one client, whose transports share them."""
+
+    def __init__(self) -> None:
+        self.under_way: asyncio.Task[None] | None = None
+        self.is_awaited = False
+        """Later calls must await `ended`: those that have missed the library are sent again first."""
+        self.number = 0
+        """Number of loads that have succeeded."""
+
+    async def ended(self) -> None:
+        """Wait until a load has ended, and the calls that have missed the library have been sent again."""
+        while self.is_awaited:
+            if self.under_way is not None:
+                with contextlib.suppress(GlideMQError):  # each call that needs the library reports the error itself
+                    await asyncio.shield(self.under_way)
+            await asyncio.sleep(0)
+
+    async def load(self, load: Callable[[], Awaitable[None]], before: int) -> None:
+        """Load the library, once for all calls that have missed it.
+
+        Args:
+            load: Sends the command.
+            before: `number` when the call that missed the library was sent. If it has grown, nothing is loaded.
+
+        Raises:
+            GlideMQError: If the library cannot be loaded.
+        """
+        if self.number > before:
+            return
+        if self.under_way is None:
+            self.is_awaited = True
+            self.under_way = asyncio.ensure_future(self._load(load))
+            self.under_way.add_done_callback(self._loaded)
+        await asyncio.shield(self.under_way)
+
+    async def _load(self, load: Callable[[], Awaitable[None]]) -> None:
+        await load()
+        self.number += 1
+
+    def _loaded(self, loading: asyncio.Task[None]) -> None:
+        self.under_way = None
+        if not loading.cancelled():
+            loading.exception()  # the calls that need the library raise it, unless they were cancelled meanwhile
+        self._let_pass(5)  # turns of the loop: calls that have missed it are sent again in the second or third one
+
+    def _let_pass(self, turns: int) -> None:
+        if self.under_way is None:
+            self.is_awaited = turns > 0
+            if self.is_awaited:
+                asyncio.get_running_loop().call_soon(self._let_pass, turns - 1)
+
+
+def load_arguments(library: Library, cluster: bool) -> tuple[tuple[str, ...], Any]:
+    """Return the FUNCTION LOAD command and its route."""
+    return ("FUNCTION", "LOAD", library.code), AllPrimaries() if cluster else None
+
+
+def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
+    """Return the error to raise for a failed FUNCTION LOAD, or None if the library was already loaded."""
+    text = str(error)
+    if "already exists" in text:
+        return None
+    ours = translate(error, library)
+    if isinstance(ours, ClosedError):
+        return ours
+    if isinstance(ours, ServerOutOfMemoryError):
+        return ServerOutOfMemoryError(f"the function library cannot be loaded: the server is at its maxmemory: {text}")
+    if isinstance(ours, GlideMQConnectionError):
+        return ServerNotReadyError(f"the function library is missing and cannot be loaded now: {ours}")
+    return LibraryError(
+        f"the function library {library.name} cannot be loaded: {ours}. If applications may not load functions, "
+        "an administrator must load it: python -m glidemq_py.library load --url URL"
+    )

@@ -272,3 +272,13 @@ class ConnectionOptions(OptionValue):
         scheme = ("valkeys" if self.tls else "valkey") + ("+cluster" if self.cluster else "")
         hosts = ",".join(str(address) for address in self.addresses)
         return f"{scheme}://{hosts}" + (f"/{self.database_id}" if self.database_id else "")
+
+
+def sign_in_commands(options: ConnectionOptions) -> list[tuple[str, ...]]:
+    """Return the first commands of a connection with these options: RESP3, user, name, database."""
+    hello = ["HELLO", "3"]
+    if options.password is not None:
+        hello += ["AUTH", options.username or "default", options.password]
+    if options.client_name is not None:
+        hello += ["SETNAME", options.client_name]
+    return [tuple(hello), *([("SELECT", str(options.database_id))] if options.database_id else [])]

@@ -1,21 +1,19 @@
 # pyright: reportOptionalMemberAccess=false
 """A transport that sends calls over a socket of the event loop, around GLIDE: `accelerated` returns it.
 
-GLIDE passes every call through threads of its own and a pipe: a lone call takes two to three times as long as over a
-socket of the event loop, and a hundred calls in flight cost five times the processor time. So, if hiredis is installed,
-calls of the library go directly to the node that owns the slot of their key, and so do the reads of streams that block.
-GLIDE does everything else, and the calls too after any surprise (an error reply that is not the function's own, no
-reply in time, a lost connection, a cluster that has changed), until a new direct connection is open.
+GLIDE passes every call through threads of its own and a pipe: a lone call takes two to three times as long, and a
+hundred calls in flight cost five times the processor time. So, if hiredis is installed, calls of the library go
+directly to the node that owns the slot of their key, and so do the reads of streams that block. GLIDE does everything
+else, and the calls too after any surprise (an error reply that is not the function's own, no reply in time, a lost
+connection, a cluster that has changed), until a new direct connection is open.
 """
 
 from __future__ import annotations
 
 import asyncio
-import binascii
 import contextlib
 import math
 import random
-import re
 import select
 import socket
 import ssl
@@ -23,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
@@ -31,17 +29,16 @@ from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.busy_poll import BusyPoll
-from glidemq_py._client.call_retry import classify
+from glidemq_py._client.call_retry import classify, is_of_node, load_arguments, loading_failed
 from glidemq_py._client.connect_errors import tls_context
-from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome
-from glidemq_py._client.library_loading import load_arguments, loading_failed
-from glidemq_py._client.loop_transport import ForwardingTransport, close_at_loop_end
+from glidemq_py._client.connection_options import ConnectionOptions, sign_in_commands
+from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, moved_to
+from glidemq_py._client.loop_transport import ForwardingTransport, LoopResource, close_at_loop_end, free_socket
 from glidemq_py._client.stream_reads import entries_of
 from glidemq_py._client.threads import in_thread, to_first_address
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
-from glidemq_py._core.keys import hash_tag
+from glidemq_py._core.keys import hash_slot, hash_tag
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 
@@ -57,10 +54,10 @@ _LONGEST_WAIT_S: Final = 1.0  # of a call for a new connection; then GLIDE serve
 _pack: Any = getattr(hiredis, "pack_command", None)
 _NOWHERE: Any = object()
 _INCOMPLETE: Final = object()
+_new_reader: Any = partial(getattr(hiredis, "Reader", int), replyError=RequestError, notEnoughData=_INCOMPLETE)
 _Words = tuple[Any, ...]
 _Node = tuple[str, int] | None
 _Unclaimed = Callable[[Any], None] | None
-_MOVED: Final = re.compile(r"MOVED (\d{1,5}) ((?!\?)\S*):(\d{1,5})$")
 
 
 def accelerated(glide: AsyncTransport) -> Transport:
@@ -74,9 +71,8 @@ def accelerated(glide: AsyncTransport) -> Transport:
         return glide
     if not options.direct or options.iam is not None or options.inflight_requests_limit is not None:
         return glide
-    nodes = next((each for each in owner.attached if isinstance(each, Nodes)), None)
-    if nodes is None:
-        nodes = Nodes(options, owner)
+    nodes = next((each for each in owner.attached if isinstance(each, Nodes)), None) or Nodes(options, owner)
+    if nodes not in owner.attached:
         owner.attached.append(nodes)
     return DirectTransport(glide, nodes)
 
@@ -84,32 +80,32 @@ def accelerated(glide: AsyncTransport) -> Transport:
 class DirectTransport(ForwardingTransport):
     """A `Transport` over direct connections, and a transport of GLIDE for everything else.
 
-    If it is dedicated, for blocking reads, ``glide`` is not closed with it, and another client of GLIDE is created when
-    a read first needs it.
+    A dedicated one, for blocking reads, owns its nodes, and a client of GLIDE, created when a read first needs it.
     """
 
-    def __init__(self, glide: AsyncTransport, nodes: Nodes, *, dedicated: bool = False) -> None:
+    def __init__(self, glide: AsyncTransport, nodes: Nodes) -> None:
         super().__init__()
         self.glide = glide
         self.config, self.is_cluster, self.interruptions = glide.config, glide.is_cluster, glide.interruptions
         self._nodes = nodes
-        self._is_dedicated = dedicated
-        self._client: AsyncTransport | None = None if dedicated else glide
+        self._is_dedicated = nodes.beside is not None
+        self._client: AsyncTransport | None = None if self._is_dedicated else glide
+        self._owned: list[LoopResource] = [nodes if self._is_dedicated else glide]
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = nodes.loop
-        if dedicated:
+        if self._is_dedicated:
             close_at_loop_end(nodes.loop, self)
 
     async def here(self) -> AsyncTransport:
         """Return the transport of GLIDE that does everything else."""
         async with self._connecting:
-            client = self._client or (None if self._loop is None else await self.glide.dedicated())
-            if self._loop is not None and client is not None:
-                self._client = client
-                return client
-            if client is not None:
-                await client.close()
-            raise ClosedError("the connection was closed")
+            if self._client is None and self._loop is not None:
+                self._client = await self.glide.dedicated()
+                self._owned.append(self._client)
+            if self._client is None or self._loop is None:
+                await self.close()  # it may have been closed meanwhile
+                raise ClosedError("the connection was closed")
+            return self._client
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
@@ -118,7 +114,7 @@ class DirectTransport(ForwardingTransport):
         if (loads := self.glide.loads).is_awaited:
             await loads.ended()
         started, number = time.monotonic(), loads.number
-        words = b"FCALL", self.glide.library.full_names[call.function], str(len(call.keys)), *call.keys, *call.args
+        words = self._words(call)
         reply = await self._ask(call.key, words, unclaimed=call.pass_on)
         if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
             with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
@@ -135,15 +131,8 @@ class DirectTransport(ForwardingTransport):
         return b"FCALL", self.glide.library.full_names[call.function], str(len(call.keys)), *call.keys, *call.args
 
     def call_in_thread(self, call: Call[T]) -> T | None:
-        """Make a call that is not repeatable in the calling thread, which blocks until the reply.
-
-        Returns:
-            The result; None if the call was not executed: make it in the event loop.
-
-        Raises:
-            GlideMQError: as `Transport.call`.
-        """
-        connection = self._nodes.find_open(call.key)
+        """As `call` in any thread, for a call that is not repeatable; None: not executed, make it in the event loop."""
+        connection = self._nodes.open.get(self._nodes.node_of(call.key))
         if connection is None or self.interruptions.server.is_doubted:
             return None
         aside = connection.aside
@@ -159,7 +148,7 @@ class DirectTransport(ForwardingTransport):
             return None
         except GlideError as error:
             connection.was_silent, reply = True, error
-            self._nodes.loop.call_soon_threadsafe(connection.retire)
+            self._nodes.loop.call_soon_threadsafe(connection.end)
         except BaseException:
             connection.aside = connection.talk()
             raise
@@ -178,10 +167,7 @@ class DirectTransport(ForwardingTransport):
     async def _ask(
         self, key: str, words: _Words, block_s: float = 0.0, before: _Words | None = None, unclaimed: _Unclaimed = None
     ) -> Any:
-        """Return the reply to a command, or the error of the server or the connection; `_NOWHERE` without a connection.
-
-        The command may block for ``block_s`` seconds, also because of the one ``before``, whose reply is ignored.
-        """
+        """Return the reply, or error, to a command that may block, as one sent ``before`` may; `_NOWHERE`: not sent."""
         timeout, is_redirected = self.glide.timeout_s + block_s, False
         while True:
             connection = self._nodes.find(key) or await self._nodes.connect(key)
@@ -199,13 +185,14 @@ class DirectTransport(ForwardingTransport):
                 raise
             except GlideError as error:
                 return error
-            if (server := self.glide.interruptions.server).is_doubted:
+            if (server := self.interruptions.server).is_doubted:
                 server.replied()
-            if not isinstance(reply, GlideError) or not _must_leave(reply):
+            if not isinstance(reply, GlideError) or not is_of_node(reply):
                 return reply
-            if is_redirected or not self._nodes.learn(str(reply), connection.host):
-                connection.retire()
+            if is_redirected or not (moved := moved_to(str(reply), connection.host)):
+                connection.end()
                 return reply
+            self._nodes.moved.update(moved)
             is_redirected = True
 
     async def command(self, *args: str | bytes) -> Any:
@@ -225,8 +212,7 @@ class DirectTransport(ForwardingTransport):
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
-        words = self._words(call)
-        reply = await self._ask(call.key, words, block / 1000, before=tuple(read))
+        reply = await self._ask(call.key, self._words(call), block / 1000, before=tuple(read))
         if reply is _NOWHERE:
             return await (await self.here()).call_after(read, call, block)
         if isinstance(reply, GlideError):
@@ -237,92 +223,64 @@ class DirectTransport(ForwardingTransport):
 
     def _failure(self, error: GlideError, key: str, *, reads: bool = False) -> GlideMQError:
         self.glide.note_error(error)
-        if _must_leave(error):
+        if is_of_node(error):
             self.interruptions.record(hash_tag(key) if self.is_cluster else None)
         return self.glide.translated(error, reads=reads)
 
     async def dedicated(self) -> Transport:
         """See `Transport.dedicated`."""
         owner = self.glide.client_owner
-        return DirectTransport(owner, Nodes(self._nodes.options, owner, beside=self._nodes), dedicated=True)
+        return DirectTransport(owner, Nodes(self._nodes.options, owner, beside=self._nodes))
 
     async def close(self) -> None:
         """See `Transport.close`. The direct connections of calls are closed with the client of GLIDE."""
-        if self._loop is not None:
-            self._loop = None
-            if self._is_dedicated:
-                await self._nodes.close()
-            if self._client is not None:
-                await self._client.close()
+        self._loop = None
+        while self._owned:
+            await self._owned.pop(0).close()
 
     def abandon(self) -> None:
         """See `Transport.abandon`."""
-        if self._loop is not None:
-            self._loop = None
-            if self._is_dedicated:
-                self._nodes.abandon()
-            if self._client is not None:
-                self._client.abandon()
-
-
-def _must_leave(error: GlideError) -> bool:
-    """Return whether calls must go through GLIDE after this error reply: the node cannot serve them."""
-    failure = classify(error)
-    return failure is not FUNCTION_MISSING and failure.outcome is not CallOutcome.PERMANENT
+        self._loop = None
+        while self._owned:
+            self._owned.pop(0).abandon()
 
 
 class Nodes:
-    """The direct connections of the running loop: one per node, found by the hash slot of a key.
-
-    If one of them has been silent, those ``beside`` must be replaced, too.
-    """
+    """The direct connections of the running loop, one per node. After one was silent, those ``beside`` end, too."""
 
     def __init__(self, options: ConnectionOptions, glide: AsyncTransport, beside: Nodes | None = None) -> None:
-        self.options = options
+        self.options, self._glide, self.beside = options, glide, beside
         self.loop = asyncio.get_running_loop()
-        self._glide = glide
-        self._beside = beside
         self._poll = BusyPoll(wanted=options.busy_poll and beside is None)
-        self._open: dict[_Node, DirectConnection] = {}
+        self.open: dict[_Node, DirectConnection] = {}
         """Connections by node; None is the first primary of the options, which knows the others."""
         self._opening: dict[_Node, asyncio.Task[None]] = {}
-        self._moved: dict[int, _Node] = {}
+        self.moved: dict[int, _Node] = {}
         """The slots of a cluster that other nodes own, as far as they are known."""
         self._pause = _FIRST_PAUSE_S
         self._not_before = 0.0
-        """When it may connect again, by the loop's clock."""
+        """When it may connect again, by the loop's clock; infinity after it was closed."""
         self._is_failing = False
         """No connection could be opened: calls do not wait for the next attempt."""
 
-    def _node_of(self, key: str) -> _Node:
-        return self._moved.get(binascii.crc_hqx((hash_tag(key) or key).encode("utf-8", "surrogateescape"), 0) & 16_383)
-
-    def learn(self, reply: str, host: str) -> bool:
-        """Learn from a MOVED reply of a host which node owns a slot; return False if it is none."""
-        found = _MOVED.search(reply)
-        if found is not None:
-            self._moved[int(found[1])] = found[2] or host, int(found[3])  # without a host: on the same one
-        return found is not None
-
-    def find_open(self, key: str) -> DirectConnection | None:
-        """Return the connection to the node that owns the key, which may have hung up, or None. For any thread."""
-        return self._open.get(self._node_of(key) if self._moved else None)
+    def node_of(self, key: str) -> _Node:
+        """Return the node that owns a key, as in `open`. For any thread, as `open`."""
+        return self.moved.get(hash_slot(hash_tag(key) or key)) if self.moved else None
 
     def find(self, key: str) -> DirectConnection | None:
         """Return the connection to the node that owns the key, or None."""
-        found = self._open.get(self._node_of(key) if self._moved else None)
+        found = self.open.get(self.node_of(key))
         if found is not None and not found.pending and found.hangups.poll(0):
-            found.retire()  # the server has closed it while the event loop was busy
+            found.end()  # the server has closed it while the event loop was busy
             return None
         return found
 
     async def connect(self, key: str) -> DirectConnection | None:
         """Return the connection as `find`; open it first, unless that has failed lately. Raises nothing."""
-        node = self._node_of(key)
         if self._not_before == math.inf:
             return None
-        opening = self._opening.get(node)
-        if opening is None:
+        opening = self._opening.get(node := self.node_of(key))
+        if opening is None or opening.done():
             opening = self._opening[node] = self.loop.create_task(self._connect(node))
         if not self._is_failing and self.loop.time() >= self._not_before:
             done, _ = await asyncio.wait((opening,), timeout=_LONGEST_WAIT_S)
@@ -331,40 +289,27 @@ class Nodes:
 
     async def _connect(self, node: _Node) -> None:
         failure: Exception | None = None  # no error: GLIDE serves the calls, and reports the cause
-        try:
-            await asyncio.sleep(max(0.0, self._not_before - self.loop.time()))
-            for host, port in [(each.host, each.port) for each in self.options.addresses] if node is None else [node]:
-                try:
-                    async with asyncio.timeout(self.options.connection_timeout / 1000):
-                        self._open[node] = await self._connect_to(host, port)
-                except Exception as error:  # a node's name may be anything
-                    failure = error
-                else:
+        await asyncio.sleep(max(0.0, self._not_before - self.loop.time()))
+        for host, port in [(each.host, each.port) for each in self.options.addresses] if node is None else [node]:
+            try:
+                async with asyncio.timeout(self.options.connection_timeout / 1000):
+                    self.open[node] = await self._connect_to(host, port)
                     self._pause, self._is_failing = _FIRST_PAUSE_S, False
                     return
-            _log.debug("no direct connection to %s: %r", node or self.options, failure)
-            self._is_failing = True
-            self._forget()
-            if isinstance(failure, OSError) and not isinstance(failure, ssl.SSLError):
-                self._glide.note_error(GlideConnectionError(str(failure)), isinstance(failure, ConnectionRefusedError))
-        finally:
-            del self._opening[node]
+            except Exception as error:  # a node's name may be anything
+                failure = error
+        _log.debug("no direct connection to %s: %r", node or self.options, failure)
+        self._is_failing = True
+        self._forget()
+        if isinstance(failure, OSError) and not isinstance(failure, ssl.SSLError):
+            self._glide.note_error(GlideConnectionError(str(failure)), isinstance(failure, ConnectionRefusedError))
 
     async def _connect_to(self, host: str, port: int) -> DirectConnection:
         """Connect to a primary, or any node of a cluster, and sign in. Raises OSError or GlideError."""
-        options, context = self.options, None
+        options, context, greeting = self.options, None, sign_in_commands(self.options)
         if options.tls:
             context = await in_thread(tls_context, self._glide.config, options.tls_cert, options.tls_key)
-        hello = ["HELLO", "3"]
-        if options.password is not None:
-            hello += ["AUTH", options.username or "default", options.password]
-        if options.client_name is not None:
-            hello += ["SETNAME", options.client_name]
-        greeting: list[_Words] = [tuple(hello)]
-        if options.database_id:
-            greeting.append(("SELECT", str(options.database_id)))
-        name = None if context is None else host
-        make = partial(DirectConnection, self.loop, self._ended, self._poll)
+        make, name = partial(DirectConnection, self.loop, self._ended, self._poll), host if context else None
         connect = partial(self.loop.create_connection, make, port=port, ssl=context, server_hostname=name)
         connection: DirectConnection
         transport, connection = await to_first_address(host, port, connect)
@@ -383,28 +328,28 @@ class Nodes:
             if not connection.usable:
                 raise GlideConnectionError("lost")
         except BaseException:
-            connection.close()
+            connection.end(ClosingError("the connection was closed"))
             raise
         return connection
 
     def _forget(self) -> None:
         """Forget the owners of slots, which may have changed, and connect again later."""
-        self._moved.clear()
+        self.moved.clear()
         self._not_before = max(self._not_before, self.loop.time() + self._pause * (0.5 + random.random()))
         self._pause = min(self._pause * 2, _LAST_PAUSE_S)
 
     def _ended(self, connection: DirectConnection) -> None:
-        for node, each in list(self._open.items()):
-            if each is connection:
-                del self._open[node]
-                if not connection.was_silent:
-                    self._forget()
-                # Otherwise the packets of GLIDE's connections are probably dropped, too. So the next call waits for a
-                # new connection to the same node, instead of losing its time there.
-                elif self._beside is not None:
-                    for other in list(self._beside._open.values()):
-                        other.was_silent = True
-                        other.retire()
+        if connection not in self.open.values():
+            return
+        self.open = {node: each for node, each in self.open.items() if each is not connection}
+        if not connection.was_silent:
+            self._forget()
+        # Otherwise the packets of GLIDE's connections are probably dropped, too. So the next call waits for a new
+        # connection to the same node, instead of losing its time there.
+        elif self.beside is not None:
+            for other in list(self.beside.open.values()):
+                other.was_silent = True
+                other.end()
 
     async def close(self) -> None:
         """Close the connections, in their event loop."""
@@ -415,32 +360,27 @@ class Nodes:
         self._not_before = math.inf
         for task in list(self._opening.values()):
             task.cancel()
-        for connection in list(self._open.values()):
-            connection.close()
+        for connection in list(self.open.values()):
+            connection.end(ClosingError("the connection was closed"))
 
     def abandon(self) -> None:
         """Free the sockets from outside the event loop, which is closed or not running."""
         try:
             self.loop.call_soon_threadsafe(self._close)
         except RuntimeError:  # it is closed
-            for connection in list(self._open.values()):
-                connection.abandon()
+            for connection in list(self.open.values()):
+                connection.pending.clear()
+                free_socket(connection.transport)
 
 
 def talk(address: tuple[str, int], greeting: Sequence[_Words], timeout: float) -> Generator[Any, Any]:
     """Yield the replies to packed commands, over a blocking connection of its own that any thread may use.
 
-    Only one thread at a time can run a generator, and an exception ends it. So each reply belongs to the command that
-    was sent last.
-
-    Raises:
-        OSError: it cannot connect.
-        GlideError: as of `DirectConnection.send`.
+    Only one thread at a time can run a generator, and an exception ends it: each reply belongs to the last command.
     """
-    limit_s = _LONGEST_WAIT_S
-    with socket.create_connection(address, limit_s) as connected:
+    with socket.create_connection(address, limit_s := _LONGEST_WAIT_S) as connected:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hangups, reader, lost = select.poll(), _new_reader(), contextlib.suppress(OSError)
+        hangups, reader, lost, packed = select.poll(), _new_reader(), contextlib.suppress(OSError), None
         hangups.register(connected, select.POLLIN)
 
         def ask(packed: bytes) -> Any:
@@ -461,33 +401,20 @@ def talk(address: tuple[str, int], greeting: Sequence[_Words], timeout: float) -
             if isinstance(error := ask(_pack(each)), GlideError):
                 raise error
         connected.settimeout(limit_s := timeout)
-        packed = yield None
         while not hangups.poll(0):
             packed = yield packed and ask(packed)
 
 
-def _new_reader() -> Any:
-    return hiredis.Reader(replyError=cast("Any", RequestError), notEnoughData=_INCOMPLETE)
-
-
 class DirectConnection(asyncio.Protocol):
-    """One connection to one server. Sends commands and returns their replies in the same order (RESP3).
+    """A connection to a server (RESP3), with GLIDE's errors. ``ended`` is called once, when it is of no more use."""
 
-    Errors are those of GLIDE, so that `call_retry` classifies them in the same way. ``ended`` is called once, when it
-    must not be used any more.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, ended: Callable[[DirectConnection], None], poll: BusyPoll
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ended: Callable[..., None], poll: BusyPoll) -> None:
         self._loop, self._ended, self._poll = loop, ended, poll
-        self._reader = _new_reader()
+        self._reader, self.hangups = _new_reader(), select.poll()
         self.pending: deque[tuple[asyncio.Future[Any], float, _Unclaimed]] = deque()
-        self._transport: Any = None
-        self.hangups = select.poll()
+        self.transport: Any = None
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = math.inf
-        """When it calls `_check`."""
         self.host, self.usable = "", True
         self.was_silent = False
         """It ended because a reply did not arrive in time, on it or on another connection to the server."""
@@ -497,22 +424,19 @@ class DirectConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport; called by the event loop."""
-        self._transport = transport
+        self.transport = transport
         if transport.get_extra_info("sslcontext") is None:  # TLS sends data of its own at any time
             self.hangups.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def send(self, words: _Words, timeout: float = math.inf, unclaimed: _Unclaimed = None) -> asyncio.Future[Any]:
         """Send a command; return a future of its reply, which is a GlideError if the server replied with an error.
 
-        It raises GLIDE's TimeoutError without a reply in ``timeout`` seconds, ConnectionError if it ends, ClosingError
-        if it was closed here: the command may have run. If it was cancelled, ``unclaimed`` gets the reply.
+        It raises GLIDE's TimeoutError after ``timeout`` seconds, ConnectionError, or ClosingError if it was closed
+        here: the command may have run. If it was cancelled, ``unclaimed`` gets the reply.
         """
         future, deadline = self._loop.create_future(), self._loop.time() + timeout
-        if self.pending:
-            self._poll.end(replied=False)
-        else:
-            self._poll.begin()
-        self._transport.write(_pack(words))
+        self._poll.begin(alone=not self.pending)
+        self.transport.write(_pack(words))
         self.pending.append((future, deadline, unclaimed))
         if deadline < self._watch_at:  # earlier commands may have had more time
             self._check_at(deadline)
@@ -532,11 +456,11 @@ class DirectConnection(asyncio.Protocol):
                 elif unclaimed is not None and not isinstance(reply, GlideError):
                     self._loop.call_soon(unclaimed, reply)
         except (hiredis.ProtocolError, IndexError, TypeError) as error:  # TypeError: a map as the key of a map
-            self._end(GlideConnectionError(f"malformed reply of the server: {error}"))
+            self.end(GlideConnectionError(f"malformed reply of the server: {error}"))
         if not pending:
             self._poll.end()
             if not self.usable:
-                self.close()
+                self.end()
 
     def _check_at(self, deadline: float) -> None:
         if self._watch is not None:
@@ -545,54 +469,32 @@ class DirectConnection(asyncio.Protocol):
 
     def _check(self) -> None:
         """End the connection if the oldest command is overdue; else check again when it would be."""
-        self._watch, self._watch_at = None, math.inf
-        if self.pending:
-            deadline = self.pending[0][1]
-            if deadline > self._loop.time():
-                self._check_at(deadline)
-            else:
-                self.was_silent = True
-                self._end(GlideTimeoutError("no reply in time"))
+        self._watch_at = math.inf
+        if self.pending and (deadline := self.pending[0][1]) > self._loop.time():
+            self._check_at(deadline)
+        elif self.pending:
+            self.was_silent = True
+            self.end(GlideTimeoutError("no reply in time"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the commands without a reply; called by the event loop."""
-        self._fail(GlideConnectionError(f"the connection was lost: {exc or 'closed by the server'}"))
+        self.end(GlideConnectionError(f"the connection was lost: {exc or 'closed by the server'}"))
 
-    def _end(self, error: GlideError) -> None:
-        self._fail(error)
-        self._transport.abort()
-
-    def _fail(self, error: GlideError) -> None:
-        self._leave()
-        while self.pending:
+    def end(self, error: GlideError | None = None) -> None:
+        """Send nothing more; close when the commands under way have replies, or now, and fail them with an error."""
+        if self.usable:
+            self.usable = False
+            self._ended(self)
+            with contextlib.suppress(ValueError):  # a thread uses it
+                self.aside.close()
+        if error is None and self.pending:
+            return
+        while error is not None and self.pending:
             future = self.pending.popleft()[0]
             if not future.done():
                 future.set_exception(error)
         self._poll.end(replied=False)
         if self._watch is not None:
             self._watch.cancel()
-
-    def _leave(self) -> None:
-        if self.usable:
-            self.usable = False
-            self._ended(self)
-            with contextlib.suppress(ValueError):  # a thread uses it
-                self.aside.close()
-
-    def retire(self) -> None:
-        """Send nothing more; close when the commands under way have replies."""
-        self._leave()
-        if not self.pending:
-            self.close()
-
-    def close(self) -> None:
-        """Close the connection; the commands under way fail with ClosingError. Idempotent."""
-        self._end(ClosingError("the connection was closed"))
-
-    def abandon(self) -> None:
-        """Free the socket after the event loop was closed. Idempotent."""
-        self.pending.clear()
-        # asyncio's own last step, which a closed loop does not run any more; uvloop has closed the socket itself.
-        finish = getattr(self._transport, "_call_connection_lost", None)
-        if finish is not None and getattr(self._transport, "_sock", None) is not None:
-            finish(None)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self.transport.abort()

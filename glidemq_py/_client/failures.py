@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from glidemq_py._client.reachability import Reachability
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -34,6 +33,7 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     UnsupportedFeatureError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 
 if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
@@ -148,6 +148,7 @@ _LAYOUT_OF_QUEUE = re.compile(
     _OTHER_LAYOUT + r"(?P<stored>\d+) of queue (?P<base>.*), the client used (?P<used>\d+)", re.DOTALL
 )
 _PARTITION_MARK = re.compile(r"~p~[0-9a-z]{4}\Z")
+_MOVED: Final = re.compile(r"MOVED (\d{1,5}) ((?!\?)\S*):(\d{1,5})$")
 _IN_SCRIPT = ("user_function", "script:")
 
 
@@ -168,6 +169,12 @@ def classify_reply(text: str) -> Failure:
         return _SCRIPT  # the function may have written before it failed, regardless of its error code
     code = _CODE.match(bare)
     return _BY_CODE.get(code.group().upper(), _OTHER) if code else _OTHER
+
+
+def moved_to(reply: str, host: str) -> dict[int, tuple[str, int]]:
+    """Return the node, as host and port, of the slot that an error reply of a host says to have moved; else nothing."""
+    found = _MOVED.search(reply)
+    return {int(found[1]): (found[2] or host, int(found[3]))} if found else {}  # without a host: on the same one
 
 
 def meaning_of(text: str, library: Library | None) -> GlideMQError:

@@ -14,8 +14,7 @@ from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries, ByAddressRoute
 
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.call_retry import translate
-from glidemq_py._client.library_loading import load_arguments, loading_failed
+from glidemq_py._client.call_retry import load_arguments, loading_failed, translate
 from glidemq_py._client.library_source import Library
 
 

@@ -6,7 +6,7 @@ Two libraries are rendered from one source (``docs/reference/functions.md``):
 * *wire*: the documented library ``glidemq`` for clients in other languages.
 
 In a cluster the library is loaded on every primary. If two clients load it at the same time, both succeed: the error
-"already exists" of the second one is ignored (library_loading.py). This module reads files and builds text; transports
+"already exists" of the second one is ignored (call_retry.py). This module reads files and builds text; transports
 send it.
 """
 

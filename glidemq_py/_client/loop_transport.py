@@ -89,6 +89,14 @@ def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -
     end.open.add(resource)
 
 
+def free_socket(transport: Any) -> None:
+    """Free the socket of asyncio's transport after its loop was closed. Idempotent."""
+    # Its own last step, which a closed loop does not run any more; uvloop has closed the socket itself.
+    finish = getattr(transport, "_call_connection_lost", None)
+    if finish is not None and getattr(transport, "_sock", None) is not None:
+        finish(None)
+
+
 def _after_fork() -> None:
     keep(dict(_ends))
     _ends.clear()

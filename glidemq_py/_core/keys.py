@@ -7,6 +7,7 @@ that glide-mq for Node does not have are marked; they avoid the patterns that No
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from typing import Final, Literal
 
 from glidemq_py._core.names import validate_job_id, validate_prefix, validate_queue_name
@@ -30,6 +31,9 @@ __all__ = [
 CONSUMER_GROUP: Final = "workers"
 """Consumer group of the workers on the job stream."""
 
+SLOTS: Final = 16_384
+"""Hash slots of a cluster."""
+
 OWED: Final = (
     "batches", "flows", "group-watch", "leases", "list-active-ids", "list-heartbeats", "list-popped", "outbox",
     "parents-left", "ratelimited", "remote-children", "remote-parents", "stall-watch", "suspects", "suspended",
@@ -45,6 +49,11 @@ def hash_tag(text: str | bytes) -> str | None:
     _, opened, rest = text.partition("{")
     tag, closed, _ = rest.partition("}")
     return tag if opened and closed and tag else None
+
+
+def hash_slot(tag: str) -> int:
+    """Return the cluster slot, 0 to 16,383, of keys with this hash tag, or of a key without one."""
+    return crc_hqx(tag.encode("utf-8", "surrogateescape"), 0) % SLOTS
 
 
 class QueueKeys:

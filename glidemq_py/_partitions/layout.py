@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.forks import new_lock
+from glidemq_py._core.keys import SLOTS, hash_slot
 from glidemq_py._core.names import NAME_LENGTH, PARTITION, PARTITION_LENGTH, PARTITION_MARK, validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
-SLOTS: Final = 16_384
 JUMP_MULTIPLIER: Final = 2_862_933_555_777_941_757
 """Of the jump hash; `glidemq_py.spark.placing` computes the same for columns of keys."""
 MAX_PARTITIONS: Final = 256
@@ -45,11 +45,6 @@ class QueuePartitions:
 
     count: int
     names: tuple[str, ...]
-
-
-def hash_slot(tag: str) -> int:
-    """Return the cluster slot, 0 to 16,383, of keys with this hash tag."""
-    return crc_hqx(tag.encode(), 0) % SLOTS
 
 
 def partition_names(name: str, partitions: int) -> tuple[str, ...]:

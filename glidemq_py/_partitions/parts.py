@@ -17,7 +17,6 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, add_to_layout
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.queue_options import DurableInput, QueueOptions
@@ -34,6 +33,7 @@ from glidemq_py.errors import (
     PartitionedQueueError,
     PermissionDeniedError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration, call
 from glidemq_py._core.keys import QueueKeys, usage_registry_key
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import partition_home, validate_queue_name
 from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, partition_names
@@ -28,6 +27,7 @@ from glidemq_py.errors import (
     SerializationError,
     UnsupportedFeatureError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 
 FIELD: Final = "partitions"
 """Field of the meta key."""

@@ -10,12 +10,25 @@ from datetime import timedelta  # noqa: F401  # pyright: ignore[reportUnusedImpo
 from typing import Final
 
 from glidemq_py.errors.base import (
+    AmbiguousResultError,
+    ClosedError,
     ColumnError,
+    ConnectionRejectedError,
+    DurabilityError,
+    EmbeddedServerError,
+    EventLoopError,
+    GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
+    LibraryError,
     MissingOptionError,
     PayloadTooLargeError,
+    PermissionDeniedError,
+    ScriptError,
+    SearchIndexError,
     SerializationError,
+    ServerNotReadyError,
+    ServerOutOfMemoryError,
     UnknownOptionError,
 )
 from glidemq_py.errors.jobs import (
@@ -58,21 +71,6 @@ from glidemq_py.errors.queues import (
     WorkerCommandError,
     WorkerNotFoundError,
     WorkerTimeoutError,
-)
-from glidemq_py.errors.server import (
-    AmbiguousResultError,
-    ClosedError,
-    ConnectionRejectedError,
-    DurabilityError,
-    EmbeddedServerError,
-    EventLoopError,
-    GlideMQConnectionError,
-    LibraryError,
-    PermissionDeniedError,
-    ScriptError,
-    SearchIndexError,
-    ServerNotReadyError,
-    ServerOutOfMemoryError,
 )
 
 __all__ = [

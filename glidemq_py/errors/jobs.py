@@ -9,32 +9,6 @@ from typing import Any
 
 from glidemq_py.errors.base import GlideMQError
 
-__all__ = [
-    "BatchError",
-    "BudgetExceededError",
-    "ChildFailedError",
-    "DelayedError",
-    "GroupRateLimitError",
-    "HandlerError",
-    "JobBatchNotFoundError",
-    "JobDataError",
-    "JobFailedError",
-    "JobInterruptedError",
-    "JobNotFoundError",
-    "JobRevokedError",
-    "JobSignal",
-    "JobStateError",
-    "JobTimeoutError",
-    "LeaseLostError",
-    "RateLimitError",
-    "SandboxCrashError",
-    "StaleAttemptError",
-    "SuspendError",
-    "UnrecoverableError",
-    "WaitTimeoutError",
-    "WaitingChildrenError",
-]
-
 
 class JobNotFoundError(GlideMQError):
     """The job does not exist.

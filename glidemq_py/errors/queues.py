@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
-from glidemq_py.errors.base import GlideMQError, _message_of
-from glidemq_py.errors.server import DurabilityError
-
-__all__ = [
-    "BackupError",
-    "BulkAddError",
-    "DataLostError",
-    "DuplicateJobError",
-    "FairKeyFullError",
-    "PartitionedQueueError",
-    "QueueNotEmptyError",
-    "QueuePartitionsError",
-    "StagedWriteError",
-    "UnsupportedFeatureError",
-    "WorkerCommandError",
-    "WorkerNotFoundError",
-    "WorkerTimeoutError",
-]
+from glidemq_py.errors.base import DurabilityError, GlideMQError, _message_of
 
 
 class BulkAddError(GlideMQError):
@@ -331,3 +315,21 @@ class WorkerCommandError(GlideMQError):
 
     def __str__(self) -> str:
         return f"worker {self.worker!r}: {self.reason}"
+
+
+class LayoutChangedError(GlideMQError):
+    """The partitions of the queue are others than the client knows. Nothing was added."""
+
+    def __init__(self, queue: str = "", stored: int | None = None, used: int = 0) -> None:
+        super().__init__(queue, stored, used)
+        self.queue, self.stored, self.used = queue, stored, used
+        self.raised_at = time.monotonic()
+
+    def __str__(self) -> str:
+        if self.stored is None:
+            return f"{self.queue}; nothing was added" if self.queue else "nothing was added"
+        return (
+            f"queue {self.queue!r}: its partitions were created or obliterated meanwhile (layout {self.stored}, the "
+            f"client used {self.used}); nothing was added: add the job again. If an obliterate was interrupted, call "
+            "it again first"
+        )

@@ -26,7 +26,6 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import parse_durable
 from glidemq_py._features.flows.plan import chunks
@@ -52,6 +51,7 @@ from glidemq_py.errors import (
     PartitionedQueueError,
     StagedWriteError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_one import key_of, reject_two_keys

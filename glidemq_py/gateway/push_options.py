@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.job_references import MAX_DEPENDENCIES
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PackedValue, encode_data
@@ -27,6 +26,7 @@ from glidemq_py.errors import (
     JobNotFoundError,
     JobStateError,
 )
+from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value

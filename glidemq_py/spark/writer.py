@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._client.portal import BlockingTransport
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import (
@@ -33,6 +32,7 @@ from glidemq_py._features.staged_writes import (
 )
 from glidemq_py._partitions.layout import Layout
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, ServerOutOfMemoryError, StagedWriteError
+from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.spark.api import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,

@@ -13,7 +13,6 @@ LEAST_LINES = 40
 
 SMALL = {
     "_core/version.py": "commands and metrics show it; the package imports them",
-    "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
     "_job/message.py": "only workers of broadcasts load messages",
     "_job/current.py": "commands label log records, without loading jobs",
     "_features/deduplication.py": "a module per feature",

@@ -30,6 +30,7 @@ from glidemq_py.gateway.values import MAX_UNAUTHENTICATED_FRAME, FrameReader, In
 from glidemq_py.gateway.web_socket import EventStream
 from glidemq_py.gateway.webhook_registry import _webhook, check_secret
 from tests.inside import direct as connections
+from tests.inside import failures
 from tests.unit.test_decoders import EXAMPLES, JSON, PACKED, TEXT, VALUES, as_json
 
 FREE_BYTES = 8 * 2**20
@@ -254,10 +255,7 @@ def test_unexpected_bytes_end_a_direct_connection(data: bytes):
 
 def owner(reply: str) -> tuple[str, int] | None:
     """Return the node that a reply names as the owner of slot 3999."""
-    nodes = object.__new__(connections.Nodes)
-    nodes._moved = moved = dict[int, Any]()
-    assert nodes.learn(reply, "here") == bool(moved)
-    return moved.get(3_999)
+    return failures.moved_to(reply, "here").get(3_999)
 
 
 @fuzzed

@@ -22,7 +22,6 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.names import partition_home
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.plan import ROWS, Planned
@@ -30,6 +29,7 @@ from glidemq_py._partitions.layout import Layout, Partition, partition_of_key, s
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.routing import Numbers, candidates, routing_key
 from glidemq_py._partitions.stored import renewed_layout
+from glidemq_py.errors.queues import LayoutChangedError
 
 _LAYOUT_S: Final = 10.0
 """Time for which the layout of a queue, or that it has none, is known without reading it again."""
