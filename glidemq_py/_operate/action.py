@@ -36,6 +36,11 @@ class Problem:
     missing: bool = False
 
 
+def absent(subject: str) -> Problem:
+    """Return the problem of a subject that does not exist."""
+    return Problem(id=subject, error="does not exist", missing=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResult:
     """Result of an action.
@@ -51,6 +56,11 @@ class ActionResult:
     ids: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     detail: str = ""
+
+
+def nothing(problem: Problem) -> ActionResult:
+    """Return the result of an action on one thing that could not be changed."""
+    return ActionResult(done=0, problems=(problem,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +91,13 @@ class Action(ABC):
         """Return which of the jobs or schedules that it names do not exist now."""
         return ()
 
-    @abstractmethod
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
-        """Make the change."""
+        """Make the change, and return its result."""
+        return await self.make(queue) or ActionResult(done=1)
+
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
+        """Make the change by a few calls of the queue; None = one thing was changed."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ from glidemq_py._operate.action import (
     ActionResult,
     ManyAction,
     Problem,
-    Progress,
     Step,
+    absent,
     count,
     missing,
+    nothing,
     perform,
 )
 from glidemq_py._operate.conversion import in_turn
@@ -75,10 +76,9 @@ class PauseQueue(Action):
 
     kind: ClassVar[str] = "pause_queue"
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         await queue.pause()
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +87,9 @@ class ResumeQueue(Action):
 
     kind: ClassVar[str] = "resume_queue"
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         await queue.resume()
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +160,7 @@ class ObliterateQueue(Action):
         found = await operator.get_queue(self.queue)
         return found.stored
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
         return ActionResult(done=await queue.obliterate(force=self.force))
 
@@ -176,7 +175,7 @@ class SetQueueLimits(Action):
     rate_limit: RateLimit | Literal[False] | None = None
     ttl: int | None = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         if self.concurrency is not None:
             await queue.limits.set_concurrency(self.concurrency or 0, ttl=self.ttl)
@@ -184,7 +183,6 @@ class SetQueueLimits(Action):
             await queue.limits.remove_rate_limit()
         elif self.rate_limit is not None:
             await queue.limits.set_rate_limit(self.rate_limit.max, self.rate_limit.duration, ttl=self.ttl)
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +196,9 @@ class SetGroupLimits(Action):
     concurrency: int | Literal[False] | None = None
     rate_limit: RateLimit | Literal[False] | None = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         await queue.groups.set_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +217,7 @@ class SetFairKeyLimits(Action):
     rate_limit: RateLimit | Literal[False] | None = None
     max_backlog: int | Literal[False] | None = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         limits: dict[str, Any] = {
             "concurrency": self.concurrency, "rate_limit": self.rate_limit, "max_backlog": self.max_backlog,
@@ -231,7 +228,6 @@ class SetFairKeyLimits(Action):
             raise GlideMQValidationError("weight", self.weight, "needs a fair key")
         else:
             await queue.fair_keys.set_defaults(**limits)
-        return ActionResult(done=1)
 
 
 # -- fair keys and workers --------------------------------------------------------------------------------
@@ -246,10 +242,9 @@ class PauseFairKey(Action):
 
     key: str
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         await queue.fair_keys.pause(self.key)
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,10 +256,9 @@ class ResumeFairKey(Action):
 
     key: str
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         await queue.fair_keys.resume(self.key)
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +270,7 @@ class QuietWorker(Action):
     worker: str | None
     timeout: int = 15_000
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
         return _workers(await queue.workers.quiet(self.worker, timeout=self.timeout))
 
@@ -290,7 +284,7 @@ class ResumeWorker(Action):
     worker: str | None
     timeout: int = 15_000
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
         return _workers(await queue.workers.resume(self.worker, timeout=self.timeout))
 
@@ -305,7 +299,7 @@ class ResizeWorker(Action):
     concurrency: int
     timeout: int = 15_000
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError, WorkerTimeoutError and WorkerCommandError."""
         return _workers(await queue.workers.resize(self.concurrency, self.worker, timeout=self.timeout))
 
@@ -323,10 +317,9 @@ class SetMetricsByName(Action):
 
     minutes: int
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
         await queue.metrics_by_name.set(self.minutes)
-        return ActionResult(done=1)
 
 
 # -- batches ----------------------------------------------------------------------------------------------
@@ -347,12 +340,12 @@ class CancelBatch(Action):
         found = await operator.get_batch(self.queue, self.batch)
         return 0 if found is None else found.status.pending
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
         try:
             return ActionResult(done=await (await queue.job_batches.get(self.batch)).cancel())
         except JobBatchNotFoundError:
-            return ActionResult(done=0, problems=(Problem(id=self.batch, error="does not exist", missing=True),))
+            return nothing(absent(self.batch))
 
 
 # -- schedules --------------------------------------------------------------------------------------------
@@ -369,14 +362,10 @@ class PutSchedule(Action):
     job_name: str | None = None
     data: Any = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
-        data: Any = self.data
-        if data is None:
-            data = {}
-        template: Any = {"name": self.job_name or self.name, "data": data}
+        template: Any = {"name": self.job_name or self.name, "data": {} if self.data is None else self.data}
         await queue.schedulers.upsert(self.name, template=template, **self.schedule)
-        return ActionResult(done=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,9 +377,9 @@ class PauseSchedule(Action):
 
     name: str
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
         """See `Action`."""
-        return ActionResult(done=1) if await queue.schedulers.pause(self.name) else _no_schedule(self.name)
+        return None if await queue.schedulers.pause(self.name) else nothing(absent(self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,10 +392,10 @@ class ResumeSchedule(Action):
     name: str
     catch_up: bool | None = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
         if await queue.schedulers.get(self.name) is None:
-            return _no_schedule(self.name)
+            return nothing(absent(self.name))
         resumed = await queue.schedulers.resume(self.name, catch_up=self.catch_up)
         return ActionResult(done=1, detail="" if resumed else "no due time is left: the schedule has ended")
 
@@ -420,11 +409,11 @@ class RunSchedule(Action):
 
     name: str
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
         found = await queue.schedulers.get(self.name)
         if found is None:
-            return _no_schedule(self.name)
+            return nothing(absent(self.name))
         given = {each.name: getattr(found.options, each.name) for each in fields(found.options) if each.init}
         options = {name: value for name, value in given.items() if value is not None}
         job = await queue.add(found.job_name, {} if found.data is None else found.data, **options)
@@ -445,13 +434,9 @@ class RemoveSchedule(Action):
         """See `Action`."""
         return () if await operator.get_schedule(self.queue, self.name) is not None else (self.name,)
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
         """See `Action`."""
-        return ActionResult(done=1) if await queue.schedulers.remove(self.name) else _no_schedule(self.name)
-
-
-def _no_schedule(name: str) -> ActionResult:
-    return ActionResult(done=0, problems=(Problem(id=name, error="does not exist", missing=True),))
+        return None if await queue.schedulers.remove(self.name) else nothing(absent(self.name))
 
 
 MANY_ACTIONS: Final[dict[str, type[ManyAction]]] = {

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from glidemq_py._client.library_source import Variant, assemble
@@ -109,18 +110,15 @@ async def examine(
             raise
         except GlideMQError as error:
             remedy = "upgrade this program, or grant the permission that is named"
-            found.append(
-                Diagnosis(check="queue", severity=Severity.ERROR, subject=name, problem=str(error), remedy=remedy)
-            )
+            found.append(_error("queue", name, str(error), remedy))
     return found
 
 
-def _ok(check: str, subject: str, problem: str) -> Diagnosis:
-    return Diagnosis(check=check, severity=Severity.OK, subject=subject, problem=problem)
+def _diagnosis(severity: Severity, check: str, subject: str, problem: str, remedy: str = "") -> Diagnosis:
+    return Diagnosis(check=check, severity=severity, subject=subject, problem=problem, remedy=remedy)
 
 
-def _warning(check: str, subject: str, problem: str, remedy: str) -> Diagnosis:
-    return Diagnosis(check=check, severity=Severity.WARNING, subject=subject, problem=problem, remedy=remedy)
+_ok, _note, _warning, _error = (partial(_diagnosis, severity) for severity in Severity)
 
 
 async def _timing(command: Callable[..., Awaitable[Any]]) -> list[Diagnosis]:
@@ -201,9 +199,7 @@ def _persistence(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
         if info.get(field, "ok") != "ok":
             problem = f"the last write of the {what} failed"
             remedy = "check the disk of the server (space, permissions) and its log"
-            yield Diagnosis(
-                check="persistence", severity=Severity.ERROR, subject=node, problem=problem, remedy=remedy
-            )  # fmt: skip
+            yield _error("persistence", node, problem, remedy)  # fmt: skip
 
 
 def _replicas(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
@@ -213,7 +209,7 @@ def _replicas(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
     if not number:
         remedy = "add a replica, or create backups (glidemq backup)"
         problem = "no replica: if the server's disk is lost, all jobs are lost"
-        yield Diagnosis(check="replicas", severity=Severity.NOTE, subject=node, problem=problem, remedy=remedy)
+        yield _note("replicas", node, problem, remedy)
         return
     states = [info.get(f"slave{n}", "") for n in range(number)]
     late = [each for each in states if "state=online" not in each]
@@ -257,7 +253,7 @@ async def _library(transport: Any) -> list[Diagnosis]:
             problem = f"{library.name} is not loaded; the first client with permission loads it"
             remedy = "where clients may not FUNCTION LOAD: glidemq library load"
             found.append(
-                Diagnosis(check="library", severity=Severity.NOTE, subject=node, problem=problem, remedy=remedy)
+                _note("library", node, problem, remedy)
             )  # fmt: skip
     return found
 
@@ -274,7 +270,7 @@ async def _permissions(operator: Operator, user: str, role: str) -> Diagnosis:
     except PermissionDeniedError as error:
         remedy = "run it as an administrator, and name the user: glidemq doctor --user NAME"
         problem = f"the permissions of this user were not examined: +{error.permission} is required"
-        return Diagnosis(check="permissions", severity=Severity.NOTE, subject=user, problem=problem, remedy=remedy)
+        return _note("permissions", user, problem, remedy)
     complete = [each for each, missing in lacks.items() if not missing]
     if complete:
         plural = "s" if len(complete) > 1 else ""
@@ -303,11 +299,11 @@ def queue_findings(
     if source is not None:
         entries = "1 dead-letter entry" if queue.ready == 1 else f"{queue.ready:,} dead-letter entries, the oldest"
         problem, remedy = f"{entries} of queue {source!r}", f"list them: glidemq dlq ls {source}"
-        found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
+        found.append(_note("queue", name, problem, remedy))
     elif queue.paused and queue.ready:
         problem = f"paused, with {_ready(queue)}{'' if queue.is_broadcast else ' to run'}"
         remedy = f"if it is not intended: glidemq queue resume {name}"
-        found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
+        found.append(_note("queue", name, problem, remedy))
     elif queue.unfinished and not queue.workers:
         delayed = f", {queue.delayed:,} delayed" if queue.delayed else ""
         unfinished = f"{_ready(queue)}{delayed}" if queue.is_broadcast else _jobs(queue.unfinished, "unfinished ")
@@ -329,7 +325,7 @@ def queue_findings(
         found.append(_warning("queue", name, problem, "start a worker of this queue, or a Maintenance"))
     if queue.failed:
         problem, remedy = f"{_jobs(queue.failed, 'failed ')} kept", f"look at the failures: glidemq failures ls {name}"
-        found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
+        found.append(_note("queue", name, problem, remedy))
     workers = f"{queue.workers} worker{'' if queue.workers == 1 else 's'}"
     return found or [_ok("queue", name, f"{workers}, {_ready(queue)}")]
 
@@ -355,57 +351,47 @@ def _jobs(number: int, kind: str = "") -> str:
     return f"{number:,} {kind}job{'' if number == 1 else 's'}"
 
 
-# fmt: off
-ROLES: Final[dict[str, tuple[str, ...]]] = {
-    "probe": (
-        "info", "fcall", "time", "hget", "hmget", "zrange", "zscore", "get", "xinfo|consumers", "xinfo|groups",
-        "xinfo|stream",
-    ),
-    "observer": (
-        "info", "fcall", "time", "exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan",
-        "lindex", "llen", "lrange", "scard", "sismember", "smembers", "sscan", "zcard", "zcount", "zmscore",
-        "zrange", "zrangebyscore", "zrank", "zscan", "zscore", "xlen", "xpending", "xrange", "xrevrange", "xread",
-        "xinfo|consumers", "xinfo|groups", "xinfo|stream",
-    ),
-    "producer": (
-        "info", "fcall", "time", "exists", "get", "set", "incrby", "expire", "pexpire", "persist", "ttl", "unlink",
-        "hget", "hmget", "hset", "hsetnx", "hdel", "hexists", "hincrby", "hkeys", "hlen", "lindex", "llen",
-        "lrange", "rpush", "sadd", "scard", "sismember", "zadd", "zcard", "zcount", "zrange", "zrangebyscore",
-        "zrank", "zrem", "zscore", "xadd", "xlen", "xpending", "xrange", "xrevrange", "xread", "xgroup|create",
-        "xgroup|setid", "xinfo|groups", "xinfo|stream",
-    ),
-    "worker": (
-        "info", "fcall", "time", "exists", "type", "unlink", "expire", "pexpire", "pttl", "persist", "rename",
-        "ttl", "get", "set", "incrby", "decr", "hget", "hmget", "hgetall", "hset", "hsetnx", "hdel", "hexists",
-        "hincrby", "hincrbyfloat", "hkeys", "hlen", "hrandfield", "hscan", "lindex", "llen", "lpop", "lpos",
-        "lpush", "lrange", "lrem", "lset", "ltrim", "rpop", "rpush", "sadd", "scard", "sismember", "smembers",
-        "spop", "srandmember", "srem", "sscan", "zadd", "zcard", "zcount", "zmscore", "zrandmember", "zrange",
-        "zrangebyscore", "zrank", "zpopmin", "zrem", "zscore", "xack", "xadd", "xclaim", "xdel", "xlen", "xpending",
-        "xrange", "xrevrange", "xread", "xreadgroup", "xtrim", "xgroup|create", "xgroup|delconsumer",
-        "xgroup|setid", "xinfo|consumers", "xinfo|groups", "xinfo|stream",
-    ),
-    "operator": (
-        "info", "fcall", "time", "exists", "type", "unlink", "expire", "pexpire", "pttl", "persist", "rename",
-        "ttl", "scan", "get", "set", "incrby", "decr", "hget", "hmget", "hgetall", "hset", "hsetnx", "hdel",
-        "hexists", "hincrby", "hincrbyfloat", "hkeys", "hlen", "hrandfield", "hscan", "lindex", "llen", "lpop",
-        "lpos", "lpush", "lrange", "lrem", "lset", "ltrim", "rpush", "sadd", "scard", "sismember", "smembers",
-        "spop", "srandmember", "srem", "sscan", "zadd", "zcard", "zcount", "zmscore", "zrandmember", "zrange",
-        "zrangebyscore", "zrank", "zrem", "zscan", "zscore", "xack", "xadd", "xdel", "xlen", "xpending", "xrange",
-        "xrevrange", "xread", "xtrim", "xgroup|create", "xgroup|destroy", "xgroup|setid", "xinfo|consumers",
-        "xinfo|groups", "xinfo|stream",
-    ),
-    "app": (
-        "info", "fcall", "time", "exists", "type", "unlink", "expire", "pexpire", "pttl", "persist", "rename",
-        "ttl", "scan", "get", "set", "incrby", "decr", "hget", "hmget", "hgetall", "hset", "hsetnx", "hdel",
-        "hexists", "hincrby", "hincrbyfloat", "hkeys", "hlen", "hrandfield", "hscan", "lindex", "llen", "lpop",
-        "lpos", "lpush", "lrange", "lrem", "lset", "ltrim", "rpop", "rpush", "sadd", "scard", "sismember",
-        "smembers", "spop", "srandmember", "srem", "sscan", "zadd", "zcard", "zcount", "zmscore", "zrandmember",
-        "zrange", "zrangebyscore", "zrank", "zpopmin", "zrem", "zscan", "zscore", "xack", "xadd", "xclaim", "xdel",
-        "xlen", "xpending", "xrange", "xrevrange", "xread", "xreadgroup", "xtrim", "xgroup|create",
-        "xgroup|delconsumer", "xgroup|destroy", "xgroup|setid", "xinfo|consumers", "xinfo|groups", "xinfo|stream",
-    ),
+_COMMANDS: Final = {
+    "probe": """
+        info fcall time hget hmget zrange zscore get xinfo|consumers xinfo|groups xinfo|stream
+    """,
+    "observer": """
+        info fcall time exists get hexists hget hgetall hkeys hlen hmget hscan lindex llen lrange scard
+        sismember smembers sscan zcard zcount zmscore zrange zrangebyscore zrank zscan zscore xlen xpending
+        xrange xrevrange xread xinfo|consumers xinfo|groups xinfo|stream
+    """,
+    "producer": """
+        info fcall time exists get set incrby expire pexpire persist ttl unlink hget hmget hset hsetnx hdel
+        hexists hincrby hkeys hlen lindex llen lrange rpush sadd scard sismember zadd zcard zcount zrange
+        zrangebyscore zrank zrem zscore xadd xlen xpending xrange xrevrange xread xgroup|create xgroup|setid
+        xinfo|groups xinfo|stream
+    """,
+    "worker": """
+        info fcall time exists type unlink expire pexpire pttl persist rename ttl get set incrby decr hget hmget
+        hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan lindex llen lpop lpos
+        lpush lrange lrem lset ltrim rpop rpush sadd scard sismember smembers spop srandmember srem sscan zadd
+        zcard zcount zmscore zrandmember zrange zrangebyscore zrank zpopmin zrem zscore xack xadd xclaim xdel
+        xlen xpending xrange xrevrange xread xreadgroup xtrim xgroup|create xgroup|delconsumer xgroup|setid
+        xinfo|consumers xinfo|groups xinfo|stream
+    """,
+    "operator": """
+        info fcall time exists type unlink expire pexpire pttl persist rename ttl scan get set incrby decr hget
+        hmget hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan lindex llen lpop
+        lpos lpush lrange lrem lset ltrim rpush sadd scard sismember smembers spop srandmember srem sscan zadd
+        zcard zcount zmscore zrandmember zrange zrangebyscore zrank zrem zscan zscore xack xadd xdel xlen
+        xpending xrange xrevrange xread xtrim xgroup|create xgroup|destroy xgroup|setid xinfo|consumers
+        xinfo|groups xinfo|stream
+    """,
+    "app": """
+        info fcall time exists type unlink expire pexpire pttl persist rename ttl scan get set incrby decr hget
+        hmget hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan lindex llen lpop
+        lpos lpush lrange lrem lset ltrim rpop rpush sadd scard sismember smembers spop srandmember srem sscan
+        zadd zcard zcount zmscore zrandmember zrange zrangebyscore zrank zpopmin zrem zscan zscore xack xadd
+        xclaim xdel xlen xpending xrange xrevrange xread xreadgroup xtrim xgroup|create xgroup|delconsumer
+        xgroup|destroy xgroup|setid xinfo|consumers xinfo|groups xinfo|stream
+    """,
 }
-# fmt: on
+ROLES: Final[dict[str, tuple[str, ...]]] = {role: tuple(text.split()) for role, text in _COMMANDS.items()}
 """The commands of each role, as on the page."""
 
 _MOVABLE: Final = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
@@ -15,11 +15,11 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.failed_attempts import FailureReason, is_cancelled
-from glidemq_py._features.failures import Failure, change_failures_in_pieces
+from glidemq_py._features.failures import change_failures_in_pieces
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
-from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
+from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Step, absent, nothing
 from glidemq_py._operate.conversion import by_partition, encoding_of, in_turn
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.lists import Letters, iter_dead_letters
@@ -51,7 +51,7 @@ class AddJob(Action):
     data: Any = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
         job = await queue.add(self.name, self.data, **self.options)
         return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
@@ -64,8 +64,8 @@ class JobsAction(ManyAction):
     ids: tuple[str, ...] = ()
     wanted: JobFilter | None = None
 
-    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
-        """Change one job, given by its id. Raises JobNotFoundError or JobStateError."""
+    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
+        """Change one job. Raises JobNotFoundError or JobStateError."""
         raise NotImplementedError
 
     async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
@@ -136,7 +136,7 @@ class JobsAction(ManyAction):
         try:
             await self.change(queue, job_id)
         except JobNotFoundError:
-            return Problem(id=job_id, error="does not exist", missing=True)
+            return absent(job_id)
         except JobStateError as error:
             return Problem(id=job_id, error=str(error))
         return None
@@ -181,10 +181,10 @@ _UNFINISHED: Final = tuple(state for state in JobState if not state.is_finished)
 _FAILED_FIRST: Final = (JobState.FAILED, JobState.COMPLETED)
 
 
-async def _job(queue: Queue[Any, Any], job: Job[Any, Any] | str) -> Job[Any, Any]:
-    found = await queue.get_job(job, exclude_data=True) if isinstance(job, str) else job
+async def _job(queue: Queue[Any, Any], job_id: str, *, exclude_data: bool = True) -> Job[Any, Any]:
+    found = await queue.get_job(job_id, exclude_data=exclude_data)
     if found is None:
-        raise JobNotFoundError(str(job), f"in queue {queue.name!r}")
+        raise JobNotFoundError(job_id, f"in queue {queue.name!r}")
     return found
 
 
@@ -212,9 +212,9 @@ class RetryJobs(JobsAction):
         async for step in by_name.steps(operator, queue, position):
             yield step
 
-    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
         """See `JobsAction`."""
-        found = await _job(queue, job)
+        found = await _job(queue, job_id)
         by_error = self.wanted is not None and (self.wanted.error or self.wanted.error_type or self.wanted.error_shape)
         if not (self.ids or by_error) and is_cancelled(found.failed_reason, found.failed_type):
             raise JobStateError(found.id, FailureReason.CANCELLED, "retry", queue=queue.name)
@@ -231,11 +231,9 @@ class RetryEdited(Action):
     id: str
     data: Any = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises JobNotFoundError, JobStateError or SerializationError; then nothing has changed."""
-        found = await queue.get_job(self.id)
-        if found is None:
-            raise JobNotFoundError(self.id, f"in queue {queue.name!r}")
+        found = await _job(queue, self.id, exclude_data=False)
         if found.state is not JobState.FAILED:
             raise JobStateError(found.id, str(found.state), "retry", queue=queue.name)
         if encoding_of(found) is not None:
@@ -266,9 +264,9 @@ class PromoteJobs(JobsAction):
         async for number, following in in_turn(links, position, lambda link, at: promote_in_pieces(link, name, at)):
             yield Step(done=number, position=following)
 
-    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
         """See `JobsAction`."""
-        await queue.promote(job if isinstance(job, str) else job.id)
+        await queue.promote(job_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +277,8 @@ class CancelJobs(JobsAction):
     destroys: ClassVar[bool] = True
     instead: ClassVar[str] = "to delete one of them: glidemq job rm {queue} ID"
 
-    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
         """See `JobsAction`."""
-        job_id = job if isinstance(job, str) else job.id
         try:
             outcome = await queue.revoke(job_id, states=_UNFINISHED)
         except JobStateError as error:
@@ -308,7 +305,7 @@ class CancelJobs(JobsAction):
 def _not_cancelled(job_id: str, outcome: str) -> Problem:
     """Return why `revoke_jobs` did not cancel a job."""
     if outcome == "not_found":
-        return Problem(id=job_id, error="does not exist", missing=True)
+        return absent(job_id)
     if outcome == "error":
         return Problem(id=job_id, error="its keys are damaged: glidemq queue check")
     return Problem(id=job_id, error=str(JobStateError(job_id, outcome, "cancel")))
@@ -334,17 +331,13 @@ class RemoveJobs(JobsAction):
         for number, mine in by_partition(ids, len(links)).items():
             shown = dict(mine)
             deleted.update(shown[own] for own in await delete_jobs(links[number], list(shown), self.wanted.state))
-        return [None if job_id in deleted else _left(job_id) for job_id in ids]
+        left = "has left its state meanwhile"
+        return [None if job_id in deleted else Problem(id=job_id, error=left, missing=True) for job_id in ids]
 
-    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
         """See `JobsAction`."""
-        job_id = job if isinstance(job, str) else job.id
         if not await queue.remove(job_id):
             raise JobNotFoundError(job_id, f"in queue {queue.name!r}")
-
-
-def _left(job_id: str) -> Problem:
-    return Problem(id=job_id, error="has left its state meanwhile", missing=True)
 
 
 def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
@@ -363,13 +356,13 @@ class SignalJob(Action):
     name: str
     data: Any = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises JobStateError if the job has ended."""
         if await queue.signal(self.id, self.name, self.data):
             return ActionResult(done=1, ids=(self.id,))
         job = await queue.get_job(self.id, exclude_data=True)
         if job is None:
-            return ActionResult(done=0, problems=(Problem(id=self.id, error="does not exist", missing=True),))
+            return nothing(absent(self.id))
         raise JobStateError(self.id, str(job.state), "signal", queue=queue.name)
 
 
@@ -397,13 +390,9 @@ class _FailuresAction(ManyAction):
             stats = await operator.get_failure_stats(self.queue)
             if self.how == "purge" or FailureReason.CANCELLED not in stats.by_reason:
                 return stats.kept
-        return sum([1 async for _ in self.matching(operator)])
-
-    async def matching(self, operator: Operator) -> AsyncIterator[Failure]:
-        """Yield the failures that match."""
-        async for failure in operator.iter_failures(self.queue, **self.criteria()):
-            if self.how == "purge" or self.reason or failure.reason is not FailureReason.CANCELLED:
-                yield failure
+        failures = operator.iter_failures(self.queue, **self.criteria())
+        has_all = self.how == "purge" or bool(self.reason)
+        return sum([1 async for each in failures if has_all or each.reason is not FailureReason.CANCELLED])
 
     async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
@@ -480,7 +469,7 @@ class _DeadLettersAction(ManyAction):
                     problems.append(Problem(id=entry_id, error=str(error)))
                     continue
                 if found is None:
-                    problems.append(Problem(id=entry_id, error="does not exist", missing=True))
+                    problems.append(absent(entry_id))
                 else:
                     changed.append(found)
             more = "again" if first + _PIECE < len(targets) else ""
@@ -527,15 +516,15 @@ class ReplayEdited(Action):
     id: str
     data: Any = None
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
         job = await replay_entry(queue, self.id, lambda: self.data)
         if job is not None and job.outcome is JobOutcome.ADDED:
             return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
         if job is not None:  # an interrupted replay had added it; the entry is deleted now
             error = f"had already been added again as {job.id}, so the new data was not used"
-            return ActionResult(done=0, problems=(Problem(id=self.id, error=error),))
-        return ActionResult(done=0, problems=(Problem(id=self.id, error="does not exist", missing=True),))
+            return nothing(Problem(id=self.id, error=error))
+        return nothing(absent(self.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

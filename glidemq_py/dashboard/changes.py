@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as stdlib_json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.limits import RateLimit
@@ -15,7 +15,6 @@ from glidemq_py._operate.actions import (
     CancelJobs,
     CleanQueue,
     DrainQueue,
-    JobsAction,
     PauseFairKey,
     PauseQueue,
     PauseSchedule,
@@ -114,197 +113,176 @@ class Change:
     """A kind of form.
 
     Attributes:
-        kind: `Action.kind`, which the visitor's access must allow.
+        action: Class of the action.
         says: Question of the page that asks for confirmation.
         done: Text of the result; ``{n}`` is the number of changed jobs, ``{s}`` the ending of the plural.
-        create: Makes the action from the form.
+        given: Makes the arguments of the action but its queue from the form; or the names of its fields with the same
+            names.
         asks: True if a page asks for confirmation first.
         doing: Heading of the page that shows the progress of a change of many jobs.
         typed: Fields that the user types: a rejected form shows them again.
     """
 
-    kind: str
+    action: type[Action]
     says: str
     done: str
-    create: Callable[[Form], Action]
+    given: Callable[[Form], dict[str, Any]] | tuple[str, ...] = ()
     asks: bool = False
     doing: str = "Changing jobs"
     typed: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """`Action.kind`, which the visitor's access must allow."""
+        return self.action.kind
+
+    def create(self, form: Form) -> Action:
+        """Make the action from the form."""
+        given = self.given
+        arguments = {name: form.text(name) for name in given} if isinstance(given, tuple) else given(form)
+        return self.action(queue=form.text("q"), **arguments)
 
     def report(self, number: int) -> str:
         """Return the text of the result."""
         return self.done.format(n=f"{number:,}", s="" if number == 1 else "s") if number else "nothing changed"
 
 
-def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
-    def create(form: Form) -> Action:
-        ids = form.all("id")
-        if ids and not form.text("of_filter"):
-            return kind(queue=form.text("q"), ids=ids)
-        if not form.text("of_filter"):
+def _jobs(form: Form) -> dict[str, Any]:
+    ids = form.all("id")
+    if not form.text("of_filter"):
+        if not ids:
             raise FormError("Select at least one job, or all jobs that match.")
-        wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None, form.hidden)
-        if job_id is not None:
-            return kind(queue=form.text("q"), ids=(job_id,))
-        if "error_shape" in form.fields:  # a group of failures
-            wanted = replace(
-                wanted, name=form.text("job_name"), error_type=form.text("error_type"),
-                error_shape=form.text("error_shape"),
-            )  # fmt: skip
-        return kind(queue=form.text("q"), wanted=wanted)
-
-    return create
-
-
-def _failures(kind: type[RetryFailures | PurgeFailures]) -> Callable[[Form], Action]:
-    def create(form: Form) -> Action:
-        reason, name = form.text("reason"), form.text("name")
-        return kind(queue=form.text("q"), reason=(reason,) if reason else (), name=name or None)
-
-    return create
+        return {"ids": ids}
+    wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None, form.hidden)
+    if job_id is not None:
+        return {"ids": (job_id,)}
+    if "error_shape" in form.fields:  # a group of failures
+        wanted = replace(
+            wanted, name=form.text("job_name"), error_type=form.text("error_type"),
+            error_shape=form.text("error_shape"),
+        )  # fmt: skip
+    return {"wanted": wanted}
 
 
-def _dead(kind: type[ReplayDeadLetters | PurgeDeadLetters]) -> Callable[[Form], Action]:
-    return lambda form: kind(
-        queue=form.text("q"), ids=form.all("id"), subscription=form.text("subscription") or None
-    )  # fmt: skip
+def _failures(form: Form) -> dict[str, Any]:
+    reason = form.text("reason")
+    return {"reason": (reason,) if reason else (), "name": form.text("name") or None}
 
 
-def _of_queue(kind: type[PauseQueue | ResumeQueue | DrainQueue]) -> Callable[[Form], Action]:
-    return lambda form: kind(queue=form.text("q"))
+def _dead(form: Form) -> dict[str, Any]:
+    return {"ids": form.all("id"), "subscription": form.text("subscription") or None}
 
 
-def _rate(form: Form) -> RateLimit | Literal[False]:
+def _edited(form: Form) -> dict[str, Any]:
+    return {"id": form.text("id"), "data": form.json("data")}
+
+
+def _limits(form: Form) -> dict[str, Any]:
+    concurrency = form.whole("concurrency") or False
     most, window = form.whole("max"), form.whole("duration")
     if (most is None) != (window is None):
         raise FormError("A rate limit needs both a number of jobs and a window in ms.")
-    return False if most is None or window is None else RateLimit(most, window)
+    rate = False if most is None or window is None else RateLimit(most, window)
+    return {"concurrency": concurrency, "rate_limit": rate}
 
 
-def _limits(form: Form) -> Action:
-    number = form.whole("concurrency") or False
-    return SetQueueLimits(queue=form.text("q"), concurrency=number, rate_limit=_rate(form))
-
-
-def _group_limits(form: Form) -> Action:
-    number = form.whole("concurrency") or False
-    return SetGroupLimits(queue=form.text("q"), group=form.text("key"), concurrency=number, rate_limit=_rate(form))
-
-
-def _fair_key_limits(form: Form) -> Action:
+def _fair_key_limits(form: Form) -> dict[str, Any]:
     key, weight = form.text("key") or None, form.whole("weight")
     if key is None and weight is not None:
         raise FormError("A weight needs a fair key.")
-    return SetFairKeyLimits(
-        queue=form.text("q"), key=key, weight=None if key is None else weight or 1,
-        concurrency=form.whole("concurrency") or False, rate_limit=_rate(form),
-        max_backlog=form.whole("max_backlog") or False,
-    )  # fmt: skip
+    weight = None if key is None else weight or 1
+    return {"key": key, "weight": weight, **_limits(form), "max_backlog": form.whole("max_backlog") or False}
 
 
-def _add(form: Form) -> Action:
-    given = form.json("options")
-    if given is not None and not isinstance(given, dict):
+def _add(form: Form) -> dict[str, Any]:
+    options = form.json("options")
+    if options is not None and not isinstance(options, dict):
         raise FormError('Options (JSON): must be an object such as {"delay": 5000}.')
-    options = cast("dict[str, Any]", given or {})
-    return AddJob(queue=form.text("q"), name=form.text("name"), data=form.json("data"), options=options)
+    return {"name": form.text("name"), "data": form.json("data"), "options": options or {}}
 
 
 CHANGES: Final[dict[str, Change]] = {
-    "pause": Change("pause_queue", "Pause the queue?", "queue paused", _of_queue(PauseQueue)),
-    "resume": Change("resume_queue", "Resume the queue?", "queue resumed", _of_queue(ResumeQueue)),
+    "pause": Change(PauseQueue, "Pause the queue?", "queue paused"),
+    "resume": Change(ResumeQueue, "Resume the queue?", "queue resumed"),
     "drain": Change(
-        "drain_queue", "Delete all jobs that are ready to run?", "{n} job{s} deleted", _of_queue(DrainQueue), True,
+        DrainQueue, "Delete all jobs that are ready to run?", "{n} job{s} deleted", (), True,
         "Deleting ready jobs",
     ),
     "clean": Change(
-        "clean_queue", "Delete all these jobs?", "{n} job{s} deleted",
-        lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True, "Deleting jobs",
+        CleanQueue, "Delete all these jobs?", "{n} job{s} deleted",
+        ("state",), True, "Deleting jobs",
     ),
-    "limits": Change("limit_queue", "Set these limits?", "limits set", _limits, typed=_RATE),
+    "limits": Change(SetQueueLimits, "Set these limits?", "limits set", _limits, typed=_RATE),
     "group-limits": Change(
-        "limit_group", "Set the limits of the group?", "limits of the group set", _group_limits,
+        SetGroupLimits, "Set the limits of the group?", "limits of the group set",
+        lambda form: {"group": form.text("key"), **_limits(form)},
         typed=("key", *_RATE),
     ),
     "fair-key-limits": Change(
-        "limit_fair_key", "Set these limits of fair keys?", "limits of fair keys set", _fair_key_limits,
+        SetFairKeyLimits, "Set these limits of fair keys?", "limits of fair keys set", _fair_key_limits,
         typed=("key", "weight", *_RATE, "max_backlog"),
     ),
-    "add": Change("add_job", "Add this job?", "job added", _add, typed=("name", "data", "options")),
+    "add": Change(AddJob, "Add this job?", "job added", _add, typed=("name", "data", "options")),
     "retry": Change(
-        "retry_jobs", "Retry these jobs?", "{n} job{s} to be retried", _jobs(RetryJobs), doing="Retrying jobs"
+        RetryJobs, "Retry these jobs?", "{n} job{s} to be retried", _jobs, doing="Retrying jobs"
     ),
     "retry-edited": Change(
-        "retry_jobs", "Retry the job with this data?", "job to be retried with the new data",
-        lambda form: RetryEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
+        RetryEdited, "Retry the job with this data?", "job to be retried with the new data", _edited,
         typed=("data",),
     ),
     "promote": Change(
-        "promote_jobs", "Run these delayed jobs now?", "{n} job{s} made ready", _jobs(PromoteJobs),
+        PromoteJobs, "Run these delayed jobs now?", "{n} job{s} made ready", _jobs,
         doing="Making delayed jobs ready",
     ),
     "cancel": Change(
-        "cancel_jobs", "Cancel these jobs? Running ones stop.", "{n} job{s} cancelled", _jobs(CancelJobs), True,
+        CancelJobs, "Cancel these jobs? Running ones stop.", "{n} job{s} cancelled", _jobs, True,
         "Cancelling jobs",
     ),
     "remove": Change(
-        "remove_jobs", "Delete these jobs?", "{n} job{s} deleted", _jobs(RemoveJobs), True, "Deleting jobs"
+        RemoveJobs, "Delete these jobs?", "{n} job{s} deleted", _jobs, True, "Deleting jobs"
     ),
     "retry-failures": Change(
-        "retry_failures", "Retry all these failed jobs?", "{n} job{s} to be retried", _failures(RetryFailures), True,
+        RetryFailures, "Retry all these failed jobs?", "{n} job{s} to be retried", _failures, True,
         "Retrying failed jobs",
     ),
     "purge-failures": Change(
-        "purge_failures", "Delete all these failed jobs?", "{n} failed job{s} deleted", _failures(PurgeFailures), True,
+        PurgeFailures, "Delete all these failed jobs?", "{n} failed job{s} deleted", _failures, True,
         "Deleting failed jobs",
     ),
     "replay": Change(
-        "replay_dead_letters", "Add these jobs to their queue again?", "{n} job{s} added again",
-        _dead(ReplayDeadLetters),
+        ReplayDeadLetters, "Add these jobs to their queue again?", "{n} job{s} added again",
+        _dead,
     ),
     "redeliver": Change(
-        "replay_dead_letters", "Deliver these messages again?", "{n} message{s} to be delivered again",
-        _dead(ReplayDeadLetters),
+        ReplayDeadLetters, "Deliver these messages again?", "{n} message{s} to be delivered again",
+        _dead,
     ),
     "replay-edited": Change(
-        "replay_dead_letters", "Add the job again with this data?", "job added again with the new data",
-        lambda form: ReplayEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
+        ReplayEdited, "Add the job again with this data?", "job added again with the new data", _edited,
         typed=("data",),
     ),
     "purge-dead": Change(
-        "purge_dead_letters", "Delete these dead letters?", "{n} dead letter{s} deleted", _dead(PurgeDeadLetters), True
+        PurgeDeadLetters, "Delete these dead letters?", "{n} dead letter{s} deleted", _dead, True
     ),
-    "pause-fair-key": Change(
-        "pause_fair_key", "Pause the fair key?", "fair key paused",
-        lambda form: PauseFairKey(queue=form.text("q"), key=form.text("key")),
-    ),
-    "resume-fair-key": Change(
-        "resume_fair_key", "Resume the fair key?", "fair key resumed",
-        lambda form: ResumeFairKey(queue=form.text("q"), key=form.text("key")),
-    ),
+    "pause-fair-key": Change(PauseFairKey, "Pause the fair key?", "fair key paused", ("key",)),
+    "resume-fair-key": Change(ResumeFairKey, "Resume the fair key?", "fair key resumed", ("key",)),
     "quiet-worker": Change(
-        "quiet_worker", "Let the worker fetch no further jobs?", "worker fetches no further jobs",
-        lambda form: QuietWorker(queue=form.text("q"), worker=form.text("worker")),
+        QuietWorker, "Let the worker fetch no further jobs?", "worker fetches no further jobs",
+        ("worker",),
     ),
     "resume-worker": Change(
-        "resume_worker", "Let the worker fetch jobs again?", "worker fetches jobs again",
-        lambda form: ResumeWorker(queue=form.text("q"), worker=form.text("worker")),
+        ResumeWorker, "Let the worker fetch jobs again?", "worker fetches jobs again",
+        ("worker",),
     ),
     "pause-schedule": Change(
-        "pause_schedule", "Pause the schedule? It adds no jobs until it is resumed.", "schedule paused",
-        lambda form: PauseSchedule(queue=form.text("q"), name=form.text("name")),
+        PauseSchedule, "Pause the schedule? It adds no jobs until it is resumed.", "schedule paused",
+        ("name",),
     ),
-    "resume-schedule": Change(
-        "resume_schedule", "Resume the schedule?", "schedule resumed",
-        lambda form: ResumeSchedule(queue=form.text("q"), name=form.text("name")),
-    ),
-    "run-schedule": Change(
-        "run_schedule", "Run the schedule now?", "job added",
-        lambda form: RunSchedule(queue=form.text("q"), name=form.text("name")),
-    ),
+    "resume-schedule": Change(ResumeSchedule, "Resume the schedule?", "schedule resumed", ("name",)),
+    "run-schedule": Change(RunSchedule, "Run the schedule now?", "job added", ("name",)),
     "remove-schedule": Change(
-        "remove_schedule", "Delete the schedule? Its jobs are kept.", "schedule deleted",
-        lambda form: RemoveSchedule(queue=form.text("q"), name=form.text("name")), True,
+        RemoveSchedule, "Delete the schedule? Its jobs are kept.", "schedule deleted",
+        ("name",), True,
     ),
 }  # fmt: skip
 """Kinds of forms by the value of their field ``change``."""
