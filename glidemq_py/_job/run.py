@@ -27,7 +27,7 @@ from glidemq_py.errors import (
     SuspendError,
     WaitingChildrenError,
 )
-from glidemq_py.telemetry.context import CONTEXT_START, without_context
+from glidemq_py.telemetry.spans import CONTEXT_START, without_context
 
 _FIELDS: Final = len(FETCHED_JOB)
 _PLAIN: Final = FETCHED_JOB.index("attempts_made")

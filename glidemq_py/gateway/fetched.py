@@ -28,7 +28,7 @@ from glidemq_py.gateway.job_ids import queue_number
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.slices import VALUE_PARTS
 from glidemq_py.gateway.values import PortableMap, packed_portable, packed_value, portable
-from glidemq_py.telemetry.context import CONTEXT_START
+from glidemq_py.telemetry.spans import CONTEXT_START
 
 __all__ = ["DEFAULT_LOCK_MS", "FRESH_S", "Fetched", "Held", "HeldJobs", "fetched_of"]
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from glidemq_py._api.backup_schedule import EVERY_MS, KEEP
+from glidemq_py._api.backup_schedule import BackupSchedule as AsyncBackupSchedule
 from glidemq_py._api.job_queue import Queue as AsyncQueue
 from glidemq_py._client.portal import portal
 from glidemq_py._client.runtime import BackgroundService
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.forks import call_in_child, new_event, new_lock
 from glidemq_py._core.misuse import BlockingOnly
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.backup.area import MAX_SERVER_CPU
+from glidemq_py._features.backup.manifest import BackupInfo
+from glidemq_py._features.backup.store import Destination
+from glidemq_py._worker.maintenance.queues import Maintenance as AsyncMaintenance
+from glidemq_py._worker.maintenance.queues import Scheduler as AsyncScheduler
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.sync.queue_twin import Queue
 
-__all__ = ["BlockingService", "checked_queue", "checked_queues"]
+__all__ = ["BackupSchedule", "BlockingService", "Maintenance", "Scheduler", "checked_queue", "checked_queues"]
 
 ServiceT = TypeVar("ServiceT", bound=BackgroundService)
 
@@ -87,7 +95,7 @@ class BlockingService(BlockingOnly, Generic[ServiceT]):
             self._ended.wait()
 
     def close(self) -> None:
-        """Stop. Idempotent."""
+        """Stop, and let another process take over at once; a backup under way is left incomplete. Idempotent."""
         with self._changing:
             running, self._running = self._running, None
             self._ended.set()
@@ -140,3 +148,131 @@ async def _queue_here(queue: Queue[Any, Any], stack: AsyncExitStack) -> AsyncQue
             partitions=None if core._layout_known else core._wanted_partitions,
         )
     )  # fmt: skip
+
+
+class Maintenance(BlockingService[AsyncMaintenance]):
+    """Run the maintenance tasks of queues that have leases but no worker.
+
+    The blocking form of `glidemq_py.Maintenance`: the tasks run in the background, over connections of its own.
+    ``with Maintenance(queues):`` runs during the block, ``Maintenance(queues).run()`` until interrupted. Start it after
+    a fork: a forked process does not have it.
+
+    Args:
+        queues: The queues. Closing the maintenance does not close them, and closing them does not stop the maintenance.
+        lock_duration: Time after the last heartbeat until a worker's job counts as stalled, ms or timedelta;
+            30 seconds. A lease has a deadline of its own.
+        stalled_interval: Time between checks for stalled jobs while a queue has active ones, ms or timedelta; None: the
+            policy of the queue, else 30 seconds.
+        max_stalled_count: Number of times a job may stall before it fails, for jobs without a policy of their worker or
+            of the queue.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+    """
+
+    _title = "maintenance"
+
+    def __init__(
+        self,
+        queues: Iterable[Queue[Any, Any]],
+        *,
+        lock_duration: Milliseconds = 30_000,
+        stalled_interval: Milliseconds | None = None,
+        max_stalled_count: int = 1,
+    ) -> None:
+        super().__init__(
+            checked_queues(queues),
+            lambda queues: AsyncMaintenance(
+                queues, lock_duration=lock_duration, stalled_interval=stalled_interval,
+                max_stalled_count=max_stalled_count,
+            ),
+        )  # fmt: skip
+
+    def wake(self) -> None:
+        """Look at the queues now, for example after a scheduler was created."""
+        running = self._running
+        if running is not None:
+            portal().call(running[0].wake)
+
+
+class Scheduler(BlockingService[AsyncScheduler]):
+    """Add the due jobs of a queue's schedulers.
+
+    The blocking form of `glidemq_py.Scheduler`: it runs in the background, over connections of its own. Every worker
+    adds these jobs too. Use this class if only workers of other languages run, or if jobs must be added while no worker
+    runs.
+
+    ``with Scheduler(queue):`` runs during the block, ``Scheduler(queue).run()`` until interrupted. Start it after a
+    fork: a forked process does not have it.
+
+    Args:
+        queue: The queue with the schedulers. Closing the scheduler does not close the queue, and closing the queue does
+            not stop the scheduler.
+
+    Raises:
+        GlideMQValidationError: If ``queue`` is not a `Queue`.
+    """
+
+    _title = "scheduler"
+
+    def __init__(self, queue: Queue[Any, Any]) -> None:
+        super().__init__([checked_queue("queue", queue)], lambda queues: AsyncScheduler(queues[0]))
+
+
+class BackupSchedule(BlockingService[AsyncBackupSchedule]):
+    """Create backups of queues at an interval, and delete old ones.
+
+    The blocking form of `glidemq_py.BackupSchedule`: it runs in the background, over connections of its own.
+    ``with BackupSchedule(queues, destination):`` runs during the block, ``schedule.run()`` until interrupted. Several
+    processes may run the same schedule: a backup is due when the newest one in the store is older than the interval,
+    and one process at a time backs up a queue. A failed backup is logged and retried after a minute. Start it after a
+    fork: a forked process does not have it.
+
+    Args:
+        queues: The queues. Closing the schedule does not close them, and closing them does not stop the schedule.
+        destination: A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore.
+        every: Time from the start of one backup to the start of the next, ms or timedelta, at least a minute; 6 hours.
+        keep: Number of complete backups per queue to keep, at least 1.
+        max_server_cpu: See `Queue.backups.create`.
+        storage_options: See `Queue.backups.create`.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        GlideMQValidationError: If obstore, the extra ``backup``, is not installed.
+    """
+
+    _title = "schedule of backups"
+
+    def __init__(
+        self,
+        queues: Iterable[Queue[Any, Any]],
+        destination: Destination,
+        *,
+        every: Milliseconds = EVERY_MS,
+        keep: int = KEEP,
+        max_server_cpu: float = MAX_SERVER_CPU,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            checked_queues(queues),
+            lambda queues: AsyncBackupSchedule(
+                queues, destination, every=every, keep=keep, max_server_cpu=max_server_cpu,
+                storage_options=storage_options,
+            ),
+        )  # fmt: skip
+
+    def run_due(self) -> list[BackupInfo]:
+        """Create the backups that are due now, one queue after the other, and return them.
+
+        Raises:
+            BackupError: If the store fails.
+            GlideMQError: If the server cannot be reached or rejects a call.
+        """
+        running = self._running
+        if running is not None:
+            return portal().run(running[0].run_due())
+        opened = self._opened()
+        try:
+            return portal().run(opened[0].run_due())
+        finally:
+            self._end(opened)

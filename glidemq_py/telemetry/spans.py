@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import text_of
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
-from glidemq_py.telemetry.context import carrier_of, context_of, with_context
 from glidemq_py.telemetry.names import Start
 from glidemq_py.telemetry.state import TELEMETRY
 
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer
 
 __all__ = [
+    
+    "CONTEXT_START",
+    "carrier_of",
+    "context_of",
     "observed",
     "observed_add",
     "observed_batch_handler",
     "observed_handler",
+    "with_context",
+    "without_context",
+,
 ]
 
 T = TypeVar("T")
@@ -258,3 +265,48 @@ def _span(
         except BaseException as error:
             fail(span, error)
             raise
+
+
+# -- the trace context in the key ``otel`` of the opts JSON, which other peers ignore ----------------------------
+
+CONTEXT_START: Final = '{"otel":{'
+"""Start of opts JSON with a context written by `with_context`."""
+
+
+def carrier_of(span: Span) -> str:
+    """Return the context of a span as JSON text, or '' if the propagators write nothing.
+
+    It contains ``traceparent``, ``tracestate`` and other fields of the propagators.
+    """
+    from opentelemetry import propagate, trace
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier, trace.set_span_in_context(span))
+    if not carrier:
+        return ""
+    # Without a closing brace inside, so that `without_context` can remove it without parsing.
+    return "{" + json.dumps(carrier, separators=(",", ":"))[1:-1].replace("}", "\\u007d") + "}"
+
+
+def with_context(opts: str, carrier: str) -> str:
+    """Return the opts JSON with the context added, in place of another one."""
+    opts = without_context(opts) if opts.startswith(CONTEXT_START) else opts
+    return f'{{"otel":{carrier}}}' if opts == "{}" else f'{{"otel":{carrier},{opts[1:]}'
+
+
+def without_context(opts: str) -> str:
+    """Return the opts JSON without the context: similar jobs then have identical texts, which are cached."""
+    end = opts.find("}", len(CONTEXT_START))
+    rest = opts[end + 1 :]
+    return "{" + rest[1:] if rest.startswith(",") else "{}"
+
+
+def context_of(opts: Mapping[str, Any]) -> Context | None:
+    """Return the context in stored options, or None."""
+    carrier: Any = opts.get("otel")
+    if not isinstance(carrier, dict) or not carrier:
+        return None
+    from opentelemetry import propagate
+
+    pairs = cast("dict[object, object]", carrier)
+    return propagate.extract({str(key): str(value) for key, value in pairs.items()})

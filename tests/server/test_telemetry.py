@@ -27,8 +27,8 @@ from glidemq_py import (
 )
 from glidemq_py import sync as blocking
 from glidemq_py.telemetry import is_tracing_enabled, names, set_tracer
-from glidemq_py.telemetry.context import context_of, with_context, without_context
 from glidemq_py.telemetry.otel_meter import OtelMeter
+from glidemq_py.telemetry.spans import context_of, with_context, without_context
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient, TestQueue
 from tests.server.worker_support import EventRecorder, WorkerFor

@@ -21,7 +21,6 @@ SMALL = {
     "integrations/django_admin/apps.py": "Django requires this module",
     "integrations/django_admin/models.py": "Django requires this module",
     "sync/lease_context.py": "the context of the blocking `Queue.lease`",
-    "sync/scheduler.py": "a module per blocking class",
 }
 """Modules below `LEAST_LINES` and their reasons. `__init__.py` and `__main__.py` need none."""
 
