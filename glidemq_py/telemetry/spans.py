@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer
 
 __all__ = [
-    
     "CONTEXT_START",
     "carrier_of",
     "context_of",
@@ -31,7 +30,6 @@ __all__ = [
     "observed_handler",
     "with_context",
     "without_context",
-,
 ]
 
 T = TypeVar("T")
