@@ -295,9 +295,9 @@ def fetching_of(worker: BaseWorker) -> Any:
 async def die(worker: BaseWorker):
     """End the heartbeats of a worker: others consider it dead."""
     found = opened(worker)
-    for each in [lane.background for lane in found.lanes] if hasattr(found, "lanes") else [found]:
-        if each is not None:
-            await each.heartbeat.close()
+    for each in getattr(found, "lanes", (found,)):
+        if each.background is not None:
+            await each.background.heartbeat.close()
 
 
 def parts_of(queue: Queue[Any, Any]) -> tuple[Queue, ...]:

@@ -25,7 +25,7 @@ from glidemq_py._worker.components import ServedQueue, WorkerComponents, is_drai
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes
 from glidemq_py._worker.heartbeat import CommandRunner
-from glidemq_py._worker.lanes import Lanes
+from glidemq_py._worker.lanes import Lanes, LanesFetching
 from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners, WorkerEvent
 from glidemq_py._worker.opening import check_lifespan, consumer_name
@@ -148,7 +148,7 @@ class BaseWorker(AsyncOnly):
     # -- lifecycle ----------------------------------------------------------------------------------------
 
     @property
-    def _fetching(self) -> FetchLoop | None:
+    def _fetching(self) -> FetchLoop | LanesFetching | None:
         return None if self._life.parts is None else self._life.parts.fetching
 
     @property
@@ -347,8 +347,7 @@ class BaseWorker(AsyncOnly):
         parts = self._life.parts
         if parts is None:
             return False
-        lanes: object = parts
-        return (lanes.runner if isinstance(lanes, Lanes) else parts.runner).cancel(str(job_id), queue)
+        return parts.runner.cancel(str(job_id), queue)
 
     def rate_limit(self, duration: Milliseconds) -> None:
         """Stop fetching jobs for ``duration``; a longer pause that is already in effect is kept.
@@ -375,8 +374,7 @@ class BaseWorker(AsyncOnly):
             raise self._not_started()
         parts = self._life.parts
         while not self._life.is_closing:
-            lanes: object = parts
-            drained = lanes.is_drained() if isinstance(lanes, Lanes) else self._is_drained(parts.link)
+            drained = parts.is_drained() if isinstance(parts, Lanes) else self._is_drained(parts.link)
             if await drained and all(run.attempt.ended for run in self._runs):
                 break
             await asyncio.sleep(_POLL_S)

@@ -44,7 +44,6 @@ from glidemq_py._features.broadcast import (
     validate_start,
     validate_subscription,
 )
-from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._job.message import Message
 from glidemq_py._job.middleware import Middleware
 from glidemq_py._job.run import Run
@@ -111,7 +110,7 @@ class SubscriptionSource(QueueSource):
         self, keys: QueueKeys, consumer: str, options: WorkerOptions, group: str, subjects: Sequence[str], start: str
     ) -> None:
         super().__init__(keys, consumer, options)
-        self._group = group
+        self._subscription = group
         self.label = f"subscription {group!r} of broadcast {keys.name!r}"
         self._patterns = lua_patterns(subjects)
         self._start = start
@@ -119,12 +118,8 @@ class SubscriptionSource(QueueSource):
 
     async def open(self, link: QueueLink) -> None:
         """Create the subscription if it does not exist, and store its start in case it must be created again."""
-        link.subscription = self._group
-        self._start = await link.transport.call(broadcasting.subscribe(self._meta, self._group, self._start))
-
-    async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:
-        """Set the dead letter queue of the subscription; see `QueueSource`."""
-        return bool(await declare_dead_letters(link, options, self._group))
+        link.subscription = self._subscription
+        self._start = await link.transport.call(broadcasting.subscribe(self._meta, self._subscription, self._start))
 
     def outcomes(self, link: QueueLink) -> Outcomes:
         """Return the outcomes of attempts at messages; see `QueueSource`."""
@@ -148,25 +143,25 @@ class SubscriptionSource(QueueSource):
         by_name: working.NameMetricsReport | None = None,
     ) -> Call[ExchangeReply]:
         return broadcasting.exchange(
-            self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._group, self._patterns,
-            self._start, self._note, limiter, tokens=tokens,
+            self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._subscription,
+            self._patterns, self._start, self._note, limiter, tokens=tokens,
         )  # fmt: skip
 
     def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
         """See `QueueSource.idle_exchange`."""
         return broadcasting.exchange(
-            self._meta, self._consumer, want, (), self._quiet, self._no_metrics, self._group, self._patterns,
+            self._meta, self._consumer, want, (), self._quiet, self._no_metrics, self._subscription, self._patterns,
             self._start, self._note, None, token,
         )  # fmt: skip
 
     def heartbeat(self, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]) -> Call[HeartbeatReply]:
         """Return the heartbeat call; see `broadcasting.heartbeat`."""
-        return broadcasting.heartbeat(self._meta, self._consumer, info, ttl, jobs, self._group)
+        return broadcasting.heartbeat(self._meta, self._consumer, info, ttl, jobs, self._subscription)
 
     def reattach(self, known: Sequence[str], want: int, cursor: str, known_ids: Sequence[str]) -> Call[ReattachReply]:
         """Return the call that finds this worker's messages; see `broadcasting.reattach`."""
         return broadcasting.reattach(
-            self._meta, self._consumer, known, want, self._quiet, cursor, self._group, self._start
+            self._meta, self._consumer, known, want, self._quiet, cursor, self._subscription, self._start
         )
 
     def recover_stalled(self, cursor: str) -> Call[RecoverStalledReply]:
@@ -174,12 +169,8 @@ class SubscriptionSource(QueueSource):
         options = self._options
         return broadcasting.recover_stalled(
             self._meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
-            options.max_stalled_count, self._quiet, cursor, self._group, options.stalled_grace,
+            options.max_stalled_count, self._quiet, cursor, self._subscription, options.stalled_grace,
         )  # fmt: skip
-
-    def leave(self) -> Call[Any]:
-        """Return the call that unregisters the worker; see `working.leave`."""
-        return working.leave(self._meta, self._consumer, self._group)
 
     def wake_command(self) -> tuple[str, ...]:
         """Return a blocking read that starts after the entries covered by the last reply, so that none is missed."""

@@ -21,22 +21,18 @@ from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py._features.suspend import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.waiting import ResultWaiter
-from glidemq_py._partitions.layout import Layout, Partition
+from glidemq_py._partitions.layout import Partition
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py._worker.batches import BatchCollector, BatchRunner, BatchSlots
 from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Routes
-from glidemq_py._worker.heartbeat import CommandRunner, Heartbeat
+from glidemq_py._worker.heartbeat import CommandRunner
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.maintenance.outbox import OutboxTask
 from glidemq_py._worker.maintenance.queues import Background
-from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import Outcomes
@@ -134,36 +130,6 @@ class Parts:
         """Let jobs that can continue later end at their next step."""
         self.link.is_closing = True
 
-    @property
-    def heartbeat(self) -> Heartbeat:
-        """The heartbeats of the worker."""
-        assert self.background is not None
-        return self.background.heartbeat
-
-    @property
-    def recovery(self) -> StalledJobsTask:
-        """The recovery of stalled jobs."""
-        assert self.background is not None
-        return self.background.recovery
-
-    @property
-    def outbox(self) -> OutboxTask:
-        """The delivery of the outbox."""
-        assert self.background is not None
-        return self.background.outbox
-
-    @property
-    def sleepers(self) -> SuspendTimeoutsTask:
-        """The timeouts of suspended jobs."""
-        assert self.background is not None
-        return self.background.sleepers
-
-    @property
-    def schedulers(self) -> SchedulerTask:
-        """The schedulers of the queue."""
-        assert self.background is not None
-        return self.background.schedulers
-
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
         try:
@@ -252,15 +218,7 @@ def link_over(transport: Transport, opening: WorkerComponents) -> QueueLink:
 
 
 class FoundPartitionsError(GlideMQError):
-    """The queue of a worker is partitioned: it must be opened with `open_lanes`.
-
-    Attributes:
-        layout: its partitions.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self.layout = layout
+    """The queue of a worker is partitioned: it must be opened with `open_lanes`."""
 
 
 async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
@@ -275,10 +233,8 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     source = opening.source or QueueSource(keys, consumer, options)
 
     async def prepare(transport: Transport) -> tuple[QueueLink, bool]:
-        if opening.source is None:
-            layout = await read_layout(transport, keys)
-            if layout is not None:
-                raise FoundPartitionsError(layout)
+        if opening.source is None and await read_layout(transport, keys) is not None:
+            raise FoundPartitionsError
         link = link_over(transport, opening)
         await source.open(link)
         return link, await source.declare_dead_letters(link, queue_options)

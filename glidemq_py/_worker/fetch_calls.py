@@ -8,15 +8,15 @@ arguments, in seconds of a monotonic clock. Limits of the whole queue are counte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.calls import Call, working
-from glidemq_py._core.calls.working import ExchangeReply, Finished, HeartbeatReply, ReattachReply, RecoverStalledReply
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
+from glidemq_py._core.keys import CONSUMER_GROUP, QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.dead_letters import declare_dead_letters
 from glidemq_py._features.fair_keys import RecentKeys
@@ -125,22 +125,8 @@ BLOCK_MS = 850
 adds to a list do not wake workers and are found by this poll. (The server ends such a read up to 0.1 s late.)"""
 
 
-class ExchangeBuilder(Protocol):
-    """Builds an exchange call; see `working.exchange`."""
-
-    def __call__(
-        self,
-        want: int,
-        finished: Sequence[Finished],
-        *,
-        limiter: tuple[int, int] | None = None,
-        tokens: working.Tokens | None = None,
-        charges: Sequence[working.BudgetCharge] | None = None,
-        held: working.Held | None = None,
-        by_name: working.NameMetricsReport | None = None,
-    ) -> Call[ExchangeReply]:
-        """Return the call."""
-        ...
+ExchangeBuilder = Callable[..., Call[ExchangeReply]]
+"""Builds an exchange call; see `working.exchange`."""
 
 
 class QueueSource:
@@ -156,6 +142,8 @@ class QueueSource:
     """Class of a fetched job."""
     wakes_one = True
     """True if a wake-up reaches only one worker of the queue, which must pass it on if it cannot fetch."""
+
+    _subscription = ""
 
     def __init__(self, keys: QueueKeys, consumer: str, options: WorkerOptions) -> None:
         self._keys = keys
@@ -175,7 +163,7 @@ class QueueSource:
 
     async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:
         """Declare the dead letter queue of the options; return True if there is one."""
-        return bool(await declare_dead_letters(link, options))
+        return bool(await declare_dead_letters(link, options, self._subscription))
 
     def outcomes(self, link: QueueLink) -> Outcomes:
         """Return the builder of the rows that report results."""
@@ -208,7 +196,7 @@ class QueueSource:
 
     def leave(self) -> Call[Any]:
         """See `working.leave`."""
-        return working.leave(self._meta, self._consumer)
+        return working.leave(self._meta, self._consumer, self._subscription or CONSUMER_GROUP)
 
     def wake_command(self) -> tuple[str, ...]:
         """Return the blocking read of an idle worker."""

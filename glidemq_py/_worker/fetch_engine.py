@@ -77,7 +77,8 @@ class FetchEngine:
         self.max_calls = 1
         self.max_want = 1
         """Maximum number of jobs requested by one call."""
-        self._second_at = 2
+        self.second_at = 2
+        """Number of jobs or results that are worth a second call."""
         self.limit_calls(slots)
         self.accepting = False
         """False before the start, while the worker is paused, and when it closes. (Any thread may write it.)"""
@@ -243,7 +244,7 @@ class FetchEngine:
         self.slots = slots
         self.max_calls = 1 if self._one_call or slots < TWO_CALLS_FROM else 2
         self.max_want = max(1, min(MAX_ROWS, -(-slots // self.max_calls)))
-        self._second_at = max(2, slots // 3)
+        self.second_at = max(2, slots // 3)
 
     def resize(self, slots: int) -> None:
         """Change the maximum number of running jobs. Running jobs, and those of calls in flight, may exceed it."""
@@ -271,7 +272,7 @@ class FetchEngine:
         if self.calls_in_flight == 0:
             if wanted <= 0 and not self.finished and not self._promote:
                 return None
-        elif len(self.finished) < self._second_at and wanted < self._second_at:
+        elif len(self.finished) < self.second_at and wanted < self.second_at:
             return None
         self._promote = False
         batch: list[FinishedAttempt] = []

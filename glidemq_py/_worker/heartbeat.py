@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import wait_for_event
@@ -260,29 +260,6 @@ MAX_JOBS = 1_000
 """Maximum number of running jobs in an answer."""
 
 
-class ControlledWorker(Protocol):
-    """A `Worker`, as commands use it."""
-
-    consumer: str
-
-    @property
-    def is_paused(self) -> bool: ...
-
-    @property
-    def concurrency(self) -> int: ...
-
-    @property
-    def _runs(self) -> Sequence[Run]: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def set_concurrency(self, concurrency: int) -> None: ...
-
-    def cancel_job(self, job_id: str, queue: str | None = None) -> bool: ...
-
-
 class CommandRunner:
     """Runs commands in the worker's event loop.
 
@@ -290,7 +267,7 @@ class CommandRunner:
         worker: The worker.
     """
 
-    def __init__(self, worker: ControlledWorker) -> None:
+    def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._answers: set[asyncio.Task[None]] = set()
 
@@ -343,7 +320,7 @@ class CommandRunner:
         return None
 
     def _activity(self) -> dict[str, Any]:
-        every = self._worker._runs
+        every: Sequence[Run] = self._worker._runs
         runs = [run for run in every if not run.attempt.ended]
         jobs = [[run.job.queue_name, run.job.id, run.job.name, run.attempt.token[1]] for run in runs[:MAX_JOBS]]
         return {

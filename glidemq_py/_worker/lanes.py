@@ -164,10 +164,6 @@ class Lane:
             probes[name] = DrainProbe(self.fetching.engine.queue, name, drained)
         probes[name].add(self.wake)
 
-    def beside(self, opening: WorkerComponents, served: ServedQueue, position: int) -> Lane:
-        """Return a lane of another queue of the same worker."""
-        return _lane_of(opening, served, position, self._shared)
-
     async def open(self) -> None:
         """Prepare the server. Raises GlideMQError."""
         await self.source.open(self.link)
@@ -392,7 +388,7 @@ class _Running:
         return any(lane.runner.cancel(job_id) for lane in lanes)
 
 
-class _Fetching:
+class LanesFetching:
     """The fetch loops of all lanes, as one."""
 
     def __init__(self, lanes: Sequence[Lane], pool: SlotPool) -> None:
@@ -468,7 +464,7 @@ class Lanes:
         self._layouts = layouts
         self.lanes = lanes
         self._idle = idle_queues_of(shared.channels)
-        self.fetching = _Fetching(lanes, shared.pool)
+        self.fetching = LanesFetching(lanes, shared.pool)
         self.runner = _Running(lanes)
         self._shared = shared
         self._taking_over: asyncio.Task[None] | None = None
@@ -484,7 +480,6 @@ class Lanes:
         present = {lane.link.keys.name: lane for lane in self.lanes}
         layouts = {**self._layouts, name: layout.names}
         opening = with_partitions(self._opening, layouts)
-        first = self.lanes[0]
         new: list[Lane] = []
         for served in opening.several:
             lane = present.get(served.keys.name)
@@ -492,7 +487,7 @@ class Lanes:
                 lane.fetching.engine.weight = served.weight
                 _divide(lane, served)
             else:
-                new.append(first.beside(opening, served, len(self.lanes) + len(new)))
+                new.append(_lane_of(opening, served, len(self.lanes) + len(new), self._shared))
         try:
             await asyncio.gather(*(lane.open() for lane in new))
         except BaseException:
@@ -523,9 +518,6 @@ class Lanes:
             await asyncio.sleep(_FORMER_POLL_S)
             self.fetching.reserve(_slots_of(former))
         await former.close(asyncio.Event())
-        self._end_former(former)
-
-    def _end_former(self, former: Parts) -> None:
         self.fetching.reserve(0)
         self.runner.former = None
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._client.transport import JobTransport
@@ -50,7 +50,7 @@ class Lifecycle:
         self._listeners = listeners
         self._close_rest = close_rest
         self._stack = AsyncExitStack()
-        self.parts: Parts | None = None
+        self.parts: Parts | Lanes | None = None
         """The running components; None before the start."""
         self.is_paused = False
         self._starting: asyncio.Task[None] | None = None
@@ -130,7 +130,7 @@ class Lifecycle:
     async def _start(self, opening: WorkerComponents) -> None:
         follower = self.follower
         self.opening = opening = replace(opening, layout_seen=follower.seen, read_claimed=follower.leave_read)
-        self.parts = cast("Parts", await open_worker(opening, self._stack))  # `Lanes` have the same interface
+        self.parts = await open_worker(opening, self._stack)
         self.parts.fetching.on_unsupported = self.fail
         if not self.is_paused:
             self.resume()
@@ -141,7 +141,7 @@ class Lifecycle:
     def replace_parts(self, lanes: Lanes, stack: AsyncExitStack) -> None:
         """Use other components from now on; ``stack`` closes what they have opened."""
         self._stack.push_async_exit(stack)
-        self.parts = cast("Parts", lanes)
+        self.parts = lanes
         self._take_jobs()
 
     def fail(self, error: GlideMQError) -> None:
@@ -271,7 +271,7 @@ class LayoutFollower:
         self.seen(keys.name, 0 if layout is None else layout.number)
         if self._task is not None:
             await asyncio.wait({self._task})
-        parts = cast("Parts | Lanes | None", self._life.parts)
+        parts = self._life.parts
         if isinstance(parts, Lanes):
             await parts.taken_over()
 
@@ -305,7 +305,7 @@ class LayoutFollower:
 
     async def _give_up_read(self) -> None:
         life, opening = self._life, self._life.opening
-        parts = cast("Parts | Lanes | None", life.parts)
+        parts = life.parts
         if parts is None or opening is None:
             return  # it is starting
         self._leaves_read = False
@@ -320,7 +320,7 @@ class LayoutFollower:
     async def _serve(self, name: str) -> bool:
         """Serve the partitions of a queue. Return False if the worker is starting: the next heartbeat tries again."""
         life, opening = self._life, self._life.opening
-        parts = cast("Parts | Lanes | None", life.parts)
+        parts = life.parts
         if parts is None or opening is None:
             return False
         link = parts.lanes[0].link if isinstance(parts, Lanes) else parts.link

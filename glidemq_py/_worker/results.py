@@ -50,10 +50,6 @@ _MAX_UNKNOWN: Final = 100
 """Maximum number of unknown types of backoff that a worker logs: they come from users."""
 
 
-def _remove_all_keys(_: str) -> working.Keep:
-    return 1
-
-
 class Outcomes:
     """Builds the rows that an exchange reports.
 
@@ -66,7 +62,7 @@ class Outcomes:
         self._link = link
         self._options = options
         self._failures = ForeignFailures(_log)
-        self.removal: Callable[[str], working.Keep] = _remove_all_keys
+        self.removal: Callable[[str], working.Keep] = lambda _: 1
         """Returns how the job with this id is removed: 1 or 2, see `working.Keep`."""
         self._pause_ms = 1_000 if options.limiter is None else options.limiter.duration
 

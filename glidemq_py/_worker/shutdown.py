@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -208,13 +208,6 @@ class Closable(Protocol):
         ...
 
 
-class _Working(Protocol):
-    """A worker, and the jobs whose handlers run."""
-
-    @property
-    def _runs(self) -> Sequence[Run]: ...
-
-
 def running_jobs(count: int) -> str:
     """Return "1 running job" or "2 running jobs"."""
     return "1 running job" if count == 1 else f"{count:,} running jobs"
@@ -228,14 +221,14 @@ class RunningJobsLog:
         log: Gets the reminders.
     """
 
-    def __init__(self, workers: Iterable[_Working], log: logging.Logger) -> None:
+    def __init__(self, workers: Iterable[Any], log: logging.Logger) -> None:
         self._workers = list(workers)
         self._log = log
         self._timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
         """Return the number of the jobs, and the first ones by queue, id and name."""
-        runs = [run for worker in self._workers for run in worker._runs]
+        runs: list[Run] = [run for worker in self._workers for run in worker._runs]
         if not runs:
             return "no job is running"
         named = [_described(run) for run in runs[:_NAMED_JOBS]]

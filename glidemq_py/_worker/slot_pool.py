@@ -395,17 +395,12 @@ class PooledEngine(FetchEngine):
         finished = len(self.finished)
         if self.calls_in_flight == 0:
             return slots > 0 or finished > 0 or self._promote
-        return self.calls_in_flight < self.max_calls and max(slots, finished) >= self._second_at
+        return self.calls_in_flight < self.max_calls and max(slots, finished) >= self.second_at
 
     @property
     def together(self) -> Sequence[FetchEngine]:
         """See `FetchEngine.together`: those of the queue's partitions."""
         return self.queue.engines
-
-    @property
-    def second_at(self) -> int:
-        """Number of jobs or results that are worth a second call."""
-        return self._second_at
 
     def next_call(self, now: float) -> EngineCall | None:
         """See `FetchEngine.next_call`; within the slots that the pool grants."""
@@ -414,7 +409,7 @@ class PooledEngine(FetchEngine):
         pool = self._pool
         if pool.weighted:
             pool.jobs_ended(0, now)
-        if self.calls_in_flight and max(pool.free, len(self.finished)) < self._second_at:
+        if self.calls_in_flight and max(pool.free, len(self.finished)) < self.second_at:
             return None
         withheld = pool.free - pool.grant(self)
         pool.free -= withheld

@@ -9,11 +9,10 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Concatenate, Generic, Protocol, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, Unpack, cast, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
-from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
@@ -21,6 +20,7 @@ from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.job import Job
 from glidemq_py._job.typed_tasks import Parameters, Resolved
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.handlers import Route, is_async
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
@@ -32,20 +32,6 @@ GivenP = ParamSpec("GivenP")
 GivenT = TypeVar("GivenT")
 
 _WAIT_MS = 30_000
-
-
-class TaskOwner(Protocol):
-    """The part of a worker that tasks use."""
-
-    @property
-    def queue(self) -> Queue[Any, Any]:
-        """The queue that jobs are added to."""
-        ...
-
-    @property
-    def is_running(self) -> bool:
-        """True while the worker runs; no task can be registered then."""
-        ...
 
 
 class Task(Generic[P, ResultT, CallP, CallT]):
@@ -64,7 +50,7 @@ class Task(Generic[P, ResultT, CallP, CallT]):
         self,
         function: Callable[..., Any],
         name: str,
-        owner: TaskOwner,
+        owner: BaseWorker,
         parameters: Parameters,
         options: JobOptions = NO_OPTIONS,
         wait_ms: int = _WAIT_MS,
@@ -214,18 +200,13 @@ class Task(Generic[P, ResultT, CallP, CallT]):
 class TaskRegistry:
     """The tasks of one worker."""
 
-    def __init__(self, owner: TaskOwner) -> None:
+    def __init__(self, owner: BaseWorker) -> None:
         self._owner = owner
         self._tasks: dict[str, Task[..., Any, ..., Any]] = {}
 
     def routes(self) -> dict[str, Route]:
         """Return the routes of the tasks by job name. Raises the errors of `Task.route`."""
         return {name: task.route() for name, task in self._tasks.items()}
-
-    @property
-    def decorator(self) -> TaskDecorator:
-        """The decorator ``worker.task``."""
-        return TaskDecorator(self, None, NO_OPTIONS)
 
     def register(
         self, function: Any, name: str | None, options: JobOptions, namespace: Mapping[str, Any] | None

@@ -9,6 +9,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import Connection
+from glidemq_py._core.job_options import NO_OPTIONS
 from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
 from glidemq_py._core.names import validate_prefix
@@ -166,7 +167,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         """
         if self.options.batch is not None:
             raise GlideMQValidationError("batch", self.options.batch, "tasks run one job each: use a handler")
-        return self._tasks.decorator
+        return TaskDecorator(self._tasks, None, NO_OPTIONS)
 
     def _routes_by_name(self) -> Mapping[str, Route]:
         return self._tasks.routes()

@@ -11,7 +11,7 @@ import socket
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
@@ -208,7 +208,7 @@ class Stepping(BaseWorker):
 
     def _parts_of_queue(self) -> Sequence[Parts | Lane]:
         """Return what serves the queue, or each of its partitions. Each step goes through them in turn."""
-        parts = cast("Parts | Lanes | None", self._life.parts)
+        parts = self._life.parts
         assert parts is not None
         return parts.lanes if isinstance(parts, Lanes) else (parts,)
 

@@ -501,7 +501,7 @@ async def work(place: Place):
         await place.wait(admin.dead_letters.get_all)
         parts = opened(worker)
         assert parts is not None
-        await parts.recovery.run_once()
+        await parts.background.recovery.run_once()
         await parts.fetching.invalidate_pipelined()
 
 
@@ -567,7 +567,7 @@ async def run_subscription(place: Place):
         await place.wait(done)
         parts = opened(worker)
         assert parts is not None
-        await parts.recovery.run_once()
+        await parts.background.recovery.run_once()
         await parts.fetching.invalidate_pipelined()
 
 

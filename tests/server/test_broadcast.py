@@ -89,7 +89,7 @@ async def test_stalled_grace_is_that_of_the_worker_that_had_the_message(url: str
         await with_timeout(began.wait())
         assert resp.execute("HGET", raw.key("stalled-policies"), patient.consumer).startswith("|3600000|")
         parts: Any = opened(patient)
-        await parts.heartbeat.close()  # other workers consider it dead
+        await parts.background.heartbeat.close()  # other workers consider it dead
         # Another message, of a worker that never registered: it is recovered although it is younger.
         lost = await broadcast.publish("a", 2) or ""
         resp.execute("XREADGROUP", "GROUP", "s", "py-dead", "COUNT", 1, "STREAMS", raw.key("stream"), ">")

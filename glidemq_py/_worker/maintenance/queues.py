@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +35,7 @@ from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.heartbeat import CommandRunner, Heartbeat
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.maintenance.libraries import GroupRepair, PeerDetection, repair_idle_groups
+from glidemq_py._worker.maintenance.libraries import GroupRepair, PeerDetection, UnusedLibrariesTask, repair_idle_groups
 from glidemq_py._worker.maintenance.outbox import OutboxTask, RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
@@ -298,12 +298,8 @@ class _QueueTask(BackgroundTask):
             ),
             self._schedulers(),
             SuspendTimeoutsTask(link, outbox.wake, failure_log.signal_timed_out),
-            UnfinishedFlowsTask(link=link),
-            WaitingParentsTask(link=link, outbox_pending=outbox.wake),
-            GroupRepair(link=link),
+            *_tasks_beside_peers(link, outbox),
         ]  # fmt: skip
-        if link.transport.is_cluster:
-            tasks.append(RemoteFlows(link=link, outbox_pending=outbox.wake))
         self._start_tasks(tasks).callback(failure_log.close)
 
     def _start_tasks(self, tasks: Sequence[BackgroundTask]) -> AsyncExitStack:
@@ -327,6 +323,15 @@ class _QueueTask(BackgroundTask):
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._link.transport.call(unlock(self._lock, self._holder))
+
+
+def _tasks_beside_peers(link: QueueLink, outbox: OutboxTask) -> Iterator[BackgroundTask]:
+    """Yield the tasks of flows and ordering groups, which mend what clients of other libraries leave."""
+    yield UnfinishedFlowsTask(link=link)
+    yield WaitingParentsTask(link=link, outbox_pending=outbox.wake)
+    yield GroupRepair(link=link)
+    if link.transport.is_cluster:
+        yield RemoteFlows(link=link, outbox_pending=outbox.wake)
 
 
 class Background:
@@ -386,19 +391,11 @@ class Background:
         await self.heartbeat.start()
         link, transport = self._link, self._link.transport
         if glide := glide_of(transport):
-            # This imports GLIDE, which is loaded only to connect.
-            from glidemq_py._worker.maintenance.libraries import UnusedLibrariesTask
-
-            pending = self.outbox.wake
             peers = PeerDetection(link, transport)
             self._outcomes.removal = peers.removal
             others: list[BackgroundTask] = [
-                UnfinishedFlowsTask(link=link), WaitingParentsTask(link=link, outbox_pending=pending),
-                GroupRepair(link=link), peers, UnusedLibrariesTask(glide),
-                QueueListTask(link),
+                *_tasks_beside_peers(link, self.outbox), peers, UnusedLibrariesTask(glide), QueueListTask(link),
             ]  # fmt: skip
-            if transport.is_cluster:
-                others.insert(3, RemoteFlows(link=link, outbox_pending=pending))
             for task in others:
                 self._others.push_async_callback(task.close)
                 task.start()

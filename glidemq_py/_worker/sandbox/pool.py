@@ -15,7 +15,7 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.handlers import check_handler
 from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOptions
 from glidemq_py._worker.sandbox.framing import pack_message, parse_target
-from glidemq_py._worker.sandbox.process import ForkServer, SandboxProcess, Spawner, Starter
+from glidemq_py._worker.sandbox.process import ForkServer, SandboxProcess, spawn, to_its_end
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, HandlerError
 
 _log = get_logger(__name__)
@@ -46,7 +46,7 @@ class Sandbox:
         self._serializer = _sendable(queue_options.serializer)
         self._compression = queue_options.compression
         self._link: QueueLink | None = None
-        self._starter: Starter | None = None
+        self._starter: ForkServer | None = None
         self._start = b""
         self._most = 0
         self._count = 0
@@ -80,8 +80,8 @@ class Sandbox:
             prefix=link.keys.prefix, serializer=self._serializer, compression=self._compression,
             memory_limit=options.memory_limit, job_type=[self._job_type.__module__, self._job_type.__name__],
         )  # fmt: skip
-        forks = options.start_method == "forkserver"
-        self._starter = ForkServer(self._start, options.start_timeout / 1000) if forks else Spawner()
+        if options.start_method == "forkserver":
+            self._starter = ForkServer(self._start, options.start_timeout / 1000)
         self._most = options.max_workers or concurrency
         self._closed = False
         self._idle.append(await self._started())
@@ -133,15 +133,15 @@ class Sandbox:
                 raise
 
     async def _started(self) -> SandboxProcess:
-        assert self._starter is not None
+        forks = self._starter
         assert self._link is not None
         self._count += 1
         try:
-            child, sock = await self._starter.start()
+            child, sock = await (forks.start() if forks else to_its_end(asyncio.to_thread(spawn, "main")))
             process = SandboxProcess(child, self._link)
             try:
                 async with asyncio.timeout(self._options.start_timeout / 1000):
-                    await process.open(sock, self._start if self._options.start_method == "spawn" else b"")
+                    await process.open(sock, b"" if forks else self._start)
             except BaseException:
                 self._end(process)  # `close` waits for it, so that no process is left behind
                 raise

@@ -15,7 +15,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
@@ -43,17 +45,17 @@ _EXIT_S: Final = 15.0
 T = TypeVar("T")
 
 
-class Child(Protocol):
-    """A process."""
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process.
 
-    @property
-    def pid(self) -> int:
-        """Process id, which is also the id of its process group."""
-        ...
+    Attributes:
+        pid: Process id, which is also the id of its process group.
+        ended: Waits for its end and returns the exit code; negative: the signal that killed it; None: unknown.
+    """
 
-    async def ended(self) -> int | None:
-        """Wait for its end and return the exit code; negative: the signal that killed it; None: unknown."""
-        ...
+    pid: int
+    ended: Callable[[], Coroutine[Any, Any, int | None]]
 
 
 def kill(child: Child) -> None:
@@ -64,36 +66,8 @@ def kill(child: Child) -> None:
         os.kill(child.pid, signal.SIGKILL)
 
 
-class Starter(Protocol):
-    """Starts processes."""
-
-    async def start(self) -> tuple[Child, socket.socket]:
-        """Start a process; return it and the worker's end of its socket. Raises OSError."""
-        ...
-
-    async def close(self) -> None:
-        """Release the starter's resources."""
-        ...
-
-
-class SpawnedChild:
-    """A process that is a child of this one."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        """See `Child`."""
-        return self._process.pid
-
-    async def ended(self) -> int | None:
-        """See `Child`."""
-        return await asyncio.to_thread(self._process.wait)
-
-
-def spawn(program: str) -> tuple[SpawnedChild, socket.socket]:
-    """Start a new interpreter that runs ``main`` of a module of this package."""
+def spawn(program: str) -> tuple[Child, socket.socket]:
+    """Start a new interpreter that runs a function of `child`."""
     ours, theirs = socket.socketpair()
     with theirs:
         try:
@@ -104,10 +78,10 @@ def spawn(program: str) -> tuple[SpawnedChild, socket.socket]:
         except BaseException:
             ours.close()
             raise
-    return SpawnedChild(process), ours
+    return Child(process.pid, partial(asyncio.to_thread, process.wait)), ours
 
 
-async def _to_its_end(start: Coroutine[Any, Any, tuple[Child, socket.socket]]) -> tuple[Child, socket.socket]:
+async def to_its_end(start: Coroutine[Any, Any, tuple[Child, socket.socket]]) -> tuple[Child, socket.socket]:
     """Start a process; if the caller is cancelled meanwhile, end the process once it has started."""
     starting = asyncio.ensure_future(start)
     try:
@@ -131,34 +105,6 @@ def _end_unused(starting: asyncio.Future[tuple[Child, socket.socket]]) -> None:
 _ending: Final[set[asyncio.Future[int | None]]] = set()
 
 
-class Spawner:
-    """Starts a new interpreter for each process."""
-
-    async def start(self) -> tuple[Child, socket.socket]:
-        """See `Starter`."""
-        return await _to_its_end(asyncio.to_thread(spawn, "main"))
-
-    async def close(self) -> None:
-        """See `Starter`."""
-
-
-class _ForkedChild:
-    """A process that is the fork server's child; only the fork server can read its exit code."""
-
-    def __init__(self, pid: int, server: ForkServer) -> None:
-        self._pid = pid
-        self._server = server
-
-    @property
-    def pid(self) -> int:
-        """See `Child`."""
-        return self._pid
-
-    async def ended(self) -> int | None:
-        """See `Child`."""
-        return await self._server.wait_for(self._pid)
-
-
 class ForkServer:
     """Forks processes from one interpreter that has imported the handler.
 
@@ -170,13 +116,16 @@ class ForkServer:
     def __init__(self, start: bytes, timeout_s: float) -> None:
         self._start = start
         self._timeout_s = timeout_s
-        self._server: SpawnedChild | None = None
+        self._server: Child | None = None
         self._line: socket.socket | None = None
         self._lock = asyncio.Lock()
 
     async def start(self) -> tuple[Child, socket.socket]:
-        """See `Starter`. A fork server that has died is restarted. Raises TimeoutError if the import takes too long."""
-        return await _to_its_end(self._start_one())
+        """Start a process; return it and the worker's end of its socket. Raises OSError.
+
+        A fork server that has died is restarted. Raises TimeoutError if the import takes too long.
+        """
+        return await to_its_end(self._start_one())
 
     async def _start_one(self) -> tuple[Child, socket.socket]:
         async with self._lock:
@@ -204,7 +153,8 @@ class ForkServer:
         try:
             with theirs:
                 socket.send_fds(self._line, [PID.pack(0)], [theirs.fileno()])
-            return _ForkedChild(self._number(), self), ours
+            pid = self._number()
+            return Child(pid, partial(self._wait_for, pid)), ours
         except BaseException:
             ours.close()
             raise
@@ -216,7 +166,7 @@ class ForkServer:
             raise ConnectionError("the fork server is gone")
         return int(PID.unpack(reply)[0])
 
-    async def wait_for(self, pid: int) -> int | None:
+    async def _wait_for(self, pid: int) -> int | None:
         """Return the exit code of a child that exits or was killed; None if the fork server cannot return it."""
         async with self._lock:
             with contextlib.suppress(OSError):
@@ -231,7 +181,7 @@ class ForkServer:
         return self._number()
 
     async def close(self) -> None:
-        """See `Starter`."""
+        """End the fork server."""
         async with self._lock:
             await self._stop()
 
