@@ -21,14 +21,14 @@ from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._worker.components import ServedQueue, WorkerComponents, is_drained
+from glidemq_py._worker.components import is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes
 from glidemq_py._worker.heartbeat import CommandRunner
 from glidemq_py._worker.lanes import Lanes, LanesFetching
 from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners, WorkerEvent
-from glidemq_py._worker.opening import check_lifespan, consumer_name
+from glidemq_py._worker.opening import ServedQueue, WorkerComponents, check_lifespan, consumer_name
 from glidemq_py._worker.options import MAX_CONCURRENCY, SandboxDict, SandboxOptions, WorkerOptions
 from glidemq_py._worker.sandbox import sandboxed
 from glidemq_py._worker.shutdown import closing_on_signals

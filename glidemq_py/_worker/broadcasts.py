@@ -49,8 +49,8 @@ from glidemq_py._job.middleware import Middleware
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.fetch_calls import BLOCK_MS, ExchangeBuilder, QueueSource
+from glidemq_py._worker.opening import WorkerComponents
 from glidemq_py._worker.options import (
     BatchDict,
     BatchOptions,

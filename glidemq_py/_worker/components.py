@@ -5,39 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
-from glidemq_py._client.connect import Connection
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.reservations import Reservation
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
-from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.waiting import ResultWaiter
-from glidemq_py._partitions.layout import Partition
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py._worker.batches import BatchCollector, BatchRunner, BatchSlots
 from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.fetch_loop import FetchLoop
-from glidemq_py._worker.handlers import Routes
-from glidemq_py._worker.heartbeat import CommandRunner
-from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.maintenance.queues import Background
-from glidemq_py._worker.opening import connect_patiently, entered
-from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.opening import WorkerComponents, connect_patiently, entered
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner, Runner
-from glidemq_py._worker.sandbox import Sandbox
 from glidemq_py._worker.wake import WakeReader
 from glidemq_py._worker.wake_channel import ChannelWake
 from glidemq_py.errors import GlideMQError
@@ -47,66 +36,6 @@ _log = get_logger(__name__)
 
 _LEAVE_S = 2.0
 _JOIN_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServedQueue:
-    """One of several queues of a worker."""
-
-    keys: QueueKeys
-    options: QueueOptions
-    weight: int
-    partition: Partition | None = None
-    """Of a partitioned queue: which part of it this is."""
-    limiter: RateLimit | None = None
-    """Of a partition: its share of the worker's ``limiter``."""
-    tokens: int | None = None
-    """Of a partition: its share of the worker's ``token_limiter``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerComponents:
-    """The inputs for opening a worker; see `Worker`."""
-
-    keys: QueueKeys
-    connection: Connection
-    queue_options: QueueOptions
-    options: WorkerOptions
-    routes: Routes
-    consumer: str
-    listeners: Listeners
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
-    sandbox: Sandbox | None = None
-    source: QueueSource | None = None
-    """Source of its jobs; None = the queue."""
-    in_background: bool = True
-    """False for tests: heartbeats, maintenance tasks and the wake-up reader are not started."""
-    control: CommandRunner | None = None
-    """Runs commands for the worker; None = it gets none."""
-    several: tuple[ServedQueue, ...] = ()
-    """The queues of a worker that serves several; ``keys`` and ``queue_options`` are those of the first."""
-    weighted: bool = False
-    """True if the queues have weights; False for strict order."""
-    partition: Partition | None = None
-    """Of a partitioned queue: which part of it ``keys`` are."""
-    context: Any = None
-    """Value that the lifespan has yielded, if the worker was opened before its queue was partitioned."""
-    layout_seen: Callable[[str, int], None] | None = None
-    """Called with the name of a queue and the number of the layout of its partitions."""
-
-    read_claimed: Callable[[], None] | None = None
-    """Called when another use claims the connection of the worker's blocking reads."""
-
-    @property
-    def queue_name(self) -> str:
-        """Name of the queue; of a partition, that of the whole queue."""
-        return self.keys.name if self.partition is None else self.partition.queue_name
-
-    def layout_of(self, keys: QueueKeys) -> Callable[[int], None] | None:
-        """Return the function to call with the number of a queue's layout; None for partitions but the first."""
-        if self.layout_seen is None or (self.partition is not None and self.partition.number):
-            return None
-        return partial(self.layout_seen, keys.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,26 +169,15 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         return link, await source.declare_dead_letters(link, queue_options)
 
     transport, (link, has_dead_letters) = await connect_patiently(opening.connection, keys, stack, listeners, prepare)
-    label_log_records()
-    if opening.sandbox is not None:
-        stack.push_async_callback(opening.sandbox.close)
-        await opening.sandbox.open(link, options.concurrency)
-    context = None
-    if opening.lifespan is not None:
-        lifespan = entered(opening.lifespan())
-        context = await lifespan.open()
-        stack.push_async_callback(lifespan.close)
-    fetching = FetchLoop(
-        link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
-    )
+    context = await open_user_code(opening, link, stack)
+    fetching = FetchLoop(opening=opening, link=link, source=source, context=context)
     outcomes = source.outcomes(link)
     runner = make_runner(opening, outcomes, fetching, make_collector(opening, fetching))
     stack.callback(runner.close)
     fetching.attach(runner)
     background = Background(
-        link=link, source=source, consumer=consumer, options=options, listeners=listeners, fetching=fetching,
-        runner=runner, outcomes=outcomes, expects_outbox=has_dead_letters, control=opening.control,
-        layout=opening.layout_of(keys),
+        opening, link=link, source=source, fetching=fetching, runner=runner, outcomes=outcomes,
+        expects_outbox=has_dead_letters,
     )  # fmt: skip
     stack.push_async_callback(background.close)
     wake = WakeReader(link, fetching, source)
@@ -268,8 +186,22 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         wake.start()
     return Parts(
         link=link, source=source, fetching=fetching, runner=runner, wake=wake, background=background,
-        patience=(request_timeout_ms(transport) + options.lock_duration) / 1000, context=context,
+        patience=patience_s(transport, opening), context=context,
     )  # fmt: skip
+
+
+async def open_user_code(opening: WorkerComponents, link: QueueLink, stack: AsyncExitStack) -> Any:
+    """Start the processes of a sandbox, and enter the lifespan; return the value that it yields."""
+    label_log_records()
+    if opening.sandbox is not None and not opening.sandbox.is_open:  # the worker that this one replaces may have it
+        stack.push_async_callback(opening.sandbox.close)
+        await opening.sandbox.open(link, opening.options.concurrency)
+    if opening.lifespan is None:
+        return opening.context
+    lifespan = entered(opening.lifespan())
+    context = await lifespan.open()
+    stack.push_async_callback(lifespan.close)
+    return context
 
 
 def make_collector(opening: WorkerComponents, slots: BatchSlots) -> BatchCollector | None:
@@ -324,10 +256,11 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
     return False
 
 
-def request_timeout_ms(transport: Transport) -> int:
-    """Return the request timeout of a connection, ms."""
+def patience_s(transport: Transport, opening: WorkerComponents) -> float:
+    """Return how long a close waits for replies to reports: the request timeout plus the lock duration, seconds."""
     glide = glide_of(transport)
-    return (glide and glide.config.request_timeout) or DEFAULT_REQUEST_TIMEOUT_MS
+    timeout_ms = (glide and glide.config.request_timeout) or DEFAULT_REQUEST_TIMEOUT_MS
+    return (timeout_ms + opening.options.lock_duration) / 1000
 
 
 class Closing:

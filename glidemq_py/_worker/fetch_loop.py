@@ -22,7 +22,7 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, QueueSource, Reattach
 from glidemq_py._worker.fetch_engine import FetchEngine
-from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.opening import WorkerComponents
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import MetricsSender, OutcomeReporting
 from glidemq_py._worker.runner import AttemptRunner, BudgetGate
@@ -44,24 +44,22 @@ class FetchLoop:
     """Fetches jobs for a runner and reports their results.
 
     Args:
+        opening: The worker.
         link: The queue.
         source: Builds the calls that fetch and report jobs.
-        consumer: This worker's name in the consumer group.
-        options: Options of the worker.
-        listeners: Get the worker events.
         context: Value yielded by the lifespan, for the jobs.
     """
 
     def __init__(
         self,
         *,
+        opening: WorkerComponents,
         link: QueueLink,
         source: QueueSource,
-        consumer: str,
-        options: WorkerOptions,
-        listeners: Listeners,
         context: Any,
     ) -> None:
+        options, listeners, consumer = opening.options, opening.listeners, opening.consumer
+        self._unsupported = opening.unsupported
         self._link = link
         self._reconnecting = RepeatedFailure(_log, f"queue {link.label}: reconnecting")
         self._fetch_failures = RepeatedFailure(_log, f"queue {link.label}: fetching jobs")
@@ -114,8 +112,6 @@ class FetchLoop:
         """Called after a job of the queue has failed permanently."""
         self.schedulers: Callable[[int], None] | None = None
         """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
-        self.on_unsupported: Callable[[UnsupportedFeatureError], None] | None = None
-        """Closes the worker: the queue uses a feature that this version does not have."""
 
     def _make_engine(self, options: WorkerOptions) -> FetchEngine:
         return FetchEngine(
@@ -429,8 +425,8 @@ class FetchLoop:
             "newer workers)", error, len(self.engine.finished),
         )  # fmt: skip
         self._listeners.emit("error", error)
-        if self.on_unsupported is not None:
-            self.on_unsupported(error)
+        if self._unsupported is not None:
+            self._unsupported(error)
 
     # -- pipelined calls --------------------------------------------------------------------------------------
 

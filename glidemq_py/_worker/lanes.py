@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,6 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
 from glidemq_py._features.failure_policy import POLICY_FIELD
-from glidemq_py._job.current import label_log_records
 from glidemq_py._job.run import Run
 from glidemq_py._partitions.layout import Layout
 from glidemq_py._partitions.link import QueueLink
@@ -35,23 +34,21 @@ from glidemq_py._worker.batches import BatchCollector, PooledSlots
 from glidemq_py._worker.components import (
     FoundPartitionsError,
     Parts,
-    ServedQueue,
-    WorkerComponents,
     close_parts,
     is_drained,
     link_over,
     make_collector,
     make_runner,
     open_parts,
-    request_timeout_ms,
+    open_user_code,
+    patience_s,
 )
 from glidemq_py._worker.fetch_calls import QueueSource, Throttle
 from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.maintenance.libraries import repair_idle_groups
 from glidemq_py._worker.maintenance.queues import Background
-from glidemq_py._worker.opening import connect_patiently, entered
-from glidemq_py._worker.partitions import turn_of, with_partitions
-from glidemq_py._worker.slot_pool import PooledFetchLoop, QueueOfEngines, SlotPool
+from glidemq_py._worker.opening import ServedQueue, WorkerComponents, connect_patiently, with_partitions
+from glidemq_py._worker.slot_pool import TURN_S, PooledFetchLoop, QueueOfEngines, SlotPool
 from glidemq_py._worker.wake import REGISTERED_S, DrainProbe, idle_queues_of
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError
@@ -69,6 +66,16 @@ _REGISTERING_S: Final = 2.0
 """How long a closing lane waits for a registration in flight."""
 _SHORT_S: Final = 0.25
 """Time after which a running job needs heartbeats; the shortest lock duration of a worker is a second."""
+
+
+_PARTITION_TURN_S: Final = 0.05
+"""Mean turn of a partition. Their jobs are those of one queue, so larger calls are worth more than short turns."""
+
+
+def turn_of(queues: Sequence[ServedQueue]) -> float:
+    """Return the mean turn of these queues; see `slot_pool`."""
+    names = {None if queue.partition is None else queue.partition.queue_name for queue in queues}
+    return TURN_S if None in names or len(names) > 1 else _PARTITION_TURN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +114,17 @@ class Lane:
     """
 
     def __init__(self, *, opening: WorkerComponents, shared: SharedByLanes, position: int, weight: int) -> None:
-        options = opening.options
         self._opening = opening
         self._shared = shared
         transport, channels = shared.transport, shared.channels
         self._channels = channels
         self.link: QueueLink = link_over(transport, opening)
-        self.source = QueueSource(opening.keys, opening.consumer, options)
+        self.source = QueueSource(opening.keys, opening.consumer, opening.options)
         number = channels.next_number()
         self.fetching = PooledFetchLoop(
             pool=shared.pool, position=position, weight=weight,
-            channel=channels.channel(number, cluster=transport.is_cluster), link=self.link, source=self.source,
-            consumer=opening.consumer, options=options, listeners=opening.listeners, context=shared.context,
+            channel=channels.channel(number, cluster=transport.is_cluster), opening=opening, link=self.link,
+            source=self.source, context=shared.context,
         )  # fmt: skip
         if opening.partition is not None:
             self._join_partitions(opening.partition.queue_name)
@@ -126,7 +132,7 @@ class Lane:
         self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
         self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity, self._called)
-        self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
+        self.patience = patience_s(transport, opening)
         self.background: Background | None = None
         self._expects_outbox = False
         self._changing: asyncio.Task[None] | None = None
@@ -228,12 +234,9 @@ class Lane:
         )
 
     def _make_background(self) -> Background:
-        opening = self._opening
         return Background(
-            link=self.link, source=self.source, consumer=opening.consumer, options=opening.options,
-            listeners=opening.listeners, fetching=self.fetching, runner=self.runner, outcomes=self._outcomes,
-            expects_outbox=self._expects_outbox, control=opening.control,
-            layout=opening.layout_of(self.link.keys),
+            self._opening, link=self.link, source=self.source, fetching=self.fetching, runner=self.runner,
+            outcomes=self._outcomes, expects_outbox=self._expects_outbox,
         )  # fmt: skip
 
     async def _started(self, background: Background, before: asyncio.Task[None] | None) -> None:
@@ -398,16 +401,6 @@ class LanesFetching:
         self.former_slots = 0
         """Slots that jobs have which were fetched before the queue was partitioned."""
 
-    @property
-    def on_unsupported(self) -> Callable[[UnsupportedFeatureError], None] | None:
-        """See `FetchLoop.on_unsupported`."""
-        return self._lanes[0].fetching.on_unsupported
-
-    @on_unsupported.setter
-    def on_unsupported(self, value: Callable[[UnsupportedFeatureError], None] | None) -> None:
-        for lane in self._lanes:
-            lane.fetching.on_unsupported = value
-
     def pause(self) -> None:
         """See `FetchLoop.pause`."""
         for lane in self._lanes:
@@ -495,7 +488,6 @@ class Lanes:
             raise
         self._pool.share_by_weight(turn_of(opening.several))
         for lane in new:
-            lane.fetching.on_unsupported = self.fetching.on_unsupported
             self.lanes.append(lane)
             if accepting:
                 lane.fetching.engine.accepting = True
@@ -636,15 +628,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
 
     transport, layouts = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
     plain, opening = opening, with_partitions(opening, layouts)
-    label_log_records()
-    if opening.sandbox is not None and not opening.sandbox.is_open:  # the worker that this one replaces may have it
-        stack.push_async_callback(opening.sandbox.close)
-        await opening.sandbox.open(link_over(transport, opening), opening.options.concurrency)
-    context = opening.context
-    if opening.lifespan is not None:
-        lifespan = entered(opening.lifespan())
-        context = await lifespan.open()
-        stack.push_async_callback(lifespan.close)
+    context = await open_user_code(opening, link_over(transport, opening), stack)
     pool = SlotPool(opening.options.slots, weighted=opening.weighted, turn_s=turn_of(opening.several))
     channels = wake_channels_of(transport)
 

@@ -20,10 +20,10 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._partitions.layout import Layout
 from glidemq_py._partitions.stored import read_layout, renewed_layout
-from glidemq_py._worker.components import Parts, ServedQueue, WorkerComponents
+from glidemq_py._worker.components import Parts
 from glidemq_py._worker.lanes import Lanes, open_lanes, open_worker
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.opening import consumer_name
+from glidemq_py._worker.opening import ServedQueue, WorkerComponents, consumer_name
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, GlideMQValidationError
 
 _log = get_logger(__name__)
@@ -129,9 +129,10 @@ class Lifecycle:
 
     async def _start(self, opening: WorkerComponents) -> None:
         follower = self.follower
-        self.opening = opening = replace(opening, layout_seen=follower.seen, read_claimed=follower.leave_read)
+        self.opening = opening = replace(
+            opening, layout_seen=follower.seen, read_claimed=follower.leave_read, unsupported=self._fail
+        )
         self.parts = await open_worker(opening, self._stack)
-        self.parts.fetching.on_unsupported = self.fail
         if not self.is_paused:
             self.resume()
         reservation = getattr(self.parts, "reservation", None)
@@ -144,9 +145,10 @@ class Lifecycle:
         self.parts = lanes
         self._take_jobs()
 
-    def fail(self, error: GlideMQError) -> None:
-        """Close the worker, without waiting for its jobs, whose results would be rejected."""
-        self.close_because(error, force=True)
+    def _fail(self, error: GlideMQError) -> None:
+        """Close the worker once it has started, without waiting for its jobs, whose results would be rejected."""
+        if self.parts is not None:
+            self.close_because(error, force=True)
 
     def close_because(self, error: GlideMQError, *, force: bool = False) -> None:
         """Close the worker; without ``force``, its running jobs end first. `wait_until_closed` raises the error."""
@@ -344,7 +346,6 @@ class LayoutFollower:
         except BaseException:
             await stack.aclose()
             raise
-        lanes.fetching.on_unsupported = parts.fetching.on_unsupported
         lanes.take_over(parts)
         life.replace_parts(lanes, stack)
         self._renamed(consumer)

@@ -1,4 +1,7 @@
-"""Opening a worker before its first job: its connection, and the user's lifespan.
+"""Opening a worker before its first job: what it is opened with, its connection, and the user's lifespan.
+
+The partitions of a queue are opened like several queues: each is a lane, and together they have the weight of their
+queue (`with_partitions`).
 
 The first connection is retried while the server is down, is loading its data, or fails over. The lifespan is entered
 and left in a task of its own: some context managers (task groups, cancel scopes, timeouts) must be left by the task
@@ -9,13 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import os
 import random
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from glidemq_py._client.connect import Connection, open_transport
@@ -23,13 +29,88 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_callable
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._partitions.layout import Partition, shares
+from glidemq_py._worker.fetch_calls import QueueSource
+from glidemq_py._worker.handlers import Routes
+from glidemq_py._worker.heartbeat import CommandRunner
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py.errors import ConnectionRejectedError, GlideMQConnectionError, GlideMQValidationError
+from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.sandbox import Sandbox
+from glidemq_py.errors import (
+    ConnectionRejectedError,
+    GlideMQConnectionError,
+    GlideMQValidationError,
+    UnsupportedFeatureError,
+)
 
 _log = get_logger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedQueue:
+    """One of several queues of a worker."""
+
+    keys: QueueKeys
+    options: QueueOptions
+    weight: int
+    partition: Partition | None = None
+    """Of a partitioned queue: which part of it this is."""
+    limiter: RateLimit | None = None
+    """Of a partition: its share of the worker's ``limiter``."""
+    tokens: int | None = None
+    """Of a partition: its share of the worker's ``token_limiter``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerComponents:
+    """The inputs for opening a worker; see `Worker`."""
+
+    keys: QueueKeys
+    connection: Connection
+    queue_options: QueueOptions
+    options: WorkerOptions
+    routes: Routes
+    consumer: str
+    listeners: Listeners
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+    sandbox: Sandbox | None = None
+    source: QueueSource | None = None
+    """Source of its jobs; None = the queue."""
+    in_background: bool = True
+    """False for tests: heartbeats, maintenance tasks and the wake-up reader are not started."""
+    control: CommandRunner | None = None
+    """Runs commands for the worker; None = it gets none."""
+    several: tuple[ServedQueue, ...] = ()
+    """The queues of a worker that serves several; ``keys`` and ``queue_options`` are those of the first."""
+    weighted: bool = False
+    """True if the queues have weights; False for strict order."""
+    partition: Partition | None = None
+    """Of a partitioned queue: which part of it ``keys`` are."""
+    context: Any = None
+    """Value that the lifespan has yielded, if the worker was opened before its queue was partitioned."""
+    layout_seen: Callable[[str, int], None] | None = None
+    """Called with the name of a queue and the number of the layout of its partitions."""
+    unsupported: Callable[[UnsupportedFeatureError], None] | None = None
+    """Closes the worker: a queue uses a feature that this version does not have."""
+    read_claimed: Callable[[], None] | None = None
+    """Called when another use claims the connection of the worker's blocking reads."""
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the queue; of a partition, that of the whole queue."""
+        return self.keys.name if self.partition is None else self.partition.queue_name
+
+    def layout_of(self, keys: QueueKeys) -> Callable[[int], None] | None:
+        """Return the function to call with the number of a queue's layout; None for partitions but the first."""
+        if self.layout_seen is None or (self.partition is not None and self.partition.number):
+            return None
+        return partial(self.layout_seen, keys.name)
+
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
 
@@ -144,3 +225,65 @@ class LifespanTask:
         """Leave the manager. Its errors are raised."""
         self._over.set()
         await self._task
+
+
+def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[str]]) -> WorkerComponents:
+    """Return the worker with the partitions of its queues in place of those queues.
+
+    Args:
+        opening: The worker; without ``several``, of its only queue.
+        layouts: Names of the partitions of each queue that has any.
+
+    Raises:
+        GlideMQValidationError: If the worker has an option that needs a queue without partitions.
+        GlideMQValidationError: If the queues are served in strict order.
+    """
+    if not layouts:
+        return opening
+    several = opening.several or (ServedQueue(opening.keys, opening.queue_options, 1),)
+    first = next(iter(layouts))
+    if len(several) > 1 and not opening.weighted:
+        raise GlideMQValidationError(
+            "queue_name", [queue.keys.name for queue in several],
+            f"must be a mapping of names to weights: {first!r} is partitioned, which strict order does not support",
+        )  # fmt: skip
+    # Each queue keeps its share: its weight is divided by the number of its partitions, and all become integers.
+    common = math.lcm(*(len(names) for names in layouts.values()))
+    lanes: list[ServedQueue] = []
+    for queue in several:
+        names = layouts.get(queue.keys.name)
+        if names is None:
+            lanes.append(replace(queue, weight=queue.weight * common))
+            continue
+        weight = queue.weight * common // len(names)
+        limiters, tokens = _limiters(opening, queue.keys.name, len(names))
+        lanes += (
+            ServedQueue(
+                QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name),
+                limiters[number], tokens[number],
+            )
+            for number, name in enumerate(names)
+        )  # fmt: skip
+    return replace(opening, several=tuple(lanes), weighted=True)
+
+
+def _limiters(
+    opening: WorkerComponents, queue: str, partitions: int
+) -> tuple[Sequence[RateLimit | None], Sequence[int | None]]:
+    """Return the share of each partition in the limiter and the token limiter of a worker."""
+    limiter, tokens = opening.options.limiter, opening.options.token_limiter
+    none = [None] * partitions
+    jobs = none if limiter is None else [
+        RateLimit(each, limiter.duration) for each in _divided("limiter", limiter.max, queue, partitions)
+    ]  # fmt: skip
+    if tokens is None or tokens.scope == "worker":
+        return jobs, none
+    return jobs, _divided("token_limiter", tokens.max_tokens, queue, partitions)
+
+
+def _divided(option: str, total: int, queue: str, partitions: int) -> list[int]:
+    """Return the share of each partition."""
+    if total < partitions:
+        problem = f"must be at least {partitions}, the number of partitions of queue {queue!r}"
+        raise GlideMQValidationError(option, total, problem)
+    return shares(option, total, partitions)

@@ -23,10 +23,11 @@ from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.components import Parts, WorkerComponents
+from glidemq_py._worker.components import Parts
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.lanes import Lane, Lanes
 from glidemq_py._worker.maintenance.queues import Background
+from glidemq_py._worker.opening import WorkerComponents
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Borrowing", "JobRun", "Stepping", "run_until_empty", "run_until_idle"]

@@ -33,11 +33,12 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.fetch_loop import FetchLoop
-from glidemq_py._worker.heartbeat import CommandRunner, Heartbeat
+from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.maintenance.libraries import GroupRepair, PeerDetection, UnusedLibrariesTask, repair_idle_groups
 from glidemq_py._worker.maintenance.outbox import OutboxTask, RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._worker.opening import WorkerComponents
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner
@@ -338,33 +339,30 @@ class Background:
     """Creates the heartbeats and tasks of one queue, and connects them with its fetch loop.
 
     Args:
+        opening: The worker.
         link: The queue.
         source: Builds the calls.
-        consumer: The worker's name.
-        options: Options of the worker.
-        listeners: Get the worker events.
         fetching: Fetches the jobs of the queue.
         runner: Runs them.
         outcomes: Builds the rows that report results.
         expects_outbox: True if the queue has a dead letter queue.
-        control: Runs commands for the worker.
-        layout: Called with the number of the layout of the queue's partitions.
     """
 
     def __init__(
-        self, *, link: QueueLink, source: QueueSource, consumer: str, options: WorkerOptions, listeners: Listeners,
-        fetching: FetchLoop, runner: AttemptRunner, outcomes: Outcomes, expects_outbox: bool,
-        control: CommandRunner | None = None, layout: Callable[[int], None] | None = None,
+        self, opening: WorkerComponents, *, link: QueueLink, source: QueueSource, fetching: FetchLoop,
+        runner: AttemptRunner, outcomes: Outcomes, expects_outbox: bool,
     ) -> None:  # fmt: skip
+        options, listeners, control = opening.options, opening.listeners, opening.control
         self._link = link
         self._listeners = listeners
         self._outcomes = outcomes
         self.heartbeat = Heartbeat(
-            connect=link.transport.elsewhere, source=source, consumer=consumer, lock_duration=options.lock_duration,
-            stalled_policy=options.stalled_policy, running=runner.running, lost=runner.lost,
+            connect=link.transport.elsewhere, source=source, consumer=opening.consumer,
+            lock_duration=options.lock_duration, stalled_policy=options.stalled_policy, running=runner.running,
+            lost=runner.lost,
             unresponsive_seconds=lambda: fetching.unresponsive_seconds, unsupported=fetching.refuse,
             commands=None if control is None else partial(control.run, link),
-            about=None if control is None else control.about, layout=layout,
+            about=None if control is None else control.about, layout=opening.layout_of(link.keys),
         )  # fmt: skip
         fetching.short_lock = self.heartbeat.expect
         self.outbox = OutboxTask(link=link, expected=expects_outbox)
