@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._operate.lists import BroadcastActionError
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.snapshots import record
 
 Progress = Callable[[int], None]
 """Called with the number of jobs done so far."""
@@ -21,7 +21,7 @@ MAX_LISTED: Final = 1_000
 """Ids and problems in a result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Problem:
     """A job of an action that could not be changed.
 
@@ -41,7 +41,7 @@ def absent(subject: str) -> Problem:
     return Problem(id=subject, error="does not exist", missing=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ActionResult:
     """Result of an action.
 
@@ -63,7 +63,7 @@ def nothing(problem: Problem) -> ActionResult:
     return ActionResult(done=0, problems=(problem,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Action(ABC):
     """A change of one queue."""
 
@@ -100,7 +100,7 @@ class Action(ABC):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Step:
     """The result of a part of a change of many jobs.
 
@@ -117,7 +117,7 @@ class Step:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ManyAction(Action):
     """A change of any number of jobs, in steps of a few short calls.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Final, Literal
 
 from glidemq_py._api.administration import drain_in_pieces
@@ -44,6 +44,7 @@ from glidemq_py._operate.job_actions import (
     in_state,
 )
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.snapshots import record
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
 __all__ = [
@@ -70,7 +71,7 @@ async def check_queue(operator: Operator, queue: str, *, repair: bool = False) -
 # -- queues -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PauseQueue(Action):
     """Start no more jobs. Active jobs keep running."""
 
@@ -81,7 +82,7 @@ class PauseQueue(Action):
         await queue.pause()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResumeQueue(Action):
     """Start jobs again."""
 
@@ -92,7 +93,7 @@ class ResumeQueue(Action):
         await queue.resume()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DrainQueue(ManyAction):
     """Delete the jobs that are ready to run; with ``delayed``, delayed ones too."""
 
@@ -115,7 +116,7 @@ class DrainQueue(ManyAction):
             yield Step(done=number, position=following)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CleanQueue(ManyAction):
     """Delete jobs in a state that are at least ``grace`` ms old, in pieces; ``limit`` None = all."""
 
@@ -146,7 +147,7 @@ class CleanQueue(ManyAction):
                 return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ObliterateQueue(Action):
     """Delete the queue with all its jobs and keys; with ``force``, active jobs too."""
 
@@ -165,7 +166,7 @@ class ObliterateQueue(Action):
         return ActionResult(done=await queue.obliterate(force=self.force))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SetQueueLimits(Action):
     """Set the limits of a queue. None = unchanged, False = no limit; ``ttl``: ms until those before apply again."""
 
@@ -185,7 +186,7 @@ class SetQueueLimits(Action):
             await queue.limits.set_rate_limit(self.rate_limit.max, self.rate_limit.duration, ttl=self.ttl)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SetGroupLimits(Action):
     """Set the limits of an ordering group. None = unchanged, False = no limit."""
 
@@ -201,7 +202,7 @@ class SetGroupLimits(Action):
         await queue.groups.set_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SetFairKeyLimits(Action):
     """Set the weight and the limits of a fair key. None = unchanged, False = no limit.
 
@@ -233,7 +234,7 @@ class SetFairKeyLimits(Action):
 # -- fair keys and workers --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PauseFairKey(Action):
     """Start no more jobs with a fair key. Active jobs keep running."""
 
@@ -247,7 +248,7 @@ class PauseFairKey(Action):
         await queue.fair_keys.pause(self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResumeFairKey(Action):
     """Start jobs with a fair key again."""
 
@@ -261,7 +262,7 @@ class ResumeFairKey(Action):
         await queue.fair_keys.resume(self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class QuietWorker(Action):
     """Let a worker (None = all of the queue) fetch no further jobs, in any of its queues. Active jobs keep running."""
 
@@ -275,7 +276,7 @@ class QuietWorker(Action):
         return _workers(await queue.workers.quiet(self.worker, timeout=self.timeout))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResumeWorker(Action):
     """Let a quiet worker (None = all of the queue) fetch jobs again."""
 
@@ -289,7 +290,7 @@ class ResumeWorker(Action):
         return _workers(await queue.workers.resume(self.worker, timeout=self.timeout))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResizeWorker(Action):
     """Change how many jobs a worker (None = each worker of the queue) runs at the same time, until it ends."""
 
@@ -308,7 +309,7 @@ def _workers(ids: list[str]) -> ActionResult:
     return ActionResult(done=len(ids), ids=tuple(ids[:MAX_LISTED]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SetMetricsByName(Action):
     """Record metrics by job name, and keep them for so many minutes; 0 = off."""
 
@@ -325,7 +326,7 @@ class SetMetricsByName(Action):
 # -- batches ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CancelBatch(Action):
     """Close a batch, reject further jobs, and cancel its jobs that have not ended."""
 
@@ -351,7 +352,7 @@ class CancelBatch(Action):
 # -- schedules --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PutSchedule(Action):
     """Create or update a schedule; ``schedule`` are the options of `Queue.schedulers.upsert`."""
 
@@ -368,7 +369,7 @@ class PutSchedule(Action):
         await queue.schedulers.upsert(self.name, template=template, **self.schedule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PauseSchedule(Action):
     """Pause a schedule. Jobs it has added are kept."""
 
@@ -382,7 +383,7 @@ class PauseSchedule(Action):
         return None if await queue.schedulers.pause(self.name) else nothing(absent(self.name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResumeSchedule(Action):
     """Resume a schedule; ``catch_up`` is that of `Queue.schedulers.resume`."""
 
@@ -400,7 +401,7 @@ class ResumeSchedule(Action):
         return ActionResult(done=1, detail="" if resumed else "no due time is left: the schedule has ended")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunSchedule(Action):
     """Add the job of a schedule now. Its due times do not change."""
 
@@ -420,7 +421,7 @@ class RunSchedule(Action):
         return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoveSchedule(Action):
     """Delete a schedule. Jobs it has added are kept."""
 

@@ -6,7 +6,6 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
@@ -16,7 +15,7 @@ from glidemq_py._client.server_check import findings_of
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.broadcast import Subscription
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import QueueSnapshot
+from glidemq_py._operate.snapshots import QueueSnapshot, record
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, PermissionDeniedError
 
 _PINGS: Final = 5
@@ -40,7 +39,7 @@ class Severity(StrEnum):
     """Jobs are lost or do not run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Diagnosis:
     """One thing that was examined.
 

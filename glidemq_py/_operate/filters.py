@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from glidemq_py._core.calls import reading as calls
 from glidemq_py._features.failures import Failure
 from glidemq_py._job.job import Job
 from glidemq_py._operate.conversion import data_of, shown_reason
+from glidemq_py._operate.snapshots import record
 
 HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
@@ -20,7 +20,7 @@ _SPACE: Final = re.compile(r"\s+")
 _VARYING: Final = re.compile(r"""[\w.+-]{1,64}@[\w.-]{1,200}|'[^']*'|"[^"]*"|\b[0-9a-fA-F-]{8,}\b|\d+""")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FailureGroup:
     """Failed jobs with the same name and the same kind of error.
 
@@ -65,7 +65,7 @@ def group_failures(failures: Iterable[Failure], now: int) -> list[FailureGroup]:
     return sorted(found, key=lambda each: (-len(each.failures), -each.failures[0].failed_at))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobFilter:
     """Which jobs of a queue to list; all criteria must match.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from glidemq_py._api.administration import promote_in_pieces
@@ -24,7 +24,7 @@ from glidemq_py._operate.conversion import by_partition, encoding_of, in_turn
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.lists import Letters, iter_dead_letters
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import QueueSnapshot
+from glidemq_py._operate.snapshots import QueueSnapshot, record
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError
 
@@ -40,7 +40,7 @@ _PIECE: Final = 100
 """Jobs changed at the same time: by one call, or by calls that are in flight together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AddJob(Action):
     """Add a job; ``options`` are those of `Queue.add`."""
 
@@ -57,7 +57,7 @@ class AddJob(Action):
         return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobsAction(ManyAction):
     """A change of the jobs with these ids; without ids, of those that match ``wanted``."""
 
@@ -188,7 +188,7 @@ async def _job(queue: Queue[Any, Any], job_id: str, *, exclude_data: bool = True
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RetryJobs(JobsAction):
     """Requeue failed jobs (with ``completed``, completed ones too) with all their attempts."""
 
@@ -221,7 +221,7 @@ class RetryJobs(JobsAction):
         await (found.requeue() if self.completed else found.retry())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RetryEdited(Action):
     """Replace the data of a failed job, and requeue it with all its attempts."""
 
@@ -243,7 +243,7 @@ class RetryEdited(Action):
         return ActionResult(done=1, ids=(found.id,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PromoteJobs(JobsAction):
     """Make delayed jobs ready to run now."""
 
@@ -269,7 +269,7 @@ class PromoteJobs(JobsAction):
         await queue.promote(job_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CancelJobs(JobsAction):
     """Cancel unfinished jobs: they do not start, or stop running, and fail."""
 
@@ -311,7 +311,7 @@ def _not_cancelled(job_id: str, outcome: str) -> Problem:
     return Problem(id=job_id, error=str(JobStateError(job_id, outcome, "cancel")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoveJobs(JobsAction):
     """Delete jobs in any state. Of a broadcast, only messages that are given by their ids."""
 
@@ -345,7 +345,7 @@ def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
     return wanted == JobFilter(state=wanted.state, name=wanted.name) and wanted.state in (None, state)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SignalJob(Action):
     """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""
 
@@ -369,7 +369,7 @@ class SignalJob(Action):
 # -- failures ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _FailuresAction(ManyAction):
     """A change of failed jobs; the criteria are those of `Queue.failures.iter`."""
 
@@ -387,7 +387,7 @@ class _FailuresAction(ManyAction):
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
         if not any(value is not None for value in self.criteria().values()):
-            stats = await operator.get_failure_stats(self.queue)
+            stats = await (await operator.queue(self.queue)).failures.get_stats()
             if self.how == "purge" or FailureReason.CANCELLED not in stats.by_reason:
                 return stats.kept
         failures = operator.iter_failures(self.queue, **self.criteria())
@@ -404,7 +404,7 @@ class _FailuresAction(ManyAction):
             yield Step(done=number, position=following)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RetryFailures(_FailuresAction):
     """Requeue failed jobs with all their attempts; cancelled ones only with their reason."""
 
@@ -413,7 +413,7 @@ class RetryFailures(_FailuresAction):
     how: ClassVar[Literal["retry", "purge"]] = "retry"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PurgeFailures(_FailuresAction):
     """Delete failed jobs."""
 
@@ -423,7 +423,7 @@ class PurgeFailures(_FailuresAction):
     destroys: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _DeadLettersAction(ManyAction):
     """A change of dead-letter entries; ``ids`` empty = all.
 
@@ -484,7 +484,7 @@ class _DeadLettersAction(ManyAction):
         return await self.change_message(letters, *found[0]) if found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReplayDeadLetters(_DeadLettersAction):
     """Add the jobs of dead-letter entries to their queue again, and delete the entries.
 
@@ -505,7 +505,7 @@ class ReplayDeadLetters(_DeadLettersAction):
         return entry.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReplayEdited(Action):
     """Add the job of a dead-letter entry to its queue again with other data, and delete the entry."""
 
@@ -527,7 +527,7 @@ class ReplayEdited(Action):
         return nothing(absent(self.id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PurgeDeadLetters(_DeadLettersAction):
     """Delete dead-letter entries."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from glidemq_py._api.broadcast import replay_entry
 from glidemq_py._api.dead_letters import envelope_of, get_newest_dead_letter_jobs, remove_dead_letter, shown_entry
@@ -32,6 +32,7 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError
 from glidemq_py.errors.jobs import readable_reason
 
+_T = TypeVar("_T")
 _AT_ONCE: Final = 50
 _PAGE: Final = 200
 _QUEUES_READ: Final = 20
@@ -62,6 +63,16 @@ class NoSubscriptionError(GlideMQError):
         more = "" if len(self.names) <= 10 else f" and {len(self.names) - 10:,} more"
         known = f"{', '.join(self.names[:10])}{more}"
         return f"broadcast {self.queue!r} has no subscription {self.name!r}; it has {known}"
+
+
+async def some(found: AsyncIterator[_T], count: int) -> tuple[list[_T], bool]:
+    """Return the first ones, and whether there are more."""
+    first: list[_T] = []
+    async for each in found:
+        if len(first) == count:
+            return first, True
+        first.append(each)
+    return first, False
 
 
 # -- messages ---------------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
-from glidemq_py._api.job_batch import BatchJob
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import open_transport
@@ -26,11 +25,10 @@ from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits, GroupInfo
 from glidemq_py._core.names import partition_home
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.failures import Failure, FailureStats
+from glidemq_py._features.failures import Failure
 from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
@@ -248,10 +246,6 @@ class Operator:
             return None  # a name that any client may have written, or a queue that this user may not read
         return queue if is_source else None
 
-    async def get_limits(self, name: str) -> GlobalLimits:
-        """Return the limits of a queue that apply now."""
-        return await (await self.queue(name)).limits.get()
-
     async def get_metrics_by_name(
         self, queue: str, window: int, *, name: str | None = None
     ) -> tuple[list[MetricsByName], MetricsByNameSetting]:
@@ -264,28 +258,21 @@ class Operator:
         """Return the live workers of a queue, oldest first."""
         return await (await self.queue(queue)).get_workers()
 
-    async def inspect_worker(self, queue: str, worker: str, *, timeout: int = 15_000) -> WorkerActivity:
-        """Return the running jobs of a worker, as it answers itself; jobs of queues that may not be read are omitted.
-
-        Raises:
-            WorkerNotFoundError: The queue has no such worker.
-            WorkerTimeoutError: The worker has not answered within ``timeout`` ms.
-        """
-        (found,) = await self.inspect_workers(queue, worker, timeout=timeout)
-        return found
-
     async def inspect_workers(
         self, queue: str, worker: str | None = None, *, timeout: int = 15_000
     ) -> list[WorkerActivity]:
-        """Return the running jobs of all workers of a queue, or of one; see `inspect_worker`."""
+        """Return the running jobs of all workers of a queue, or of one, as they answer themselves.
+
+        Jobs of queues that may not be read are omitted.
+
+        Raises:
+            WorkerNotFoundError: The queue has no such worker.
+            WorkerTimeoutError: A worker has not answered within ``timeout`` ms.
+        """
         return [
             replace(found, jobs=tuple(job for job in found.jobs if self.access.may_see(job.queue)))
             for found in await (await self.queue(queue)).workers.inspect(worker, timeout=timeout)
         ]
-
-    async def ping_workers(self, queue: str, worker: str | None = None, *, timeout: int = 15_000) -> list[str]:
-        """Return the ids of the workers of a queue that answer."""
-        return await (await self.queue(queue)).workers.ping(worker, timeout=timeout)
 
     async def is_broadcast(self, name: str) -> bool:
         """Return True if the queue has subscriptions, so it holds messages instead of jobs."""
@@ -405,10 +392,6 @@ class Operator:
 
     # -- failures -----------------------------------------------------------------------------------------
 
-    async def get_failure_stats(self, queue: str) -> FailureStats:
-        """Return how many jobs of a queue have failed."""
-        return await (await self.queue(queue)).failures.get_stats()
-
     async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
         """Iterate over the failed jobs of a queue, with readable errors; ``criteria`` as for `Queue.failures.iter`."""
         async for failure in (await self.queue(queue)).failures.iter(**criteria):
@@ -477,10 +460,6 @@ class Operator:
         at, position = (at, found.cursor) if found.cursor else (at + 1, "")
         return GroupPage(groups=groups, cursor="" if at == len(links) else f"{at}:{position}")
 
-    async def get_group(self, queue: str, key: str) -> GroupInfo | None:
-        """Return an ordering group; None if it does not exist."""
-        return await (await self.queue(queue)).groups.get(key)
-
     # -- batches ------------------------------------------------------------------------------------------
 
     async def iter_batches(self, queue: str) -> AsyncIterator[BatchSnapshot]:
@@ -496,27 +475,6 @@ class Operator:
         except JobBatchNotFoundError:
             return None
         return BatchSnapshot(id=batch_id, queue=queue, status=status)
-
-    async def iter_batch_jobs(
-        self, queue: str, batch_id: str, state: Literal["pending", "completed", "failed"] | None = None
-    ) -> AsyncIterator[BatchJob]:
-        """Iterate over the jobs of a batch; ``state``: only those."""
-        batch = await (await self.queue(queue)).job_batches.get(batch_id)
-        async for job in batch.iter_jobs(state):
-            yield job
-
-    async def get_fair_key(self, queue: str, key: str) -> FairKeyInfo:
-        """Return a fair key of a queue; zeros if it is not known."""
-        return await (await self.queue(queue)).fair_keys.get(key)
-
-    async def get_fair_key_defaults(self, queue: str) -> FairKeyDefaults:
-        """Return the limits of every fair key of a queue that has none of its own."""
-        return await (await self.queue(queue)).fair_keys.get_defaults()
-
-    async def iter_fair_keys(self, queue: str) -> AsyncIterator[FairKeyInfo]:
-        """Iterate over the fair keys of a queue that have ready jobs."""
-        async for info in (await self.queue(queue)).fair_keys.iter():
-            yield info
 
 
 async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:

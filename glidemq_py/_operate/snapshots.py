@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast, dataclass_transform
 
 from glidemq_py._api.job_batch import BatchStatus
 from glidemq_py._core.job_states import JobState
@@ -17,10 +17,17 @@ from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline import TimelineEntry
 
+_T = TypeVar("_T")
 _MANY_UNREAD: Final = 1_001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def record(kind: type[_T]) -> type[_T]:
+    """Make a class a dataclass of values that do not change, given by keyword."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+@record
 class QueueSnapshot:
     """A queue at one moment, read by one call; by one per partition if it has any.
 
@@ -90,7 +97,7 @@ class QueueSnapshot:
         return self.unfinished - self.ready + ready + self.completed + self.failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class QueueDetails:
     """A queue with its settings and figures.
 
@@ -115,7 +122,7 @@ class QueueDetails:
     subscriptions: tuple[Subscription, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobSummary:
     """A job in a list. Times are epoch ms of the server's clock, durations are ms.
 
@@ -166,7 +173,7 @@ class JobSummary:
     suspended_until: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobPage:
     """Some jobs of a queue.
 
@@ -181,7 +188,7 @@ class JobPage:
     examined: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobReference:
     """A job of any queue."""
 
@@ -189,7 +196,7 @@ class JobReference:
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobDetails:
     """Everything about one job.
 
@@ -220,7 +227,7 @@ class JobDetails:
     parents: tuple[JobReference, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DeadLetter:
     """A dead-letter entry of a queue, or of a subscription of a broadcast.
 
@@ -252,7 +259,7 @@ class DeadLetter:
     subscription: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MessageSummary:
     """A message of a broadcast in a list.
 
@@ -273,7 +280,7 @@ class MessageSummary:
     encoding: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MessagePage:
     """Some messages of a broadcast; ``cursor`` and ``examined`` are those of `JobPage`."""
 
@@ -282,7 +289,7 @@ class MessagePage:
     examined: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MessageDelivery:
     """The state of a message in one subscription.
 
@@ -301,7 +308,7 @@ class MessageDelivery:
     error_type: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BatchSnapshot:
     """A batch of jobs.
 
@@ -316,7 +323,7 @@ class BatchSnapshot:
     status: BatchStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScheduleRun:
     """A run of a schedule.
 
@@ -331,7 +338,7 @@ class ScheduleRun:
     state: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScheduleSnapshot:
     """A schedule of a queue. Times are epoch ms.
 
@@ -376,7 +383,7 @@ class ScheduleSnapshot:
     in_words: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FlowNode:
     """A job of a flow, with the jobs it waits for.
 
@@ -399,7 +406,7 @@ class FlowNode:
     is_cut: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupSummary:
     """An ordering group that has waiting jobs."""
 
@@ -407,7 +414,7 @@ class GroupSummary:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupPage:
     """Some ordering groups; ``cursor`` is where the next page starts, '' = there are no more."""
 
@@ -420,7 +427,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
         entries = cast("dict[Any, Any]", value).items()
         return {_key(key): as_json(item) for key, item in entries}

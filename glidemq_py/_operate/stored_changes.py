@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
@@ -25,7 +26,7 @@ from glidemq_py._operate.action import Action, ActionResult, ManyAction, check_k
 from glidemq_py._operate.actions import MANY_ACTIONS
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import as_json
+from glidemq_py._operate.snapshots import as_json, record
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError
 
@@ -33,7 +34,10 @@ _KEPT: Final = 10_000
 _PAGE: Final = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_FIELDS: Final = ("user", "action", "queue", "detail", "result", "of")
+
+
+@record
 class AuditEntry:
     """An entry of the audit stream.
 
@@ -125,16 +129,7 @@ async def read_audit(operator: Operator, *, before: str = "") -> tuple[list[Audi
         name = _text(entry_id)
         if operator.access.may_see(held.get("queue", "")):
             entries.append(
-                AuditEntry(
-                    id=name,
-                    at=int(name.split("-")[0]),
-                    user=held.get("user", ""),
-                    action=held.get("action", ""),
-                    queue=held.get("queue", ""),
-                    detail=held.get("detail", ""),
-                    result=held.get("result", ""),
-                    of=held.get("of", ""),
-                )
+                AuditEntry(id=name, at=int(name.split("-")[0]), **{each: held.get(each, "") for each in _FIELDS})
             )
     return entries, name if seen == _PAGE else ""
 
@@ -150,7 +145,7 @@ _TEXT: Final = 1_000
 BulkState = Literal["running", "interrupted", "finished", "cancelled", "rejected"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BulkChange:
     """A bulk change.
 
@@ -220,7 +215,7 @@ async def create_bulk(
     given = _arguments(action)
     detail = json.dumps(hide(given))[:_TEXT]
     begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
-    now, key = await server_time(await operator.transport()), _key(operator.prefix, bulk_id)
+    now, key = await server_time(transport), _key(operator.prefix, bulk_id)
     await transport.command(
         "HSET", key, "user", user, "kind", action.kind, "class", type(action).__name__, "queue", action.queue,
         "arguments", json.dumps(given), "detail", detail, "label", label, "total", "" if total is None else str(total),
@@ -240,20 +235,20 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
     if not found or not operator.access.may_see(found["queue"]):
         return None
     transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
-    state = found.get("state", "running")
+    state = found["state"] or "running"
     if state == "running" and not await transport.command("EXISTS", f"{key}:lock"):
         # It may have ended between the two calls, or not have begun yet.
         found = await _read(operator, bulk_id) or found
-        state = found.get("state", "running")
-        if state == "running" and await server_time(await operator.transport()) - _int(found, "updated") > 1_000:
+        state = found["state"] or "running"
+        if state == "running" and await server_time(transport) - _int(found, "updated") > 1_000:
             state = "interrupted"
     return BulkChange(
-        id=bulk_id, user=found.get("user", ""), kind=found.get("kind", ""), queue=found["queue"],
-        label=found.get("label", ""), total=_int(found, "total") if found.get("total") else None,
+        id=bulk_id, user=found["user"], kind=found["kind"], queue=found["queue"],
+        label=found["label"], total=_int(found, "total") if found["total"] else None,
         done=_int(found, "done"), problems=_int(found, "problems"),
-        examples=tuple(json.loads(found.get("examples", "[]"))), state=cast("BulkState", state),
-        error=found.get("error", ""), began_at=_int(found, "began"), updated_at=_int(found, "updated"),
-        now=await server_time(await operator.transport()),
+        examples=tuple(json.loads(found["examples"] or "[]")), state=cast("BulkState", state),
+        error=found["error"], began_at=_int(found, "began"), updated_at=_int(found, "updated"),
+        now=await server_time(transport),
     )  # fmt: skip
 
 
@@ -278,9 +273,9 @@ async def cancel_bulk(operator: Operator, bulk_id: str) -> bool:
         AccessDeniedError: The operator's access does not allow changes of its kind.
     """
     found = await _read(operator, bulk_id)
-    if not found or found.get("state") not in ("running", "rejected"):
+    if not found or found["state"] not in ("running", "rejected"):
         return False
-    operator.access.check_action(found.get("kind", ""), found["queue"])
+    operator.access.check_action(found["kind"], found["queue"])
     transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
     await transport.command("HSET", key, "cancelled", "1")
     if not await transport.command("EXISTS", f"{key}:lock"):  # no process performs it
@@ -299,7 +294,7 @@ async def perform_bulk(operator: Operator, bulk_id: str) -> None:
         AccessDeniedError: The operator's access does not allow it; nothing is changed.
     """
     found = await _read(operator, bulk_id)
-    if not found or found.get("state") not in ("running", "rejected"):
+    if not found or found["state"] not in ("running", "rejected"):
         return
     action = _action_of(found)
     operator.access.check_action(action.kind, action.queue)
@@ -324,10 +319,10 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
     """Perform the steps; return False if the change was cancelled."""
     transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
     done, problems = _int(found, "done"), _int(found, "problems")
-    examples: list[str] = json.loads(found.get("examples", "[]"))
+    examples: list[str] = json.loads(found["examples"] or "[]")
     queue = await operator.queue(action.queue)
     written = time.monotonic()
-    async with aclosing(action.steps(operator, queue, found.get("position", ""))) as steps:
+    async with aclosing(action.steps(operator, queue, found["position"])) as steps:
         async for step in steps:
             done, problems = done + step.done, problems + len(step.problems)
             examples = (examples + [f"{each.id}: {each.error}" for each in step.problems[:_EXAMPLES]])[:_EXAMPLES]
@@ -335,7 +330,7 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
                 continue
             await transport.command(
                 "HSET", key, "done", str(done), "problems", str(problems), "examples", json.dumps(examples),
-                "position", step.position, "updated", str(await server_time(await operator.transport())),
+                "position", step.position, "updated", str(await server_time(transport)),
             )  # fmt: skip
             written = time.monotonic()
             if _text(await transport.command("GET", f"{key}:lock") or b"") != token:
@@ -348,14 +343,12 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
 
 async def _end(operator: Operator, bulk_id: str, begun: Mapping[str, str], state: str, error: str = "") -> None:
     transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
-    await transport.command(
-        "HSET", key, "state", state, "error", error, "updated", str(await server_time(await operator.transport()))
-    )
+    await transport.command("HSET", key, "state", state, "error", error, "updated", str(await server_time(transport)))
     done = _int(await _read(operator, bulk_id), "done")
     texts = {"finished": f"done {done}", "cancelled": f"cancelled after {done}", "rejected": f"rejected: {error}"}
     await write_audit(
-        operator, begun.get("kind", ""), begun["queue"], begun.get("user", ""), begun.get("detail", ""), texts[state],
-        begun.get("audit", ""),
+        operator, begun["kind"], begun["queue"], begun["user"], begun["detail"], texts[state],
+        begun["audit"],
     )  # fmt: skip
 
 
@@ -375,11 +368,11 @@ def _action_of(found: Mapping[str, str]) -> ManyAction:
 async def _read(operator: Operator, bulk_id: str) -> dict[str, str]:
     transport = await operator.transport()
     found: dict[Any, Any] = await transport.command("HGETALL", _key(operator.prefix, bulk_id))
-    return {_text(name): _text(value) for name, value in found.items()}
+    return defaultdict(str, {_text(name): _text(value) for name, value in found.items()})
 
 
 def _int(found: Mapping[str, str], name: str) -> int:
-    return int(found.get(name) or 0)
+    return int(found[name] or 0)
 
 
 def _text(value: Any) -> str:

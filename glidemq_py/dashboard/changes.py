@@ -139,7 +139,7 @@ class Change:
     def create(self, form: Form) -> Action:
         """Make the action from the form."""
         given = self.given
-        arguments = {name: form.text(name) for name in given} if isinstance(given, tuple) else given(form)
+        arguments = given(form) if callable(given) else {name: form.text(name) for name in given}
         return self.action(queue=form.text("q"), **arguments)
 
     def report(self, number: int) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures, shape_of
-from glidemq_py._operate.lists import get_newest_dead_letters
+from glidemq_py._operate.lists import get_newest_dead_letters, some
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
 from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
 from glidemq_py.dashboard import broadcast_pages
@@ -41,7 +41,6 @@ from glidemq_py.errors import (
 
 __all__ = ["PAGES", "STATES", "Page", "template_of"]
 
-_T = TypeVar("_T")
 
 _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50
@@ -142,9 +141,8 @@ async def _reasons(visit: Visit, queues: list[QueueSnapshot]) -> list[list[tuple
     async def read(queue: QueueSnapshot) -> list[tuple[FailureReason, int]]:
         if not queue.failed:
             return []
-        stats = await visit.reader.shared(
-            "reasons", queue.name, read=lambda: visit.operator.get_failure_stats(queue.name), lifetime=_FAILURES_MS
-        )
+        opened = await visit.operator.queue(queue.name)
+        stats = await visit.reader.shared("reasons", queue.name, read=opened.failures.get_stats, lifetime=_FAILURES_MS)
         return sorted(stats.by_reason.items(), key=lambda each: -each[1])[:_REASONS_SHOWN]
 
     return await asyncio.gather(*map(read, queues))
@@ -172,9 +170,10 @@ async def queue(visit: Visit) -> dict[str, Any]:
         return await broadcast_pages.broadcast(visit, common)
     name = visit.queue
     groups = await visit.shared("groups", read=lambda: visit.operator.get_groups(name))
-    fair = await visit.shared("fair keys", read=lambda: _first(visit.operator.iter_fair_keys(name), 20))
+    opened = await visit.operator.queue(name)
+    fair, _ = await visit.shared("fair keys", read=lambda: some(opened.fair_keys.iter(), 20))
     reader, group_key, fair_key = visit.reader, visit.arguments.get("group", ""), visit.arguments.get("key", "")
-    group = await visit.operator.get_group(name, group_key) if group_key else None
+    group = await opened.groups.get(group_key) if group_key else None
     return {
         **common, "group": group, "group_key": group_key, "fair_key": fair_key,
         "fair_info": await reader.fair_key(name, fair_key),
@@ -357,9 +356,10 @@ async def worker(visit: Visit) -> dict[str, Any]:
         raise MissingError(f"worker {wanted!r} does not exist, or has ended")
     found: dict[str, Any] = {"activity": None, "problem": ""}
     try:
-        found["activity"] = await visit.shared(
-            "activity", wanted, visit.seen, read=lambda: visit.operator.inspect_worker(name, wanted, timeout=_ANSWER_MS)
-        )
+        (found["activity"],) = await visit.shared(
+            "activity", wanted, visit.seen,
+            read=lambda: visit.operator.inspect_workers(name, wanted, timeout=_ANSWER_MS),
+        )  # fmt: skip
     except (WorkerNotFoundError, WorkerTimeoutError, WorkerCommandError, PermissionDeniedError) as error:
         found["problem"] = str(error)
     return {**common, **found, "worker": listed, "may_see": visit.access.may_see}
@@ -410,15 +410,6 @@ async def bulk(visit: Visit) -> dict[str, Any]:
     if found is None or found.queue != visit.queue:
         raise MissingError("the change does not exist, or is older than a week")
     return {**common, "bulk": found, "kind": CHANGES.get(found.label), "may_change": visit.may(found.kind)}
-
-
-async def _first(found: AsyncIterator[_T], count: int) -> list[_T]:
-    first: list[_T] = []
-    async for each in found:
-        first.append(each)
-        if len(first) == count:
-            break
-    return first
 
 
 @dataclass(frozen=True, slots=True)

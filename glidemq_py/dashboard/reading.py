@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_states import WorkerInfo
 from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits
 from glidemq_py._features.failures import FailureStats
@@ -99,6 +100,14 @@ class Reader:
                 del self._values[key]
             raise
 
+    async def _of_queue(
+        self, kind: str, name: str, read: Callable[[Queue[Any, Any]], Awaitable[_T]], *key: Any, lifetime: int = 0
+    ) -> _T:
+        async def read_queue() -> _T:
+            return await read(await self._operator.queue(name))
+
+        return await self._once((kind, name, *key), read_queue, lifetime)
+
     def forget(self, queue: str) -> None:
         """Read everything about a queue again at the next request: it was changed."""
         for key in [key for key in self._values if key[1] in (queue, "")]:
@@ -146,18 +155,17 @@ class Reader:
 
     async def limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""
-        return await self._once(("limits", name), lambda: self._operator.get_limits(name))
+        return await self._of_queue("limits", name, lambda queue: queue.limits.get())
 
     async def fair_key(self, name: str, key: str) -> FairKeyInfo | FairKeyDefaults:
         """Return a fair key of a queue; '' = the limits of every key that has none of its own."""
-        operator = self._operator
         if key:
-            return await self._once(("fair key", name, key), lambda: operator.get_fair_key(name, key))
-        return await self._once(("fair key", name), lambda: operator.get_fair_key_defaults(name))
+            return await self._of_queue("fair key", name, lambda queue: queue.fair_keys.get(key), key)
+        return await self._of_queue("fair key", name, lambda queue: queue.fair_keys.get_defaults())
 
     async def failure_stats(self, name: str) -> FailureStats:
         """Return how many jobs of a queue have failed."""
-        return await self._once(("failure stats", name), lambda: self._operator.get_failure_stats(name))
+        return await self._of_queue("failure stats", name, lambda queue: queue.failures.get_stats())
 
     async def dead_letter_queue(self, name: str) -> str | None:
         """Return the name of the dead letter queue of a queue; None without one."""
@@ -171,17 +179,16 @@ class Reader:
 
     async def workers(self, name: str) -> list[WorkerInfo]:
         """Return the workers of a queue; up to 5 s old."""
-        return await self._once(("workers", name), lambda: self._operator.get_workers(name), 5_000)
+        return await self._of_queue("workers", name, lambda queue: queue.get_workers(), lifetime=5_000)
 
     async def day(self, name: str) -> Day:
         """Return the counts of a queue in the last 24 hours; up to 10 s old."""
 
-        async def read() -> Day:
-            queue = await self._operator.queue(name)
+        async def read(queue: Queue[Any, Any]) -> Day:
             completed, failed = await asyncio.gather(queue.get_metrics("completed"), queue.get_metrics("failed"))
             return Day(completed.data, failed.data, round(time.time() * 1_000))
 
-        return await self._once(("day", name), read, 10_000)
+        return await self._of_queue("day", name, read, lifetime=10_000)
 
     async def rates(self, name: str) -> Rates:
         """Return the rates of a queue; up to 10 s old."""
@@ -193,11 +200,10 @@ class Reader:
 
         Those of an hour are up to 10 s old, those of more up to a minute.
         """
-
-        async def read() -> list[MetricsByName]:
-            return await (await self._operator.queue(name)).metrics_by_name.get(window, interval=None)
-
-        return await self._once(("by name", name, window), read, 10_000 if window <= _HOUR_MS else 60_000)
+        lifetime = 10_000 if window <= _HOUR_MS else 60_000
+        return await self._of_queue(
+            "by name", name, lambda queue: queue.metrics_by_name.get(window, interval=None), window, lifetime=lifetime
+        )
 
     async def problems(self) -> list[Diagnosis]:
         """Return the warnings and errors of the server's configuration; up to a minute old."""

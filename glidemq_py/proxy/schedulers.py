@@ -109,12 +109,15 @@ def _scheduler_view(scheduler: JobScheduler) -> dict[str, Any]:
     return {"name": scheduler.name, "entry": {key: value for key, value in entry.items() if value is not None}}
 
 
+def _shown(found: JobScheduler | None, name: str) -> Response:
+    if found is None:
+        raise _no_scheduler(name)
+    return answer(_scheduler_view(found))
+
+
 @router.get("/{scheduler}", summary="Return a scheduler", response_model=SchedulerView)
 async def scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    found = await queue.schedulers.get(scheduler)
-    if found is None:
-        raise _no_scheduler(scheduler)
-    return answer(_scheduler_view(found))
+    return _shown(await queue.schedulers.get(scheduler), scheduler)
 
 
 @router.put(
@@ -136,10 +139,7 @@ async def put_scheduler(queue: OpenQueue, scheduler: given.SchedulerName, body: 
     "/{scheduler}/pause", summary="Pause a scheduler: it adds no jobs until it is resumed", response_model=SchedulerView
 )  # fmt: skip
 async def pause_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    found = await queue.schedulers.pause(scheduler)
-    if found is None:
-        raise _no_scheduler(scheduler)
-    return answer(_scheduler_view(found))
+    return _shown(await queue.schedulers.pause(scheduler), scheduler)
 
 
 @router.post(
@@ -147,10 +147,7 @@ async def pause_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> R
     response_model=SchedulerView,
 )  # fmt: skip
 async def resume_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
-    found = await queue.schedulers.resume(scheduler)
-    if found is None:
-        raise _no_scheduler(scheduler)
-    return answer(_scheduler_view(found))
+    return _shown(await queue.schedulers.resume(scheduler), scheduler)
 
 
 @router.delete(

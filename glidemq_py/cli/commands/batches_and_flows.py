@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
@@ -44,22 +43,18 @@ def _state_of(batch: BatchSnapshot) -> tuple[str, str]:
 async def ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
     """List the batches of a queue that are open or have jobs that have not ended."""
     await check_exists(shell, queue)
-    found: list[BatchSnapshot] = []
-    async for each in shell.operator.iter_batches(queue):
-        found.append(each)
-        if len(found) > limit:
-            break
-    shell.print_json({"batches": found[:limit], "more": len(found) > limit})
+    found, more = await operate.lists.some(shell.operator.iter_batches(queue), limit)
+    shell.print_json({"batches": found, "more": more})
     rows = [
         (
             each.id, _state_of(each), age(each.status.created_at), each.status.total, each.status.pending,
             each.status.completed, each.status.failed,
         )
-        for each in islice(found, limit)
+        for each in found
     ]  # fmt: skip
     columns = ("ID", "STATE", "CREATED", ">JOBS", ">PENDING", ">COMPLETED", ">FAILED")
     shell.table(columns, rows, f"queue {queue!r} has no unfinished batch")
-    if len(found) > limit:
+    if more:
         shell.note(f"more than {limit} batches; list more with --limit")
 
 
@@ -85,13 +80,11 @@ async def show(
     found = await shell.operator.get_batch(queue, batch)
     if found is None:
         shell.missing(f"queue {queue!r} has no batch {batch!r}")
-    jobs: list[dict[str, str]] = []
     wanted = cast("Literal['pending', 'completed', 'failed'] | None", state)
-    async for each in shell.operator.iter_batch_jobs(queue, batch, wanted):
-        jobs.append({"queue": each.queue, "id": each.id, "state": each.state})
-        if len(jobs) > limit:
-            break
-    shell.print_json({"batch": found, "jobs": jobs[:limit], "more": len(jobs) > limit})
+    opened = await (await shell.operator.queue(queue)).job_batches.get(batch)
+    listed, more = await operate.lists.some(opened.iter_jobs(wanted), limit)
+    jobs = [{"queue": each.queue, "id": each.id, "state": each.state} for each in listed]
+    shell.print_json({"batch": found, "jobs": jobs, "more": more})
     status = found.status
     shell.facts([
         ("batch", found.id), ("queue", found.queue), ("state", _state_of(found)), ("jobs", status.total),
@@ -101,9 +94,9 @@ async def show(
         ("first failure", clock(status.failed_at)),
     ])  # fmt: skip
     shell.say()
-    rows = [(each["queue"], each["id"], (each["state"], STYLES.get(each["state"], ""))) for each in jobs[:limit]]
+    rows = [(each["queue"], each["id"], (each["state"], STYLES.get(each["state"], ""))) for each in jobs]
     shell.table(("QUEUE", "ID", "STATE"), rows, "no job of the batch matches" if state else "the batch has no jobs")
-    if len(jobs) > limit:
+    if more:
         shell.note(f"more than {limit} jobs; list more with --limit")
 
 

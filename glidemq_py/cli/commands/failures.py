@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,6 @@ from glidemq_py.cli.arguments import JobName, Limit, Newest, Queue, Reason, Sinc
 from glidemq_py.cli.commands.queues import check_exists, reject_broadcast
 from glidemq_py.cli.shell import DryRun, Shell, Yes, age, clock, command, group
 from glidemq_py.errors import GlideMQValidationError
-
-if TYPE_CHECKING:
-    from glidemq_py._features.failures import Failure
-    from glidemq_py._operate.snapshots import DeadLetter
 
 __all__ = ["app", "dead_letters_app"]
 
@@ -27,6 +23,13 @@ _LONG = 100
 async def _reject_broadcast(shell: Shell, queue: str) -> None:
     instead = f"for the failed ones of its subscriptions: glidemq dlq ls {queue}, or glidemq job show {queue} ID"
     await reject_broadcast(shell, queue, instead)
+
+
+def _criteria(reason: list[str] | None, name: str | None, since: str | None, until: str | None) -> dict[str, Any]:
+    return {
+        "reason": tuple(reason or ()), "name": name, "since": time_of("--since", since),
+        "until": time_of("--until", until),
+    }  # fmt: skip
 
 
 @command(app, "ls")
@@ -42,21 +45,13 @@ async def ls(
 ) -> None:
     """List failed jobs, oldest failure first, or with --newest, newest first."""
     await _reject_broadcast(shell, queue)
-    found: list[Failure] = []
-    more = False
-    criteria = {
-        "reason": reason or None, "name": name, "since": time_of("--since", since), "until": time_of("--until", until),
-    }  # fmt: skip
+    criteria = {**_criteria(reason, name, since, until), "reason": reason or None}
     failures = (
         operate.lists.iter_newest_failures(shell.operator, queue, **criteria)
         if newest
         else shell.operator.iter_failures(queue, **criteria)
     )
-    async for each in failures:
-        if len(found) == limit:
-            more = True
-            break
-        found.append(each)
+    found, more = await operate.lists.some(failures, limit)
     shell.print_json({"failures": found, "more": more})
     rows = [
         (
@@ -75,7 +70,7 @@ async def ls(
 async def stats(shell: Shell, queue: Queue) -> None:
     """Count failures by reason and job name."""
     await _reject_broadcast(shell, queue)
-    found = await shell.operator.get_failure_stats(queue)
+    found = await (await shell.operator.queue(queue)).failures.get_stats()
     shell.print_json(found)
     shell.facts([
         ("kept now", found.kept), ("oldest", clock(found.oldest)), ("newest", clock(found.newest)),
@@ -101,10 +96,7 @@ async def retry(
 ) -> None:
     """Requeue the failed jobs that match all given criteria, with all their attempts."""
     await check_exists(shell, queue)
-    action = operate.actions.RetryFailures(
-        queue=queue, reason=tuple(reason or ()), name=name, since=time_of("--since", since),
-        until=time_of("--until", until),
-    )  # fmt: skip
+    action = operate.actions.RetryFailures(queue=queue, **_criteria(reason, name, since, until))
     done = f"requeued {{}} of queue {queue!r}"
     await shell.change(action, f"requeue {{}} of queue {queue!r}", done, of="failed", dry_run=dry_run)
 
@@ -122,10 +114,7 @@ async def purge(
 ) -> None:
     """Delete the failed jobs that match all given criteria."""
     await check_exists(shell, queue)
-    action = operate.actions.PurgeFailures(
-        queue=queue, reason=tuple(reason or ()), name=name, since=time_of("--since", since),
-        until=time_of("--until", until),
-    )  # fmt: skip
+    action = operate.actions.PurgeFailures(queue=queue, **_criteria(reason, name, since, until))
     done = f"deleted {{}} from queue {queue!r}"
     await shell.change(action, f"delete {{}} from queue {queue!r}", done, of="failed", yes=yes, dry_run=dry_run)
 
@@ -146,13 +135,8 @@ _Subscription = Annotated[
 async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None, limit: Limit = 50) -> None:
     """List the dead-letter entries of a queue, or of all subscriptions of a broadcast, oldest first."""
     await _check(shell, queue, subscription)
-    found: list[DeadLetter] = []
-    more = False
-    async for each in operate.lists.iter_dead_letters(shell.operator, queue, subscription):
-        if len(found) == limit:
-            more = True
-            break
-        found.append(each)
+    letters = operate.lists.iter_dead_letters(shell.operator, queue, subscription)
+    found, more = await operate.lists.some(letters, limit)
     shell.print_json({"entries": found, "more": more})
     if any(each.subscription is not None for each in found):
         of_messages = [

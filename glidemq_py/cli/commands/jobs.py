@@ -94,8 +94,6 @@ async def ls(
     wanted = filter_of(state, name, since, until, data, group, fair_key, tag)
     await check_exists(shell, queue)
     is_broadcast = await shell.operator.is_broadcast(queue)
-    found: list[JobSummary] = []
-    more = False
     if newest and state not in ("completed", "failed"):
         raise GlideMQValidationError("--newest", None, "--newest requires --state completed or --state failed")
     jobs = (
@@ -103,11 +101,7 @@ async def ls(
         if newest
         else shell.operator.iter_jobs(queue, wanted)
     )
-    async for job in jobs:
-        if len(found) == limit:
-            more = True
-            break
-        found.append(job)
+    found, more = await operate.lists.some(jobs, limit)
     shell.print_json({"jobs": found, "more": more})
     is_all = wanted == operate.filters.JobFilter()
     if is_broadcast:

@@ -293,7 +293,7 @@ async def limits(
         span_ms = None if ttl is None else span_of("--for", ttl)
         action = operate.actions.SetQueueLimits(queue=queue, concurrency=wide, rate_limit=window, ttl=span_ms)
         await operate.actions.perform(shell.operator, action)
-    found = await shell.operator.get_limits(queue)
+    found = await (await shell.operator.queue(queue)).limits.get()
     shell.print_json(found)
     shell.facts(_limits_facts(found))
 
@@ -380,11 +380,7 @@ async def group_ls(shell: Shell, queue: Queue, limit: Limit = 100) -> None:
         cursor = page.cursor
         if not cursor:
             break
-    keys: list[Any] = []
-    async for info in shell.operator.iter_fair_keys(queue):
-        if len(keys) == limit:
-            break
-        keys.append(info)
+    keys, _ = await operate.lists.some((await shell.operator.queue(queue)).fair_keys.iter(), limit)
     found = list(groups.values())[:limit]
     shell.print_json({"groups": found, "fair_keys": keys})
     rows: list[tuple[Any, ...]] = [("group", each.key, each.waiting, "", "") for each in found]
@@ -409,7 +405,7 @@ async def limit(
             rate_limit=None if rate is None else limit_of(rate),
         )  # fmt: skip
         await operate.actions.perform(shell.operator, action)
-    found = await shell.operator.get_group(queue, key)
+    found = await (await shell.operator.queue(queue)).groups.get(key)
     if found is None:
         shell.missing(f"queue {queue!r} has no ordering group {key!r}")
     shell.print_json(found)
@@ -452,8 +448,9 @@ async def fair(
             rate_limit=None if rate is None else limit_of(rate), max_backlog=concurrency_of(max_backlog),
         )  # fmt: skip
         await operate.actions.perform(shell.operator, action)
+    fair_keys = (await shell.operator.queue(queue)).fair_keys
     if key is None:
-        each = await shell.operator.get_fair_key_defaults(queue)
+        each = await fair_keys.get_defaults()
         shell.print_json(each)
         shell.facts([
             ("concurrency of each key", each.concurrency or "no limit"),
@@ -461,7 +458,7 @@ async def fair(
             ("maximum backlog of each key", each.max_backlog or "no limit"),
         ])  # fmt: skip
         return
-    found = await shell.operator.get_fair_key(queue, key)
+    found = await fair_keys.get(key)
     shell.print_json(found)
     shell.facts([
         ("fair key", found.key), ("active", found.active), ("ready", found.backlog), ("weight", found.weight),

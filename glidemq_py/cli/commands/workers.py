@@ -76,7 +76,8 @@ async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Tim
     """Print the ids of the workers that answer; exit code 1 if a worker does not, or there is none."""
     wait = span_of("--timeout", timeout)
     await check_exists(shell, queue)
-    answered = await _of_worker(shell, queue, worker, shell.operator.ping_workers(queue, worker, timeout=wait))
+    workers = (await shell.operator.queue(queue)).workers
+    answered = await _of_worker(shell, queue, worker, workers.ping(worker, timeout=wait))
     listed = [worker] if worker else [each.id for each in await shell.operator.get_workers(queue)]
     silent = sorted(set(listed) - set(answered))
     shell.print_json({"answered": answered, "silent": silent})
