@@ -32,7 +32,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.session import Way
-from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
+from glidemq_py.gateway.table import CommandError, Field, Kind, is_map, is_number
 
 __all__ = [
     "CHILD_POLICIES",
@@ -344,7 +344,7 @@ def _backoff(value: Any) -> dict[str, Any] | None:
 
 
 def _milliseconds(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise CommandError(f"{name} must be a number")
     if not value >= 0:
         raise CommandError(f"{name} must be at least 0")
@@ -374,7 +374,7 @@ def _deduplication(key: str, given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _milliseconds_up_to_a_year(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _YEAR_MS:
+    if not is_number(value) or not 0 <= value <= _YEAR_MS:
         raise CommandError(f"{name} must be a number from 0 to {_YEAR_MS}")
     return round(value)
 
@@ -392,7 +392,7 @@ def _retention(field: str, value: Any) -> Any:
 
 
 def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
+    if not is_number(value) or not 0 <= value < 2**31 or value != int(value):
         raise CommandError(f"{name} must be an integer from 0 to {2**31 - 1}")
     return int(value)
 

@@ -13,7 +13,7 @@ from glidemq_py.gateway.values import UNDEFINED
 
 __all__ = [
     "DONE", "QUEUE", "Answer", "CommandError", "Field", "Given", "Kind", "check_all", "check_field",
-    "check_nested", "is_list", "is_map",
+    "check_nested", "is_list", "is_map", "is_number",
 ]  # fmt: skip
 
 Answer = dict[str, Any]
@@ -146,6 +146,11 @@ def check_field(field: Field, value: Any) -> Any:
     return value if check is None else check(field, value)
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_map(value: object) -> TypeGuard[dict[Any, Any]]:
     """Return whether a value is a map."""
     return isinstance(value, dict)
@@ -176,7 +181,7 @@ def _text(field: Field, value: Any) -> str:
 
 
 def _number(field: Field, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise CommandError(f"{field.name} must be a number")
     if isinstance(value, float) and not math.isfinite(value):  # a large integer is no float
         raise CommandError(f"{field.name} must be a finite number")
@@ -196,16 +201,9 @@ def _integer(field: Field, value: Any) -> int:
 
 def _positive(field: Field, value: Any) -> int:
     """Check a limit of a group, whose error in the protocol differs from that of other integers."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 1 <= value < math.inf or int(value) != value:
+    if not is_number(value) or not 1 <= value < math.inf or int(value) != value:
         raise CommandError(f"{field.name} must be a positive safe integer")
     return _integer(field, value)
-
-
-def _flag(field: Field, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise CommandError(f"{field.name} must be a boolean")
-    return value
 
 
 def _unsupported(field: Field, value: Any) -> Any:
@@ -214,10 +212,16 @@ def _unsupported(field: Field, value: Any) -> Any:
     return field.default
 
 
-def _list(field: Field, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise CommandError(f"{field.name} must be a list")
-    return value  # pyright: ignore[reportUnknownVariableType]
+def _instance_of(kind: type, name: str) -> Callable[[Field, Any], Any]:
+    def check(field: Field, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise CommandError(f"{field.name} must be {name}")
+        return value
+
+    return check
+
+
+_list: Final = _instance_of(list, "a list")
 
 
 def _texts(field: Field, value: Any) -> list[str]:
@@ -229,13 +233,8 @@ def _texts(field: Field, value: Any) -> list[str]:
     return cast("list[str]", value)
 
 
-def _map(field: Field, value: Any) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise CommandError(f"{field.name} must be a map")
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
 _CHECKS: Mapping[Kind, Callable[[Field, Any], Any]] = {
-    Kind.TEXT: _text, Kind.NUMBER: _number, Kind.INTEGER: _integer, Kind.POSITIVE: _positive, Kind.FLAG: _flag,
-    Kind.LIST: _list, Kind.TEXTS: _texts, Kind.MAP: _map, Kind.UNSUPPORTED: _unsupported,
+    Kind.TEXT: _text, Kind.NUMBER: _number, Kind.INTEGER: _integer, Kind.POSITIVE: _positive,
+    Kind.FLAG: _instance_of(bool, "a boolean"),
+    Kind.LIST: _list, Kind.TEXTS: _texts, Kind.MAP: _instance_of(dict, "a map"), Kind.UNSUPPORTED: _unsupported,
 }  # fmt: skip

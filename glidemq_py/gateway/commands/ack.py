@@ -21,7 +21,7 @@ from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import check_readers, stored_value
 from glidemq_py.gateway.listing import located
 from glidemq_py.gateway.session import Begun, Command, Session
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
@@ -398,8 +398,7 @@ async def _extend_many(session: Session, given: Given) -> Answer:
         if len(given[field]) != len(ids):
             raise CommandError(f"{field} must have as many items as ids")
     for number, duration in enumerate(durations):
-        is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-        if not is_number or not 1_000 <= duration <= MAX_LOCK_MS:
+        if not is_number(duration) or not 1_000 <= duration <= MAX_LOCK_MS:
             raise CommandError(f"durations[{number}] must be a number from 1000 to {MAX_LOCK_MS}")
     given_rows = zip(ids, tokens, durations, strict=True)
     renewals = [(job_id, token, round(duration)) for job_id, token, duration in given_rows if token]

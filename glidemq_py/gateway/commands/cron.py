@@ -8,7 +8,7 @@ queues.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._features.schedulers.entry import JobScheduler
@@ -19,7 +19,7 @@ from glidemq_py.gateway.push_one import reject_keys
 from glidemq_py.gateway.push_options import TEMPLATE_FIELDS, template_options, zone_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, check_nested
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, check_nested, is_number
 
 __all__ = ["COMMANDS", "all_crons", "read_schedulers"]
 
@@ -95,7 +95,7 @@ def _schedule(given: Given) -> dict[str, Any]:
         raise CommandError("Cron job must have either schedule or repeatEvery")
     if pattern is not None and every is not None:
         raise CommandError("Cron job must not have both schedule and repeatEvery")
-    if every is not None and not _is_interval(every):
+    if every is not None and not (is_number(every) and 1 <= every <= _MOST and every == int(every)):
         raise CommandError("Cron repeatEvery must be a positive safe integer number of milliseconds")
     options: dict[str, Any] = {"overlap": "skip" if given["preventOverlap"] else "allow"}
     if given["maxLimit"]:
@@ -109,14 +109,9 @@ def _schedule(given: Given) -> dict[str, Any]:
     if pattern is None:
         if given["timezone"]:
             raise CommandError("timezone requires schedule")
-        return options | {"every": int(cast("float", every))}
+        return options | {"every": int(given["repeatEvery"])}
     # As in crontab: a day matches if one of two restricted day fields does.
     return options | {"pattern": pattern, "day_match": "or", "tz": given["timezone"] or None}
-
-
-def _is_interval(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 1 <= value <= _MOST and value == int(value)
 
 
 async def _put(session: Session, given: Given) -> Answer:

@@ -184,7 +184,8 @@ def _described(entry: _Entry, described: Any) -> dict[str, Any]:
 async def _retry(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     if given["jobId"] is not None:
-        return {"count": await _retry_one(session, queue, given["jobId"], JobState.FAILED)}
+        own = await own_id(session, queue.name, given["jobId"])
+        return {"count": await _retry_one(queue, own, JobState.FAILED)}
     if not given["filter"]:
         return {"count": await queue.retry_jobs(given["count"])}
     wanted = _filter(given)
@@ -192,27 +193,16 @@ async def _retry(session: Session, given: Given) -> Answer:
     retried = 0
     while retried < most:
         found = await _selected(queue, wanted, min(most - retried, _PAGE))
-        changed = sum(await asyncio.gather(*(_retried(queue, failure.job_id) for failure in found)))
+        changed = sum(await asyncio.gather(*(_retry_one(queue, failure.job_id, JobState.FAILED) for failure in found)))
         retried += changed
         if not changed:
             break
     return {"count": retried}
 
 
-async def _retried(queue: Queue[Any, Any], job_id: str) -> int:
-    job = await queue.get_job(job_id, exclude_data=True)
-    try:
-        if job is None or job.state is not JobState.FAILED:
-            return 0
-        await job.retry()
-    except (JobNotFoundError, JobStateError):
-        return 0
-    return 1
-
-
-async def _retry_one(session: Session, queue: Queue[Any, Any], job_id: str, state: JobState) -> int:
-    own = await own_id(session, queue.name, job_id)
-    job = None if own is None else await queue.get_job(own, exclude_data=True)
+async def _retry_one(queue: Queue[Any, Any], job_id: str | None, state: JobState) -> int:
+    """Requeue a job that is in a state; return 1, or 0 if there is no such job."""
+    job = None if job_id is None else await queue.get_job(job_id, exclude_data=True)
     if job is None or job.state is not state:
         return 0
     try:
@@ -225,7 +215,8 @@ async def _retry_one(session: Session, queue: Queue[Any, Any], job_id: str, stat
 async def _retry_completed(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     if given["id"] is not None:
-        return {"count": await _retry_one(session, queue, given["id"], JobState.COMPLETED)}
+        own = await own_id(session, queue.name, given["id"])
+        return {"count": await _retry_one(queue, own, JobState.COMPLETED)}
     return {"count": await queue.jobs.requeue_completed(given["count"])}
 
 
@@ -246,21 +237,19 @@ async def _remove(session: Session, given: Given) -> Answer:
 async def _stats(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     stats = await queue.failures.get_stats()
-    reasons: Mapping[str, int]
+    reasons = Counter[str]()
     expired, now = 0, time.time() * 1_000
     if stats.kept <= _COUNTED:
         found = [each async for each in queue.failures.iter()]
         reasons = Counter(_known(each.reason) for each in found)
         expired = sum(each.expires_at is not None and each.expires_at <= now for each in found)
     else:
-        counted = Counter[str]()
         for reason, number in stats.by_reason.items():
-            counted[_known(reason)] += number
-        reasons = counted
+            reasons[_known(reason)] += number
     return {
         "data": {
             "stats": {
-                "total": stats.kept, "byReason": {reason: reasons.get(reason, 0) for reason in _REASONS},
+                "total": stats.kept, "byReason": {reason: reasons[reason] for reason in _REASONS},
                 "byQueue": {wire_name(queue.name): stats.kept}, "pendingRetry": stats.awaiting_retry,
                 "expired": expired, "oldestEntry": stats.oldest, "newestEntry": stats.newest,
             }
@@ -312,8 +301,7 @@ async def _set_config(session: Session, given: Given) -> Answer:
 
 
 async def _get_stall_config(session: Session, given: Given) -> Answer:
-    policy = await (await session.queue(given)).settings.get_stalled_policy()
-    interval, most, grace = policy
+    interval, most, grace = await (await session.queue(given)).settings.get_stalled_policy()
     return {
         "config": {
             "enabled": True, "stallInterval": _STALLED_MS if interval is None else interval,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import pieces
@@ -284,14 +285,6 @@ async def _failures(session: Session, given: Given, *, ignored: bool) -> Answer:
     return {"values": values}
 
 
-async def _failed_values(session: Session, given: Given) -> Answer:
-    return await _failures(session, given, ignored=False)
-
-
-async def _ignored_failures(session: Session, given: Given) -> Answer:
-    return await _failures(session, given, ignored=True)
-
-
 async def _update_parent(session: Session, given: Given) -> Answer:
     child_id, parent_id = given["childId"], given["parentId"]
     if child_id == parent_id:
@@ -410,9 +403,12 @@ COMMANDS: Final = (
         "Delete the children of a job that have not started; it no longer waits for them.", (_ID,),
     ),
     Command("GetChildrenValues", "query", _values, "Return the results of the completed children.", (_ID,)),
-    Command("GetFailedChildrenValues", "query", _failed_values, "Return why children have failed.", (_ID,)),
     Command(
-        "GetIgnoredChildrenFailures", "query", _ignored_failures,
+        "GetFailedChildrenValues", "query", partial(_failures, ignored=False), "Return why children have failed.",
+        (_ID,),
+    ),
+    Command(
+        "GetIgnoredChildrenFailures", "query", partial(_failures, ignored=True),
         "Return why children have failed that were added with `ignoreDependencyOnFailure`.", (_ID,),
     ),
 )  # fmt: skip

@@ -24,7 +24,7 @@ from glidemq_py.gateway.listing import active_job, due_times_of, existing_job, f
 from glidemq_py.gateway.push_options import group_priority
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def _cancel(session: Session, given: Given) -> Answer:
 async def _progress(session: Session, given: Given) -> Answer:
     job = await active_job(session, given["id"])
     progress = json_value("progress", given["progress"])
-    if isinstance(progress, int | float) and not isinstance(progress, bool):
+    if is_number(progress):
         progress = min(max(progress, 0), _MOST_PROGRESS)
     await job.update_progress(progress, given["message"])
     return DONE

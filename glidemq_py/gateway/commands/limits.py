@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -11,7 +11,7 @@ from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Command, Handler, Session
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind
 
 if TYPE_CHECKING:
@@ -78,37 +78,39 @@ async def _limits(session: Session, given: Given) -> Answer:
 _GROUP: Final = (QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
 
 
-def _group_of(group: str) -> str:
-    """Return the id of a group as a fair key.
-
-    Raises:
-        CommandError: If it contains NUL.
-    """
+async def _queue_and_group(session: Session, given: Given) -> tuple[Queue[Any, Any], str]:
+    group: str = given["groupId"]
     if "\0" in group:
         raise CommandError("groupId must not contain NUL")
-    return group
+    return await session.queue(given), group
 
 
-async def _queue_and_group(session: Session, given: Given) -> tuple[Queue[Any, Any], str]:
-    return await session.queue(given), _group_of(given["groupId"])
+def _shown(name: str, value_of: Callable[[FairKeyInfo], Any]) -> Handler:
+    """Return the handler of a command that returns one value of a group."""
+
+    async def show(session: Session, given: Given) -> Answer:
+        queue, group = await _queue_and_group(session, given)
+        return {"data": {name: value_of(await queue.fair_keys.get(group))}}
+
+    return show
 
 
-async def _info(session: Session, given: Given) -> FairKeyInfo:
-    queue, group = await _queue_and_group(session, given)
-    return await queue.fair_keys.get(group)
+def _removes(limit: str) -> Handler:
+    """Return the handler of a command that removes a limit of a group."""
 
+    async def remove(session: Session, given: Given) -> Answer:
+        queue, group = await _queue_and_group(session, given)
+        removed: dict[str, Any] = {limit: False}
+        had_limit = getattr(await queue.fair_keys.get(group), limit) is not None
+        await queue.fair_keys.set_limits(group, **removed)
+        return {"data": {"removed": int(had_limit)}}
 
-async def _backlog(session: Session, given: Given) -> Answer:
-    return {"data": {"count": (await _info(session, given)).backlog}}
+    return remove
 
 
 async def _all_backlogs(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
-
-
-async def _active(session: Session, given: Given) -> Answer:
-    return {"data": {"count": (await _info(session, given)).active}}
 
 
 async def _set_rate_limit(session: Session, given: Given) -> Answer:
@@ -117,22 +119,14 @@ async def _set_rate_limit(session: Session, given: Given) -> Answer:
     return DONE
 
 
-async def _get_rate_limit(session: Session, given: Given) -> Answer:
-    limit = (await _info(session, given)).rate_limit
-    return {"data": {"limit": None if limit is None else {"max": limit.max, "duration": limit.duration}}}
+def _rate_limit_of(info: FairKeyInfo) -> dict[str, int] | None:
+    limit = info.rate_limit
+    return None if limit is None else {"max": limit.max, "duration": limit.duration}
 
 
-async def _remove_rate_limit(session: Session, given: Given) -> Answer:
-    queue, group = await _queue_and_group(session, given)
-    had_limit = (await queue.fair_keys.get(group)).rate_limit is not None
-    await queue.fair_keys.set_limits(group, rate_limit=False)
-    return {"data": {"removed": int(had_limit)}}
-
-
-async def _rate_limit_ttl(session: Session, given: Given) -> Answer:
-    until = (await _info(session, given)).limited_until
-    left = -2 if until is None else until - round(time.time() * 1_000)
-    return {"data": {"ttl": left if left > 0 else -2}}
+def _rate_limit_ttl(info: FairKeyInfo) -> int:
+    left = 0 if info.limited_until is None else info.limited_until - round(time.time() * 1_000)
+    return left if left > 0 else -2
 
 
 async def _hold(session: Session, given: Given) -> Answer:
@@ -149,33 +143,16 @@ async def _set_concurrency(session: Session, given: Given) -> Answer:
     return DONE
 
 
-async def _get_concurrency(session: Session, given: Given) -> Answer:
-    return {"data": {"concurrency": (await _info(session, given)).concurrency}}
+def _pauses(*, paused: bool) -> Handler:
+    """Return the handler of a command that pauses a group, or resumes it."""
 
+    async def change(session: Session, given: Given) -> Answer:
+        queue, group = await _queue_and_group(session, given)
+        was_paused = (await queue.fair_keys.get(group)).paused
+        await (queue.fair_keys.pause if paused else queue.fair_keys.resume)(group)
+        return {"data": {"changed": was_paused is not paused}}
 
-async def _remove_concurrency(session: Session, given: Given) -> Answer:
-    queue, group = await _queue_and_group(session, given)
-    had_limit = (await queue.fair_keys.get(group)).concurrency is not None
-    await queue.fair_keys.set_limits(group, concurrency=False)
-    return {"data": {"removed": int(had_limit)}}
-
-
-async def _pause(session: Session, given: Given) -> Answer:
-    queue, group = await _queue_and_group(session, given)
-    was_paused = (await queue.fair_keys.get(group)).paused
-    await queue.fair_keys.pause(group)
-    return {"data": {"changed": not was_paused}}
-
-
-async def _resume(session: Session, given: Given) -> Answer:
-    queue, group = await _queue_and_group(session, given)
-    was_paused = (await queue.fair_keys.get(group)).paused
-    await queue.fair_keys.resume(group)
-    return {"data": {"changed": was_paused}}
-
-
-async def _is_paused(session: Session, given: Given) -> Answer:
-    return {"data": {"paused": (await _info(session, given)).paused}}
+    return change
 
 
 _KEY: Final = (QUEUE, Field("deduplicationId", required=True, minimum=1, maximum=256))
@@ -220,9 +197,15 @@ COMMANDS: Final = (
         (QUEUE, Field("maxJobs", Kind.ANY)),
     ),
     Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (QUEUE,)),
-    Command("GetGroupJobsCount", "groups", _backlog, "Count the ready jobs of a group.", _GROUP),
+    Command(
+        "GetGroupJobsCount", "groups", _shown("count", lambda info: info.backlog),
+        "Count the ready jobs of a group.", _GROUP,
+    ),
     Command("GetGroupsJobsCount", "groups", _all_backlogs, "Count the ready jobs of all groups.", (QUEUE,)),
-    Command("GetGroupActiveCount", "groups", _active, "Count the active jobs of a group.", _GROUP),
+    Command(
+        "GetGroupActiveCount", "groups", _shown("count", lambda info: info.active),
+        "Count the active jobs of a group.", _GROUP,
+    ),
     Command(
         "SetGroupRateLimit", "groups", _set_rate_limit, "Limit how many jobs of a group start per `duration` ms.",
         (
@@ -230,25 +213,34 @@ COMMANDS: Final = (
             Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS),
         ),
     ),
-    Command("GetGroupRateLimit", "groups", _get_rate_limit, "Return the rate limit of a group.", _GROUP),
-    Command("RemoveGroupRateLimit", "groups", _remove_rate_limit, "Remove the rate limit of a group.", _GROUP),
     Command(
-        "GetGroupRateLimitTtl", "groups", _rate_limit_ttl,
+        "GetGroupRateLimit", "groups", _shown("limit", _rate_limit_of),
+        "Return the rate limit of a group.", _GROUP,
+    ),
+    Command("RemoveGroupRateLimit", "groups", _removes("rate_limit"), "Remove the rate limit of a group.", _GROUP),
+    Command(
+        "GetGroupRateLimitTtl", "groups", _shown("ttl", _rate_limit_ttl),
         "Return for how many ms the rate limit holds back the group; -2 = it does not.", _GROUP,
     ),
     Command(
         "SetGroupConcurrency", "groups", _set_concurrency, "Limit the active jobs of a group.",
         (*_GROUP, Field("concurrency", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT)),
     ),
-    Command("GetGroupConcurrency", "groups", _get_concurrency, "Return the limit of active jobs of a group.", _GROUP),
-    Command("RemoveGroupConcurrency", "groups", _remove_concurrency, "Remove the limit of active jobs.", _GROUP),
+    Command(
+        "GetGroupConcurrency", "groups", _shown("concurrency", lambda info: info.concurrency),
+        "Return the limit of active jobs of a group.", _GROUP,
+    ),
+    Command("RemoveGroupConcurrency", "groups", _removes("concurrency"), "Remove the limit of active jobs.", _GROUP),
     Command(
         "RateLimitGroup", "groups", _hold, "Start no job of a group for `duration` ms from now.",
         (*_GROUP, Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS)),
     ),
-    Command("PauseGroup", "groups", _pause, "Start no more jobs of a group.", _GROUP),
-    Command("ResumeGroup", "groups", _resume, "Start jobs of a paused group again.", _GROUP),
-    Command("IsGroupPaused", "groups", _is_paused, "Return whether a group is paused.", _GROUP),
+    Command("PauseGroup", "groups", _pauses(paused=True), "Start no more jobs of a group.", _GROUP),
+    Command("ResumeGroup", "groups", _pauses(paused=False), "Start jobs of a paused group again.", _GROUP),
+    Command(
+        "IsGroupPaused", "groups", _shown("paused", lambda info: info.paused),
+        "Return whether a group is paused.", _GROUP,
+    ),
     Command(
         "GetDeduplicationJobId", "deduplication", _get, "Return the unfinished job that has a unique key.", _KEY
     ),

@@ -12,7 +12,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.commands.connection import list_workers
 from glidemq_py.gateway.commands.cron import all_crons, read_schedulers
-from glidemq_py.gateway.figures import memory_mb
+from glidemq_py.gateway.figures import Figures, memory_mb
 from glidemq_py.gateway.job_objects import read_priority_counts, read_wire_counts
 from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import wire_name
@@ -20,12 +20,13 @@ from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 
 __all__ = [
-    "COMMANDS", "STATES", "compact", "dashboard", "dashboard_queues", "heap_stats", "overview", "stats", "summed",
+    "COMMANDS", "STATES", "compact", "dashboard", "dashboard_queues", "heap_stats", "stats", "summed",
 ]  # fmt: skip
 
 _MOST: Final = 2**53
 _MOST_QUEUES: Final = 1_000
 _PREVIEWED: Final = 10
+_KINDS: Final = (("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"))
 STATES: Final = ("waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children", "paused")
 _STORAGE: Final = {"diskFull": False, "error": None, "since": None}
 
@@ -35,6 +36,18 @@ def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     sums = {state: sum(counts[state] for counts in queues.values()) for state in STATES}
     sums["waiting"] += sums["paused"]
     return sums
+
+
+def _totals(figures: Figures) -> dict[str, int]:
+    return {f"total{kind.capitalize()}": figures.totals[kind] for _, kind in _KINDS}
+
+
+def _rates(figures: Figures) -> dict[str, float]:
+    return {f"{name}PerSec": figures.rate(kind) for name, kind in _KINDS}
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _stats(session: Session, given: Given) -> Answer:
@@ -54,8 +67,7 @@ async def _metrics(session: Session, given: Given) -> Answer:
     figures = session.state.figures
     return {
         "metrics": {
-            "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
-            "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
+            **_totals(figures),
             "avgLatencyMs": figures.durations["push"].mean_ms, "avgProcessingMs": figures.durations["ack"].mean_ms,
             "memoryUsageMb": memory_mb().get("rss", 0), "sqliteSizeMb": 0,
             "activeConnections": session.state.connections,
@@ -99,38 +111,29 @@ async def _compact(session: Session, given: Given) -> Answer:
 
 
 async def _overview(session: Session, given: Given) -> Answer:
-    return {"data": await overview(session)}
-
-
-async def overview(session: Session) -> Answer:
-    """Return jobs, rates, latencies, workers and cron jobs."""
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     listed, stats = await list_workers(session)
     durations = figures.durations
     return {
-        "stats": {
-            "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
-            "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
-            "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
-            "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
-            "uptime": figures.uptime_ms,
-        },
-        "throughput": {
-            f"{name}PerSec": figures.rate(kind)
-            for name, kind in (
-                ("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"),
-            )
-        },
-        "latency": {
-            "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
-            "percentiles": {
-                name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
-                for name, each in durations.items()
+        "data": {
+            "stats": {
+                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
+                "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
+                **_totals(figures),
+                "uptime": figures.uptime_ms,
             },
-        },
-        "memory": memory_mb(), "collections": {"clientJobsTotal": len(session.state.held)},
-        "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
-        "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
+            "throughput": _rates(figures),
+            "latency": {
+                "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
+                "percentiles": {
+                    name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
+                    for name, each in durations.items()
+                },
+            },
+            "memory": memory_mb(), "collections": {"clientJobsTotal": len(session.state.held)},
+            "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
+            "crons": await all_crons(session), "storage": _STORAGE, "timestamp": _now(),
+        }
     }  # fmt: skip
 
 
@@ -144,7 +147,7 @@ async def _dashboard_queues(session: Session, given: Given) -> Answer:
         }
         for name, counts in list(found.items())[:_MOST_QUEUES]
     ]  # fmt: skip
-    return {"data": {"queues": queues, "timestamp": time.time_ns() // 1_000_000}}
+    return {"data": {"queues": queues, "timestamp": _now()}}
 
 
 async def _dashboard_queue(session: Session, given: Given) -> Answer:
@@ -169,7 +172,7 @@ async def _dashboard_queue(session: Session, given: Given) -> Answer:
         "data": {
             "name": wire_name(queue.name), "counts": counts, "paused": paused,
             "priorityCounts": priorities, "dlqPreview": preview,
-            "timestamp": time.time_ns() // 1_000_000,
+            "timestamp": _now(),
         }
     }  # fmt: skip
 
@@ -201,7 +204,6 @@ _MOST_LISTED: Final = 1_000
 """Workers and cron jobs of `/dashboard`."""
 _PAGE, _MOST_PAGE = 100, 500
 _MOST_DIGITS: Final = 9
-_KINDS: Final = (("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"))
 
 
 async def stats(session: Session, query: Mapping[str, str]) -> Answer:
@@ -213,10 +215,9 @@ async def stats(session: Session, query: Mapping[str, str]) -> Answer:
         "ok": True,
         "stats": {
             **{name: sums[name] for name in states}, "dlq": sums["failed"],
-            **{f"total{kind.capitalize()}": figures.totals[kind] for _, kind in _KINDS},
-            "uptime": figures.uptime_ms, "cronJobs": len(schedulers),
+            **_totals(figures), "uptime": figures.uptime_ms, "cronJobs": len(schedulers),
             "cronPending": sum(scheduler.next_run is not None for _, scheduler in schedulers),
-            **{f"{name}PerSec": figures.rate(kind) for name, kind in _KINDS},
+            **_rates(figures),
         },
         "memory": memory_mb(), "collections": {"clientJobsTotal": len(state.held)},
     }  # fmt: skip
@@ -238,7 +239,7 @@ async def compact(session: Session, query: Mapping[str, str]) -> Answer:
 
 async def dashboard(session: Session, query: Mapping[str, str]) -> Answer:
     """Return the answer of `DashboardOverview`, whose lists have limits here."""
-    found = await overview(session)
+    found = (await _overview(session, {}))["data"]
     crons: Sequence[Any] = found["crons"]
     workers: Sequence[Any] = found["workers"]["list"]
     return {
@@ -264,7 +265,7 @@ async def dashboard_queues(session: Session, query: Mapping[str, str]) -> Answer
     ]  # fmt: skip
     return {
         "ok": True, "queues": queues, "total": len(found), "limit": limit, "offset": offset,
-        "timestamp": time.time_ns() // 1_000_000,
+        "timestamp": _now(),
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -32,48 +32,30 @@ _Fetched = tuple[list[Any], list[str], bool]
 
 
 async def _pull(session: Session, given: Given) -> Answer:
-    return _pulled(given, await _fetch(session, given, 1))
+    count = _count_of(given)
+    return _pulled(given, await _fetch(session, given, count) if count else ([], [], False))
+
+
+def _count_of(given: Given) -> int:
+    """Return how many jobs are wanted: PULL has no `count`."""
+    wanted: int = given.get("count", 1)
+    return min(wanted, MOST_FETCHED)
 
 
 def _pulled(given: Given, found: _Fetched) -> Answer:
     jobs, tokens, is_encoded = found
+    kind: type[Answer] = LargeAnswer if is_encoded else dict
+    if "count" in given:
+        return kind(jobs=jobs) if given["owner"] is None else kind(jobs=jobs, tokens=tokens)
     job = jobs[0] if jobs else None
     if jobs.__class__ is PackedList and job is not None:
         job = Encoded(job)
-    answer: Answer = LargeAnswer(job=job) if is_encoded else {"job": job}
-    if given["owner"] is not None:
-        answer["token"] = tokens[0] if tokens else None
-    return answer
-
-
-async def _pull_many(session: Session, given: Given) -> Answer:
-    count = min(given["count"], MOST_FETCHED)
-    return _pulled_many(given, await _fetch(session, given, count) if count else ([], [], False))
-
-
-def _pulled_many(given: Given, found: _Fetched) -> Answer:
-    jobs, tokens, is_encoded = found
-    answer: Answer = LargeAnswer(jobs=jobs) if is_encoded else {"jobs": jobs}
-    if given["owner"] is not None:
-        answer["tokens"] = tokens
-    return answer
-
-
-def _is_empty(session: Session, given: Given) -> bool:
-    hub = None if given["timeout"] else session.state.known_hub(given["queue"])
-    return hub is not None and hub.is_empty()
+    return kind(job=job) if given["owner"] is None else kind(job=job, token=tokens[0] if tokens else None)
 
 
 def _pull_nothing(session: Session, given: Given) -> Answer | None:
-    if not _is_empty(session, given):
-        return None
-    return {"job": None} if given["owner"] is None else {"job": None, "token": None}
-
-
-def _pull_no_jobs(session: Session, given: Given) -> Answer | None:
-    if not _is_empty(session, given):
-        return None
-    return {"jobs": []} if given["owner"] is None else {"jobs": [], "tokens": []}
+    hub = None if given["timeout"] else session.state.known_hub(given["queue"])
+    return None if hub is None or not hub.is_empty() else _pulled(given, ([], [], False))
 
 
 async def _fetch(session: Session, given: Given, count: int) -> _Fetched:
@@ -158,21 +140,12 @@ def _hand_over_now(
 
 
 def _begin_pull(session: Session, given: Given) -> Begun | None:
-    return _begin(session, given, 1, _pulled)
-
-
-def _begin_pull_many(session: Session, given: Given) -> Begun | None:
-    count = min(given["count"], MOST_FETCHED)
-    return _begin(session, given, count, _pulled_many) if count else None
-
-
-def _begin(
-    session: Session, given: Given, count: int, answer: Callable[[Given, _Fetched], Answer]
-) -> Begun | None:  # fmt: skip
     """Begin to fetch from a queue without partitions; None if a task is needed: nothing was done."""
-    name, wait = given["queue"], given["timeout"] / 1_000
+    name, wait, count = given["queue"], given["timeout"] / 1_000, _count_of(given)
     hub, queue = session.state.known_hub(name), session.state.known_queue(name)
-    if not isinstance(hub, Hub) or queue is None or queue._partitions is not None or given["group"] is not None:
+    if not count or not isinstance(hub, Hub) or queue is None or queue._partitions is not None:
+        return None
+    if given["group"] is not None:
         return None
     session.state.maintain(queue)
     fetching, began = hub.begin_fetch(count, given["lockTtl"], wait), time.perf_counter()
@@ -186,12 +159,12 @@ def _begin(
             hub.withdraw(fetching)
             if not wait or not session.ends_poll(future):
                 raise asyncio.CancelledError
-            return answer(given, ([], [], False))
+            return _pulled(given, ([], [], False))
         if future.exception() is None:
             fetched = future.result()
             found = _hand_over_now(session, given, queue, fetched) if fetched or not wait else None
             if found is not None:
-                return answer(given, found)
+                return _pulled(given, found)
         return rest(future)
 
     async def rest(future: asyncio.Future[list[Fetched]]) -> Answer:
@@ -199,8 +172,8 @@ def _begin(
         if not fetched and wait and queue._partitions is not None:
             # It was partitioned meanwhile: its partitions may have a job.
             left = max(0.0, given["timeout"] - (time.perf_counter() - began) * 1_000)
-            return answer(given, await _fetch(session, {**given, "timeout": left}, count))
-        return answer(given, await _hand_over(session, given, queue, fetched))
+            return _pulled(given, await _fetch(session, {**given, "timeout": left}, count))
+        return _pulled(given, await _hand_over(session, given, queue, fetched))
 
     return Begun(fetching.future, finish, lambda: hub.withdraw(fetching))
 
@@ -224,8 +197,8 @@ COMMANDS: Final = (
         begin=_begin_pull,
     ),
     Command(
-        "PULLB", "core", _pull_many, "Fetch up to `count` jobs; wait for the first only.",
-        (*_FIELDS, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)), quick=_pull_no_jobs,
-        begin=_begin_pull_many,
+        "PULLB", "core", _pull, "Fetch up to `count` jobs; wait for the first only.",
+        (*_FIELDS, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)), quick=_pull_nothing,
+        begin=_begin_pull,
     ),
 )  # fmt: skip

@@ -24,7 +24,17 @@ from glidemq_py.gateway.push_options import (
     zone_name,
 )
 from glidemq_py.gateway.session import Begun, Command, Handler, Session, Way
-from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind, check_all, check_nested, is_map
+from glidemq_py.gateway.table import (
+    Answer,
+    CommandError,
+    Field,
+    Given,
+    Kind,
+    check_all,
+    check_nested,
+    is_map,
+    is_number,
+)
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "repeated"]
@@ -241,7 +251,7 @@ def _schedule(found: Mapping[str, Any]) -> dict[str, Any]:
     every = found["every"]
     options: dict[str, Any] = {"overlap": "skip", "misfire": "skip"}
     if every is not None:
-        if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every <= _MOST:
+        if not is_number(every) or not 0 < every <= _MOST:
             raise CommandError("repeat.every must be a positive finite number")
         options["every"] = max(1, round(every))
     else:
