@@ -12,8 +12,8 @@ from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_nam
 from glidemq_py.gateway.values import UNDEFINED
 
 __all__ = [
-    "DONE", "QUEUE", "Answer", "CommandError", "Field", "Given", "Kind", "check_all", "check_field",
-    "check_nested", "is_list", "is_map", "is_number",
+    "DONE", "JOB", "QUEUE", "STRICT_QUEUE", "TOKEN", "Answer", "CommandError", "Field", "Given", "Kind", "check_all",
+    "check_field", "check_nested", "is_list", "is_map", "is_number",
 ]  # fmt: skip
 
 Answer = dict[str, Any]
@@ -72,6 +72,9 @@ class Field:
 
 
 QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
+STRICT_QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
+JOB: Final = Field("id", required=True)
+TOKEN: Final = Field("token")
 
 
 class _Plan:

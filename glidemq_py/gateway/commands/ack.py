@@ -21,15 +21,12 @@ from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import check_readers, stored_value
 from glidemq_py.gateway.listing import located
 from glidemq_py.gateway.session import Begun, Command, Session
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, is_number
+from glidemq_py.gateway.table import DONE, JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
 
 _ALL_COMPLETED: Final = {LeaseOutcome.COMPLETED}
-
-_ID: Final = Field("id", required=True)
-_TOKEN: Final = Field("token")
 
 
 class LeasedJob:
@@ -408,7 +405,7 @@ async def _extend_many(session: Session, given: Given) -> Answer:
 COMMANDS: Final = (
     Command(
         "ACK", "core", _ack, "Complete a job with its result.",
-        (_ID, _TOKEN, Field("result", Kind.ANY), Field("removeOnComplete", Kind.FLAG, default=False)),
+        (JOB, TOKEN, Field("result", Kind.ANY), Field("removeOnComplete", Kind.FLAG, default=False)),
         begin=_begin_ack,
     ),
     Command(
@@ -422,12 +419,12 @@ COMMANDS: Final = (
     Command(
         "FAIL", "core", _fail, "Fail an attempt: the job is retried after its backoff, if it has attempts left.",
         (
-            _ID, _TOKEN, Field("error", default="Unknown error"), Field("unrecoverable", Kind.FLAG, default=False),
+            JOB, TOKEN, Field("error", default="Unknown error"), Field("unrecoverable", Kind.FLAG, default=False),
             Field("stack", Kind.TEXTS), Field("removeOnFail", Kind.FLAG, default=False),
         ),
     ),
     Command(
-        "JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (_ID, _TOKEN, _DURATION),
+        "JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (JOB, TOKEN, _DURATION),
         quick=_heartbeat_fresh,
     ),
     Command(
@@ -436,7 +433,7 @@ COMMANDS: Final = (
     ),
     Command(
         "ExtendLock", "locks", _extend, "Extend the lock of a job.",
-        (_ID, _TOKEN, Field("duration", Kind.INTEGER, required=True, minimum=1_000, maximum=MAX_LOCK_MS)),
+        (JOB, TOKEN, Field("duration", Kind.INTEGER, required=True, minimum=1_000, maximum=MAX_LOCK_MS)),
     ),
     Command(
         "ExtendLocks", "locks", _extend_many, "Extend the locks of many jobs; return how many were extended.",

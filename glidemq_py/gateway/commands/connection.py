@@ -16,7 +16,7 @@ from typing import Any, Final
 from glidemq_py._features.remote_control import STALE_MS, client_workers_key, read_client_worker
 from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.table import DONE, JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 __all__ = ["COMMANDS", "FORGOTTEN_MS", "list_workers"]
 
@@ -157,7 +157,7 @@ COMMANDS: Final = (
     Command(
         "SubscribeEvents", "events", _subscribe,
         "Send the events of a queue from now on; a connection has one subscription, which this replaces.",
-        (Field("queue", Kind.QUEUE, required=True),),
+        (QUEUE,),
     ),
     Command("UnsubscribeEvents", "events", _unsubscribe, "End the subscription.", (Field("queue", Kind.ANY),)),
     Command(
@@ -179,7 +179,7 @@ COMMANDS: Final = (
     Command(
         "Heartbeat", "workers", _heartbeat, "Store that a worker is alive, and its figures.",
         (
-            Field("id", required=True), Field("activeJobs", **_COUNT), Field("processed", **_COUNT),
+            JOB, Field("activeJobs", **_COUNT), Field("processed", **_COUNT),
             Field("failed", **_COUNT),
         ),
     ),

@@ -19,7 +19,17 @@ from glidemq_py.gateway.push_one import reject_keys
 from glidemq_py.gateway.push_options import TEMPLATE_FIELDS, template_options, zone_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, check_nested, is_number
+from glidemq_py.gateway.table import (
+    DONE,
+    STRICT_QUEUE,
+    Answer,
+    CommandError,
+    Field,
+    Given,
+    Kind,
+    check_nested,
+    is_number,
+)
 
 __all__ = ["COMMANDS", "all_crons", "read_schedulers"]
 
@@ -169,7 +179,7 @@ COMMANDS: Final = (
     Command(
         "Cron", "cron", _put, "Create or replace a cron job; by default no run overlaps the job of an earlier one.",
         (
-            _NAME, Field("queue", Kind.STRICT_QUEUE, required=True), Field("data", Kind.ANY),
+            _NAME, STRICT_QUEUE, Field("data", Kind.ANY),
             Field("schedule", minimum=1, maximum=1_000), Field("repeatEvery", Kind.ANY),
             Field("jobName", minimum=1, maximum=256, default="default"),
             Field("priority", Kind.INTEGER, minimum=-1_000_000, maximum=1_000_000, default=0),

@@ -37,6 +37,7 @@ from glidemq_py.gateway.push_options import CHILD_POLICIES, FLOW_FIELDS, Push, c
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import (
     DONE,
+    JOB,
     Answer,
     CommandError,
     Field,
@@ -55,7 +56,6 @@ _log = get_logger(__name__)
 _MOST_JOBS: Final = 10_000
 _MOST_CHILDREN: Final = 1_000
 _READ_TOGETHER: Final = 500
-_ID: Final = Field("id", required=True)
 
 
 class _FlowJob(NamedTuple):
@@ -396,19 +396,19 @@ COMMANDS: Final = (
         (Field("childId", required=True), Field("parentId", required=True)),
     ),
     Command(
-        "RemoveChildDependency", "control", _remove_dependency, "Let no parent wait for a job any more.", (_ID,)
+        "RemoveChildDependency", "control", _remove_dependency, "Let no parent wait for a job any more.", (JOB,)
     ),
     Command(
         "RemoveUnprocessedChildren", "control", _remove_unprocessed,
-        "Delete the children of a job that have not started; it no longer waits for them.", (_ID,),
+        "Delete the children of a job that have not started; it no longer waits for them.", (JOB,),
     ),
-    Command("GetChildrenValues", "query", _values, "Return the results of the completed children.", (_ID,)),
+    Command("GetChildrenValues", "query", _values, "Return the results of the completed children.", (JOB,)),
     Command(
         "GetFailedChildrenValues", "query", partial(_failures, ignored=False), "Return why children have failed.",
-        (_ID,),
+        (JOB,),
     ),
     Command(
         "GetIgnoredChildrenFailures", "query", partial(_failures, ignored=True),
-        "Return why children have failed that were added with `ignoreDependencyOnFailure`.", (_ID,),
+        "Return why children have failed that were added with `ignoreDependencyOnFailure`.", (JOB,),
     ),
 )  # fmt: skip

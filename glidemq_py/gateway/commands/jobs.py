@@ -24,7 +24,7 @@ from glidemq_py.gateway.listing import active_job, due_times_of, existing_job, f
 from glidemq_py.gateway.push_options import group_priority
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind, is_number
+from glidemq_py.gateway.table import DONE, JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_ID: Final = Field("id", required=True)
-_TOKEN: Final = Field("token")
 _MOST_PROGRESS: Final = 100
 _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
 
@@ -281,64 +279,64 @@ async def _clear_logs(session: Session, given: Given) -> Answer:
 
 
 COMMANDS: Final = (
-    Command("GetJob", "query", _get, "Return a job with its state and result.", (_ID,)),
+    Command("GetJob", "query", _get, "Return a job with its state and result.", (JOB,)),
     Command(
         "GetJobByCustomId", "query", _get_by_chosen_id, "Return the job whose id a client has chosen.",
         (Field("customId", required=True),),
     ),
-    Command("GetState", "query", _get_state, "Return the state of a job; `unknown` if there is none.", (_ID,)),
-    Command("GetResult", "query", _get_result, "Return the result of a completed job.", (_ID,)),
-    Command("GetProgress", "query", _get_progress, "Return the progress of an active job.", (_ID,)),
-    Command("Cancel", "control", _cancel, "Delete a job that has not started.", (_ID,)),
+    Command("GetState", "query", _get_state, "Return the state of a job; `unknown` if there is none.", (JOB,)),
+    Command("GetResult", "query", _get_result, "Return the result of a completed job.", (JOB,)),
+    Command("GetProgress", "query", _get_progress, "Return the progress of an active job.", (JOB,)),
+    Command("Cancel", "control", _cancel, "Delete a job that has not started.", (JOB,)),
     Command(
         "Progress", "control", _progress, "Store the progress of an active job; a number is limited to 0..100.",
-        (_ID, Field("progress", Kind.ANY, default=0), Field("message")),
+        (JOB, Field("progress", Kind.ANY, default=0), Field("message")),
     ),
     Command(
-        "Update", "control", _update, "Replace the data of an unfinished job.", (_ID, Field("data", Kind.ANY))
+        "Update", "control", _update, "Replace the data of an unfinished job.", (JOB, Field("data", Kind.ANY))
     ),
     Command(
         "ChangePriority", "control", _change_priority,
         "Change the rank of a job that has not started; with `lifo`, it is the first one of its rank.",
         (
-            _ID, Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
+            JOB, Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
             Field("lifo", Kind.FLAG),
         ),
     ),
-    Command("ChangeDelay", "control", _change_delay, "Let a job that has not started wait `delay` ms.", (_ID, _DELAY)),
+    Command("ChangeDelay", "control", _change_delay, "Let a job that has not started wait `delay` ms.", (JOB, _DELAY)),
     Command(
         "MoveToDelayed", "control", _to_delayed, "Let a job wait `delay` ms; of an active one no attempt is counted.",
-        (_ID, _TOKEN, _DELAY),
+        (JOB, TOKEN, _DELAY),
     ),
     Command(
         "MoveToWaitingChildren", "control", _to_waiting_children,
-        "Let an active job wait for its unfinished children; without one it stays active.", (_ID, _TOKEN),
+        "Let an active job wait for its unfinished children; without one it stays active.", (JOB, TOKEN),
     ),
     Command(
         "WaitJob", "query", _wait, "Wait until the job is completed, `timeout` ms at most, and return its result.",
-        (_ID, Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000)),
+        (JOB, Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000)),
     ),
-    Command("Promote", "control", _promote, "Make a delayed job ready.", (_ID,)),
+    Command("Promote", "control", _promote, "Make a delayed job ready.", (JOB,)),
     Command(
         "Discard", "control", _discard,
-        "Fail a job that has not finished, without a retry; an active one needs its token.", (_ID, _TOKEN),
+        "Fail a job that has not finished, without a retry; an active one needs its token.", (JOB, TOKEN),
     ),
     Command(
-        "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (_ID, _TOKEN)
+        "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (JOB, TOKEN)
     ),
     Command(
         "AddLog", "logs", _add_log, "Append a line to the log of a job.",
-        (_ID, Field("message", required=True), Field("level", default="info")),
+        (JOB, Field("message", required=True), Field("level", default="info")),
     ),
     Command(
         "GetLogs", "logs", _get_logs, "Return lines of the log, oldest first, from `start` to `end` inclusive.",
         (
-            _ID, Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
+            JOB, Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
             Field("end", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=-1),
         ),
     ),
     Command(
         "ClearLogs", "logs", _clear_logs, "Delete the log, except the newest `keepLogs` lines.",
-        (_ID, Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0)),
+        (JOB, Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0)),
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
 from glidemq_py.gateway.session import Command, Handler, Session
-from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.table import DONE, JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -247,6 +247,6 @@ COMMANDS: Final = (
     Command("RemoveDeduplicationKey", "deduplication", _remove, "Remove a unique key; no job is changed.", _KEY),
     Command(
         "RemoveJobDeduplicationKey", "deduplication", _remove_of_job, "Remove the unique key of a job.",
-        (Field("id", required=True),),
+        (JOB,),
     ),
 )  # fmt: skip

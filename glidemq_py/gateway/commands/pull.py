@@ -16,14 +16,13 @@ from glidemq_py.gateway.hub import MOST_FETCHED, Hub
 from glidemq_py.gateway.push_rows import set_group_defaults
 from glidemq_py.gateway.session import Begun, Command, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
-from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.table import STRICT_QUEUE, Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.values import Encoded, LargeAnswer, PackedList
 
 __all__ = ["COMMANDS"]
 
 _FIELDS: Final = (
-    Field("queue", Kind.STRICT_QUEUE, required=True),
-    Field("timeout", Kind.NUMBER, minimum=0, maximum=60_000, default=0), Field("owner", maximum=256),
+    STRICT_QUEUE, Field("timeout", Kind.NUMBER, minimum=0, maximum=60_000, default=0), Field("owner", maximum=256),
     Field("lockTtl", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS, default=DEFAULT_LOCK_MS),
     Field("detach", Kind.FLAG, default=False), Field("group", Kind.MAP),
 )  # fmt: skip

@@ -25,6 +25,7 @@ from glidemq_py.gateway.push_options import (
 )
 from glidemq_py.gateway.session import Begun, Command, Handler, Session, Way
 from glidemq_py.gateway.table import (
+    STRICT_QUEUE,
     Answer,
     CommandError,
     Field,
@@ -38,8 +39,6 @@ from glidemq_py.gateway.table import (
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "repeated"]
-
-_QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
 
 
 def _note_policies(session: Session, first: Any) -> None:
@@ -159,11 +158,11 @@ async def _push_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequenc
 
 COMMANDS: Final = (
     Command(
-        "PUSH", "core", _push, "Add a job.", (_QUEUE, *JOB_FIELDS), checks_job=True, begin=_begin_push, adds=True,
+        "PUSH", "core", _push, "Add a job.", (STRICT_QUEUE, *JOB_FIELDS), checks_job=True, begin=_begin_push, adds=True,
     ),
     Command(
         "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
-        (_QUEUE, Field("jobs", Kind.LIST, required=True)), begin=_begin_push_many, adds=True,
+        (STRICT_QUEUE, Field("jobs", Kind.LIST, required=True)), begin=_begin_push_many, adds=True,
     ),
 )  # fmt: skip
 
