@@ -5,8 +5,8 @@
 
 from typing import TYPE_CHECKING
 
-from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
-from glidemq_py._core.version import __version__
+from glidemq_py._core import __version__
+from glidemq_py._core import import_on_first_use as _import_on_first_use
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
@@ -41,10 +41,7 @@ if TYPE_CHECKING:
     from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
     from glidemq_py._client.connection_url import Address
     from glidemq_py._client.event_reader import QueueEvent
-    from glidemq_py._core.deduplication import Deduplication
-    from glidemq_py._core.fallbacks import Fallback
     from glidemq_py._core.job_options import JobOptions
-    from glidemq_py._core.job_references import JobRef
     from glidemq_py._core.job_states import JobOutcome, JobState
     from glidemq_py._core.limits import (
         FairKeyDefaults,
@@ -55,10 +52,10 @@ if TYPE_CHECKING:
         TokenBucket,
         TokenLimiter,
     )
+    from glidemq_py._core.option_values import Deduplication, JobRef, KeepJobs
     from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
     from glidemq_py._core.queue_options import DeadLetterOptions, Durability, JobSpec, Serializer
-    from glidemq_py._core.retention import KeepJobs
-    from glidemq_py._core.retries import Backoff
+    from glidemq_py._core.retries import Backoff, Fallback
     from glidemq_py._features.broadcast import compile_subject_matcher, match_subject
     from glidemq_py._features.budgets import Budget
     from glidemq_py._features.dependencies import Dependency
@@ -102,22 +99,19 @@ else:
             "glidemq_py._features.broadcast": "compile_subject_matcher, match_subject",
             "glidemq_py._worker.broadcasts": "BroadcastWorker",
             "glidemq_py._features.budgets": "Budget",
-            "glidemq_py._core.deduplication": "Deduplication",
+            "glidemq_py._core.option_values": "Deduplication, JobRef, KeepJobs",
             "glidemq_py._features.failure_policy": "FailurePolicy",
             "glidemq_py._features.failed_attempts": "FailureReason",
-            "glidemq_py._core.fallbacks": "Fallback",
+            "glidemq_py._core.retries": "Backoff, Fallback",
             "glidemq_py._features.flows.definition": "DagNode, FlowJob, topo_sort, validate_dag",
             "glidemq_py._features.dependencies": "Dependency",
-            "glidemq_py._core.job_references": "JobRef",
             "glidemq_py._api.job_batch": "JobBatch",
             "glidemq_py._api.lease_exchange": "LeaseOutcome",
             "glidemq_py._api.lease": "Lease",
             "glidemq_py._core.limits": (
                 "FairKeyDefaults, GroupLimits, NameLimits, Ordering, RateLimit, TokenBucket, TokenLimiter"
             ),
-            "glidemq_py._core.retention": "KeepJobs",
             "glidemq_py._job.middleware": "ContextHeaders, Middleware, NewJob",
-            "glidemq_py._core.retries": "Backoff",
             "glidemq_py._features.schedulers.options": "Schedule",
             "glidemq_py._features.stalled_jobs": "StalledPolicy",
             "glidemq_py._features.usage": "FlowBudget",

@@ -26,8 +26,8 @@ from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.command_line import ArgumentParser, parse_duration, terminal_arguments
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.backup.area import list_backups
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py.errors import BackupError, GlideMQError, GlideMQValidationError

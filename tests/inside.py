@@ -45,7 +45,7 @@ from glidemq_py._client.memory.server import Waiter, _Read
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.transport import Transport as transport_Transport
-from glidemq_py._core import checked_options, checks, command_line, json_text, logs, misuse, names, record
+from glidemq_py._core import checks, command_line, json_text, keys, logs, misuse, record
 from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, reading, unpack, working
 from glidemq_py._core.calls.adding import AddReply, Row, add, encode_row, request, row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, read_stored_options, unsupported_in

@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from glidemq_py._core.checked_options import Converted, OptionValue
+from glidemq_py._core.checks import Converted, OptionValue
 from glidemq_py.errors import GlideMQValidationError
 
 ROOT = Path(__file__).parent.parent

@@ -8,10 +8,10 @@ from typing import Any, Final, Generic
 from glidemq_py._api.administration import checked_count, promote_up_to, requeue_up_to
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import validate_job_name
+from glidemq_py._core.option_values import parse_tags_filter
 from glidemq_py._core.payload import serializer_of
-from glidemq_py._core.tags import parse_tags_filter
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features import deduplication, delays, priorities, results, streams, suspend
 from glidemq_py._features import revoke as revocation

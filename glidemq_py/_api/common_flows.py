@@ -9,7 +9,7 @@ from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.checks import name_within
-from glidemq_py._core.names import validate_queue_name
+from glidemq_py._core.keys import validate_queue_name
 from glidemq_py._core.queue_options import Compression, DurableInput, JobInput, JobSpec, Serializer, SerializerName
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._job.job import Job

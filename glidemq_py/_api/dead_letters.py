@@ -14,8 +14,8 @@ from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions, cost_error, read_stored_options
 from glidemq_py._core.job_states import JobOutcome, JobState
+from glidemq_py._core.keys import parse_job_id
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.dead_letters import open_dead_letters

@@ -16,14 +16,12 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
-from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, parse_job_id
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
-from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
-    DEFAULT_PREFIX,
     Compression,
     Durability,
     DurableInput,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast
 
 from glidemq_py._core.calls import administration, pieces
-from glidemq_py._core.checked_options import lists_options
-from glidemq_py._core.checks import check_choice, check_iterable
+from glidemq_py._core.checks import check_choice, check_iterable, lists_options
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member

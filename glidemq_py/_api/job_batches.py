@@ -9,8 +9,8 @@ from typing import Final
 
 from glidemq_py._api.job_batch import JobBatch
 from glidemq_py._core.calls.adding import encode_row
+from glidemq_py._core.keys import validate_existing_id, validate_job_id
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import validate_existing_id, validate_job_id
 from glidemq_py._core.queue_options import Entry, JobInput, entry_of
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features import job_batches as calls

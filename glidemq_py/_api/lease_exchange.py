@@ -26,9 +26,9 @@ from glidemq_py._core.calls.working import (
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._core.option_values import kept
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
 from glidemq_py._core.queue_options import Serializer
-from glidemq_py._core.retention import kept
 from glidemq_py._core.retries import is_retried, retry_delay
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.leases import CONSUMER, LeaseFacts

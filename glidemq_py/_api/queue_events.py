@@ -22,11 +22,9 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, call_
 from glidemq_py._client.shared_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_callable, check_choice
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_prefix, validate_queue_name
 from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
-from glidemq_py._core.names import validate_prefix, validate_queue_name
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import monotonic
 from glidemq_py._partitions.layout import Partition, split_partition_id
 from glidemq_py._partitions.stored import read_layout

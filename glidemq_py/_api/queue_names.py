@@ -7,8 +7,7 @@ from datetime import datetime
 
 from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._core.checks import check_bool
-from glidemq_py._core.keys import validate_prefix
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.usage import UsageSummary

@@ -12,8 +12,16 @@ from functools import partial
 from typing import Any, Final, Literal, Self, cast
 
 from glidemq_py._client.connection_url import Address, is_clearly_path, parse_addresses, parse_url
-from glidemq_py._core.checked_options import Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, reject_unknown
+from glidemq_py._core.checks import (
+    Converted,
+    OptionValue,
+    check_bool,
+    check_choice,
+    check_int,
+    check_text,
+    option,
+    reject_unknown,
+)
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET

@@ -19,30 +19,36 @@ from functools import cache, lru_cache, partial
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, Converted, option
-from glidemq_py._core.checks import check_bool, check_choice, check_int
-from glidemq_py._core.deduplication import Deduplication, DeduplicationInput
-from glidemq_py._core.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
-from glidemq_py._core.headers import Headers, parse_headers
-from glidemq_py._core.job_references import (
-    DEPENDENCY_POLICIES,
-    FAILURE_POLICIES,
-    DependenciesInput,
-    DependencyPolicy,
-    FailurePolicy,
-    JobRef,
-    ParentInput,
-    dependencies_to_wire,
-    parse_dependencies,
-    parse_parent,
-)
+from glidemq_py._core.checks import CheckedOptions, Converted, check_bool, check_choice, check_int, option
+from glidemq_py._core.keys import validate_job_id
 from glidemq_py._core.limits import Ordering, OrderingInput, check_tokens, validate_fair_key
 from glidemq_py._core.misuse import OPTION_NAMES as OPTION_NAMES
 from glidemq_py._core.misuse import reject_option
-from glidemq_py._core.names import validate_job_id
-from glidemq_py._core.retention import Retention, RetentionInput, parse_retention, read_retention, retention_to_wire
-from glidemq_py._core.retries import Backoff, BackoffInput
-from glidemq_py._core.tags import TagsInput, parse_tags, tags_to_wire
+from glidemq_py._core.option_values import (
+    DEPENDENCY_POLICIES,
+    FAILURE_POLICIES,
+    Deduplication,
+    DeduplicationInput,
+    DependenciesInput,
+    DependencyPolicy,
+    FailurePolicy,
+    Headers,
+    JobRef,
+    ParentInput,
+    Retention,
+    RetentionInput,
+    TagsInput,
+    dependencies_to_wire,
+    parse_dependencies,
+    parse_headers,
+    parse_parent,
+    parse_retention,
+    parse_tags,
+    read_retention,
+    retention_to_wire,
+    tags_to_wire,
+)
+from glidemq_py._core.retries import Backoff, BackoffInput, Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py.errors import GlideMQValidationError
 

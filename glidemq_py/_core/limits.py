@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypedDict, cast
 
-from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
-from glidemq_py._core.checks import check_choice, check_int, check_text
+from glidemq_py._core.checks import Converted, OptionValue, check_choice, check_int, check_text, option, parse_nested
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 

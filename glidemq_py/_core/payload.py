@@ -22,6 +22,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.json_text import to_plain
 from glidemq_py._core.queue_options import Compression, Serializer
 from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError, SerializationError
+from glidemq_py.errors.base import show_value
 
 __all__ = [
     "JSON_SERIALIZER",
@@ -368,3 +369,16 @@ def serializer_of(given: Serializer | str | None) -> Serializer:
         return MSGPACK_SERIALIZER
     assert not isinstance(given, str)  # QueueOptions has checked it
     return given
+
+
+class Mismatch(ValueError):  # noqa: N818 - callers that know the parameter turn it into an error
+    """A value does not match its annotation."""
+
+    def __init__(self, value: object, problem: str) -> None:
+        super().__init__(value, problem)
+        self.value = value
+        self.problem = problem
+
+    def describe(self, where: str) -> str:
+        """Return the problem and its place, such as "times = 'x': Expected `int`, got `str`"."""
+        return f"{where} = {show_value(self.value)}: {self.problem}"

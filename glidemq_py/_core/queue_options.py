@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypedDict, cast, runtime_checkable
 
-from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
-from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, name_within
+from glidemq_py._core.checks import (
+    CheckedOptions,
+    Converted,
+    OptionValue,
+    check_bool,
+    check_callable,
+    check_choice,
+    check_int,
+    name_within,
+    option,
+    parse_nested,
+)
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
-from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 
@@ -151,8 +161,6 @@ def parse_durable(value: object) -> Durability | None:
         return _ON_DISK
     return parse_nested(_DURABLE, value, Durability, ", True or False")
 
-
-DEFAULT_PREFIX: Final = "glide"
 
 Compression = Literal["none", "gzip"]
 COMPRESSIONS: Final = ("none", "gzip")

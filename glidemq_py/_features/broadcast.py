@@ -19,7 +19,7 @@ from glidemq_py._core.calls.working import (
 )
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.names import JOB_NAME_LENGTH, NAME_LENGTH
+from glidemq_py._core.keys import JOB_NAME_LENGTH, NAME_LENGTH
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py._core.queue_options import Serializer
 from glidemq_py._partitions.link import QueueLink

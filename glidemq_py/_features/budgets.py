@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, Literal, TypedDict, cast
 
-from glidemq_py._core.checked_options import OptionValue, option, parse_nested
-from glidemq_py._core.checks import check_choice, check_text
+from glidemq_py._core.checks import OptionValue, check_choice, check_text, option, parse_nested
 from glidemq_py.errors import GlideMQValidationError
 
 BudgetAction = Literal["fail", "pause"]

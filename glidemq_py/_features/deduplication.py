@@ -7,7 +7,7 @@ from typing import Final
 
 from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.checks import check_text
-from glidemq_py._core.deduplication import ID_LENGTH
+from glidemq_py._core.option_values import ID_LENGTH
 from glidemq_py._partitions.link import QueueLink
 
 check_id: Final = partial(check_text, "deduplication_id", maximum=ID_LENGTH)

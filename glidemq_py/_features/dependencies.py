@@ -15,9 +15,8 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, Row, encode_row
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_references import JobRef, ParentInput, parse_dependencies
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.keys import QueueKeys, parse_job_id
+from glidemq_py._core.option_values import JobRef, ParentInput, parse_dependencies
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
 from glidemq_py._features.flows.children import children_of, ref_of_member

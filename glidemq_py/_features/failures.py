@@ -11,8 +11,8 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
 from glidemq_py._features.failed_attempts import FIELD, FailedAttempt, FailureReason, read_failed_attempts, reason_named
 from glidemq_py._features.failure_policy import FailurePolicies

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_py._core.calls import Call, call, declared
 from glidemq_py._core.calls.working import ExchangeReply, Preferred
-from glidemq_py._core.checked_options import parse_nested
-from glidemq_py._core.checks import check_int
+from glidemq_py._core.checks import check_int, parse_nested
+from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.limits import (
     MAX_COUNT,
     NAME_PREFIX,
@@ -20,7 +20,6 @@ from glidemq_py._core.limits import (
     validate_fair_key,
 )
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import validate_job_name
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, added_limits, added_rates, known, rate_of
 from glidemq_py.errors import GlideMQValidationError

@@ -20,9 +20,8 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, Keep
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, parse_job_id, partition_home
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import parse_job_id, partition_home
 from glidemq_py._core.times import monotonic
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
 

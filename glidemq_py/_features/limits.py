@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from glidemq_py._core.calls import Argument, Flag, call, unpack
-from glidemq_py._core.checked_options import parse_nested
-from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.checks import check_choice, check_int, parse_nested
 from glidemq_py._core.limits import (
     MAX_COUNT,
     GlobalLimits,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.names import validate_queue_name
+from glidemq_py._core.keys import validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
 MAX_QUEUES: Final = 10_000

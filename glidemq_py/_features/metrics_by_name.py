@@ -17,8 +17,8 @@ from glidemq_py._core.calls import call
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.calls.working import AttemptStatus, NameMetrics, NameMetricsReport
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import DAY_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area

@@ -21,9 +21,8 @@ from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Argument, Call, call
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, validate_queue_name
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import validate_queue_name
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

@@ -14,9 +14,8 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import call, reading
 from glidemq_py._core.checks import check_int, check_text
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, parse_job_id
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue

@@ -20,8 +20,8 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import Argument, Call, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.keys import parse_job_id
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink

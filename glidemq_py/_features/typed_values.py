@@ -20,7 +20,7 @@ import msgspec
 from msgspec import inspect as described
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.checks import Mismatch
+from glidemq_py._core.payload import Mismatch
 
 __all__ = ["Codec"]
 

@@ -11,9 +11,8 @@ from typing import Final, cast
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
+from glidemq_py._core.keys import QueueKeys, parse_job_id, split_member, usage_registry_key, validate_queue_name
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import parse_job_id, validate_queue_name
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.usage import (
     BUCKET_MS,

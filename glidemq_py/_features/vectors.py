@@ -15,8 +15,7 @@ from typing_extensions import TypeVar
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._core.checked_options import OptionValue, option, parse_nested
-from glidemq_py._core.checks import check_choice, check_int, check_text
+from glidemq_py._core.checks import OptionValue, check_choice, check_int, check_text, option, parse_nested
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue

@@ -16,11 +16,11 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call, administration
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.headers import read_headers
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import LogLevel, with_level
 from glidemq_py._core.misuse import Connected
+from glidemq_py._core.option_values import read_headers
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
 from glidemq_py._features import streams, vectors

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
-from glidemq_py._core.headers import NO_HEADERS
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.option_values import NO_HEADERS
 from glidemq_py._core.queue_options import AnyMiddleware, Entry
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQError, GlideMQValidationError

@@ -13,11 +13,11 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
-from glidemq_py._core.names import validate_job_name
+from glidemq_py._core.keys import validate_job_name
+from glidemq_py._core.option_values import encoded_tags
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.record import JobRecord
-from glidemq_py._core.tags import encoded_tags
 from glidemq_py._features.usage import JobUsage
 from glidemq_py._features.usage_summaries import usages_of
 from glidemq_py._job.contents import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record

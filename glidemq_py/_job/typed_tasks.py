@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.checks import Mismatch, signature_of
+from glidemq_py._core.checks import signature_of
+from glidemq_py._core.payload import Mismatch
 from glidemq_py._job.job import Job
 from glidemq_py._job.stored import STEP_KEY
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError

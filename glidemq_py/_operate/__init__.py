@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glidemq_py._core.lazy_names import import_on_first_use
+from glidemq_py._core import import_on_first_use
 
 if TYPE_CHECKING:
     from glidemq_py._operate import access, actions, doctor, filters, lists, operating, snapshots

@@ -24,9 +24,7 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState, WorkerInfo
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import partition_home
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, partition_home
 from glidemq_py._features.broadcast import Subscription, get_subscriptions
 from glidemq_py._features.failures import Failure
 from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting

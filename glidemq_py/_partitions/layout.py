@@ -16,8 +16,15 @@ from typing import Final, NamedTuple
 
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.forks import new_lock
-from glidemq_py._core.keys import SLOTS, hash_slot
-from glidemq_py._core.names import NAME_LENGTH, PARTITION, PARTITION_LENGTH, PARTITION_MARK, validate_queue_name
+from glidemq_py._core.keys import (
+    NAME_LENGTH,
+    PARTITION,
+    PARTITION_LENGTH,
+    PARTITION_MARK,
+    SLOTS,
+    hash_slot,
+    validate_queue_name,
+)
 from glidemq_py.errors import GlideMQValidationError
 
 JUMP_MULTIPLIER: Final = 2_862_933_555_777_941_757

@@ -16,9 +16,8 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, add_to_layout
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, parse_job_id
 from glidemq_py._core.limits import RateLimit
-from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.queue_options import DurableInput, QueueOptions
 from glidemq_py._partitions.layout import Layout, Partition, part_of_key, partition_of_key
 from glidemq_py._partitions.link import QueueLink

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration, call
-from glidemq_py._core.keys import QueueKeys, usage_registry_key
+from glidemq_py._core.keys import QueueKeys, partition_home, usage_registry_key, validate_queue_name
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import partition_home, validate_queue_name
 from glidemq_py._partitions.layout import MAX_PARTITIONS, Layout, partition_names
 from glidemq_py.errors import (
     GlideMQConnectionError,

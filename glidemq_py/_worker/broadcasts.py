@@ -19,13 +19,11 @@ from glidemq_py._core.calls.working import (
     RecoverStalledReply,
     completed,
 )
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_prefix, validate_queue_name
 from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
-from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import (
-    DEFAULT_PREFIX,
     Compression,
     DeadLetterInput,
     QueueOptions,

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Literal, TypedDict, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
-from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int
+from glidemq_py._core.checks import (
+    CheckedOptions,
+    Converted,
+    OptionValue,
+    check_bool,
+    check_callable,
+    check_choice,
+    check_int,
+    option,
+    parse_nested,
+)
 from glidemq_py._core.limits import RateLimit, TokenLimiter
 from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, Unpack, cast, overload
 from typing_extensions import ParamSpec, TypeVar
 
 from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions
-from glidemq_py._core.names import validate_job_name
+from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms

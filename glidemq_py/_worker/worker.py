@@ -10,11 +10,10 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.job_options import NO_OPTIONS
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
-from glidemq_py._core.names import validate_prefix
 from glidemq_py._core.queue_options import (
-    DEFAULT_PREFIX,
     Compression,
     DeadLetterInput,
     QueueOptions,

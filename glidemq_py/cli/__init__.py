@@ -119,7 +119,7 @@ def _use_settings(name: str, argv: Sequence[str]) -> str:
     """Set the environment variables of URL and prefix by ``[tool.glidemq]``. Return its error, or ''."""
     if name not in _WITH_SERVER or any(word.partition("=")[0] == "--url" for word in argv):
         return ""
-    from glidemq_py._core.queue_options import DEFAULT_PREFIX
+    from glidemq_py._core.keys import DEFAULT_PREFIX
     from glidemq_py.cli.settings import find_settings
     from glidemq_py.errors import GlideMQValidationError
 

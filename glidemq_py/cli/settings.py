@@ -40,7 +40,7 @@ def find_settings(url: str | None = None, prefix: str | None = None) -> Settings
         GlideMQValidationError: A setting of ``[tool.glidemq]`` is invalid, or the file is not TOML.
     """
     from glidemq_py._client.connect import URL_VARIABLE
-    from glidemq_py._core.queue_options import DEFAULT_PREFIX
+    from glidemq_py._core.keys import DEFAULT_PREFIX
 
     section = _section(Path.cwd())
     for name in section:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, cast
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.logs import escape_control, get_logger
-from glidemq_py._core.names import validate_prefix
 from glidemq_py.cli.settings import Settings, find_settings
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError
 from glidemq_py.errors.base import show_value

@@ -11,8 +11,8 @@ except ImportError as error:
     raise ImportError('the dashboard requires uvicorn: pip install "glidemq-py[dashboard]"') from error
 
 from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_duration, parse_port
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.dashboard import Dashboard
 from glidemq_py.dashboard.options import REDACTED
 from glidemq_py.errors import GlideMQError

@@ -25,8 +25,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._operate.access import Access, AccessDeniedError
 from glidemq_py._operate.action import ManyAction, count

@@ -15,8 +15,7 @@ from typing import Any, Final
 from starlette.requests import HTTPConnection
 
 from glidemq_py._core.checks import check_bool
-from glidemq_py._core.keys import validate_prefix
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._operate.access import FULL_ACCESS, READ_ONLY, Access
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, UnauthorizedError

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control, get_logger
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._worker.command.arguments import LogFormat, WorkerArguments, log_line, set_up_logs
 from glidemq_py._worker.command.supervisor import Line, supervise
 from glidemq_py.errors import GlideMQError, GlideMQValidationError

@@ -19,8 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.embedded import EmbeddedServer, make_private, open_private, start_embedded
-from glidemq_py._core.checked_options import check_option
-from glidemq_py._core.checks import check_int
+from glidemq_py._core.checks import check_int, check_option
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
 from glidemq_py._features.backup.store import check_endpoint
 from glidemq_py.errors import EmbeddedServerError, GlideMQValidationError

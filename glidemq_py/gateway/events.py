@@ -19,8 +19,8 @@ from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.event_reader import EventEntry, event_of
 from glidemq_py._core import json_text as json
+from glidemq_py._core.keys import queue_number
 from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._core.names import queue_number
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError, SerializationError

@@ -22,11 +22,11 @@ from typing import Any, Final, TypeVar
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import (
+from glidemq_py._core.keys import (
     CHECK_BITS,
     COUNTER_BITS,
     RANDOM_BITS,
+    QueueKeys,
     check_bits,
     is_uuid7,
     queue_number,

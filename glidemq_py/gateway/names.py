@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.names import partition_home, validate_queue_name
+from glidemq_py._core.keys import partition_home, validate_queue_name
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._partitions.stored import whole_queues
 from glidemq_py.errors import GlideMQValidationError

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, cast
 
-from glidemq_py._core.checked_options import Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_int, check_text
-from glidemq_py._core.names import validate_prefix
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_int, check_text, option
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET

@@ -23,10 +23,10 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces, reading
 from glidemq_py._core.calls.adding import DATA, Row, request
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.queue_options import parse_durable
 from glidemq_py._features.flows.plan import chunks
 from glidemq_py._features.queue_list import register

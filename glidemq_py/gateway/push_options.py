@@ -10,11 +10,10 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_options import MAX_TRACE_LINES
-from glidemq_py._core.job_references import MAX_DEPENDENCIES
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.option_values import MAX_DEPENDENCIES, MAX_TAGS, parse_tags
 from glidemq_py._core.payload import PackedValue, encode_data
-from glidemq_py._core.tags import MAX_TAGS, parse_tags
 from glidemq_py._core.times import SECOND_MS
 from glidemq_py._features.schedulers.options import check_zone
 from glidemq_py.errors import (

@@ -22,9 +22,8 @@ from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.logs import escape_control
-from glidemq_py._core.names import validate_prefix
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import JobDetails, JobSummary, QueueSnapshot

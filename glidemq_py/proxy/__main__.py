@@ -11,8 +11,8 @@ except ImportError as error:
     raise ImportError('the proxy requires uvicorn: pip install "glidemq-py[proxy]"') from error
 
 from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_duration, parse_port
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.errors import GlideMQError
 from glidemq_py.proxy.app import create_proxy_app
 

@@ -19,11 +19,19 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource
-from glidemq_py._core.checked_options import Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, check_iterable
+from glidemq_py._core.checks import (
+    Converted,
+    OptionValue,
+    check_bool,
+    check_callable,
+    check_choice,
+    check_int,
+    check_iterable,
+    option,
+)
+from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix, validate_queue_name
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import validate_prefix, validate_queue_name
-from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compression
+from glidemq_py._core.queue_options import COMPRESSIONS, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError

@@ -12,7 +12,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import TEXT_MARK, array_head, pack
 from glidemq_py._core.calls.adding import NEW_JOB, stored_row
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.names import validate_job_name, validate_queue_name
+from glidemq_py._core.keys import validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
 from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import ColumnError, GlideMQValidationError

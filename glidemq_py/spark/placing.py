@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._core.names import partition_home
+from glidemq_py._core.keys import partition_home
 from glidemq_py._partitions.layout import JUMP_MULTIPLIER, Layout, key_digest
 from glidemq_py.spark.api import np, pa, pc
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import partition_home
+from glidemq_py._core.keys import QueueKeys, partition_home
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import StageReply, WriteId
 from glidemq_py.errors import ColumnError, FairKeyFullError, StagedWriteError

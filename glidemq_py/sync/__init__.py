@@ -7,7 +7,7 @@ class, and what it waits for runs in the portal (docs/learn/sync.md); so do back
 
 from typing import TYPE_CHECKING
 
-from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
+from glidemq_py._core import import_on_first_use as _import_on_first_use
 
 if TYPE_CHECKING:
     from glidemq_py._job.job_twin import BlockingJob as Job

@@ -8,15 +8,9 @@ from typing import Any
 from glidemq_py._api.producer import ProducerCache
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.queue_options import (
-    DEFAULT_PREFIX,
-    Compression,
-    DurableInput,
-    QueueOptions,
-    Serializer,
-    SerializerName,
-)
+from glidemq_py._core.queue_options import Compression, DurableInput, QueueOptions, Serializer, SerializerName
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync.producer_twin import Producer

@@ -17,13 +17,12 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.counting import FIGURES, complete_counts
 from glidemq_py._client.portal import BlockingTransport, drive
 from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._core import __version__
 from glidemq_py._core.calls.reading import Gauges, gauges
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.forks import new_lock
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._core.version import __version__
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.telemetry.names import Start

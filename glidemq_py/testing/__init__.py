@@ -6,7 +6,7 @@ the extra `testing`. All names are imported on first use.
 
 from typing import TYPE_CHECKING
 
-from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
+from glidemq_py._core import import_on_first_use as _import_on_first_use
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory import Clock, MemoryServer

@@ -111,7 +111,7 @@ FAULTS = [
         "the exponential backoff begins with twice the delay",
     ),
     Fault(
-        "age-as-count", "glidemq_py/_core/retention.py",
+        "age-as-count", "glidemq_py/_core/option_values.py",
         "(value.count or 0, value.age or 0)", "(value.age or 0, value.count or 0)",
         "the count of a retention option is taken as its age",
     ),

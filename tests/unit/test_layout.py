@@ -12,7 +12,6 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LEAST_LINES = 40
 
 SMALL = {
-    "_core/version.py": "commands and metrics show it; the package imports them",
     "_job/message.py": "only workers of broadcasts load messages",
     "_job/current.py": "commands label log records, without loading jobs",
     "_features/deduplication.py": "a module per feature",
@@ -27,7 +26,7 @@ SMALL = {
 ONLY_LUA = {
     "gateway": "glidemq_py/gateway is a public package",
     "ordering_groups": "limits of groups, glidemq_py/_features/limits.py, and an option",
-    "retention": "an option, glidemq_py/_core/retention.py",
+    "retention": "an option, glidemq_py/_core/option_values.py",
     "retries": "an option, glidemq_py/_core/retries.py",
     "maintenance": "its Python side is glidemq_py/_worker/maintenance",
     "partitions": "its Python side is glidemq_py/_partitions",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.keys import validate_job_id
 from glidemq_py._partitions.routing import candidates
 from glidemq_py.errors import GlideMQValidationError
 from tests.inside import (

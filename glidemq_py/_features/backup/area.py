@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.keys import validate_queue_name
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.names import validate_queue_name
 from glidemq_py._features.backup.creating import apply_retention, create_backup
 from glidemq_py._features.backup.dividing import Division, divide
 from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, time_of

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.keys import QueueKeys, split_member
+from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.references import references_of

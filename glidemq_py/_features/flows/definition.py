@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, cast
 
-from glidemq_py._core.checked_options import Converted, OptionValue, option
-from glidemq_py._core.checks import check_iterable, name_within
+from glidemq_py._core.checks import Converted, OptionValue, check_iterable, name_within, option
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, check_effect, unsupported_in
+from glidemq_py._core.keys import validate_job_name, validate_queue_name
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
-from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
 

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_references import JobRef
-from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import partition_home
+from glidemq_py._core.keys import QueueKeys, partition_home
+from glidemq_py._core.option_values import JobRef
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.plan import ROWS, Planned
 from glidemq_py._partitions.layout import Layout, Partition, partition_of_key, split_partition_id

@@ -7,8 +7,7 @@ from functools import lru_cache, partial
 from typing import Final, Literal, TypedDict
 from zoneinfo import ZoneInfo
 
-from glidemq_py._core.checked_options import Converted, OptionValue, option
-from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_choice, check_int, option
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError

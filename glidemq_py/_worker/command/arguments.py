@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core import __version__
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser, RedactedArgumentError, parse_duration
+from glidemq_py._core.keys import validate_prefix, validate_queue_name
 from glidemq_py._core.logs import escape_control, format_traceback, indent, keep_only_records, show_id
-from glidemq_py._core.names import validate_prefix, validate_queue_name
-from glidemq_py._core.version import __version__
 from glidemq_py._features.many_queues import MAX_WEIGHT, parse_queues
 from glidemq_py._job.current import label_log_records
 from glidemq_py._worker.options import MAX_CONCURRENCY

@@ -20,8 +20,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.command.arguments import WorkerArguments, set_up_logs
 from glidemq_py._worker.command.supervisor import Line

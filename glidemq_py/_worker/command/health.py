@@ -19,9 +19,8 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import reading
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_py._core.logs import escape_control
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._features.remote_control import send_command
 from glidemq_py._partitions.link import server_time

@@ -7,7 +7,7 @@ import pickle
 from collections import deque
 from typing import Any, Final
 
-from glidemq_py._core.checked_options import parse_nested
+from glidemq_py._core.checks import parse_nested
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._job.job import Job

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_references import JobRef
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.dependencies import add_dependency
 from glidemq_py._features.flows.adding import UnfinishedFlowError

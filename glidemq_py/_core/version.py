@@ -1,5 +1,0 @@
-"""The version of the package."""
-
-from __future__ import annotations
-
-__version__ = "0.2.0.dev0"
