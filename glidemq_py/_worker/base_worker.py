@@ -177,7 +177,7 @@ class BaseWorker(AsyncOnly):
     @property
     def active_count(self) -> int:
         """Number of handlers that are running."""
-        return 0 if self._life.parts is None else len(self._life.parts.runner.running)
+        return len(self._runs)
 
     @property
     def concurrency(self) -> int:

@@ -14,13 +14,13 @@ collector, which calls the handler, and reports their results to that partition.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any, Final, Protocol, cast
 
+from glidemq_py._client.runtime import wait_for_event
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware, batch_within
@@ -429,9 +429,7 @@ class PooledSlots:
         try:
             while self._is_behind(patient):
                 changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pool.late_s):
-                        await changed.wait()
+                await wait_for_event(changed, pool.late_s)
         finally:
             pool.changed = None
 

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from glidemq_py._core.checks import check_callable
 from glidemq_py._core.logs import get_logger
@@ -202,14 +202,11 @@ _KEPT_S: Final = 3_600.0
 _GRACE_S: Final = 60.0
 
 
-class _Continuation:
-    __slots__ = ("fence", "function", "job", "until")
-
-    def __init__(self, function: Callable[..., Any], job: Job[Any, Any], fence: int, until: float) -> None:
-        self.function = function
-        self.job = job
-        self.fence = fence
-        self.until = until
+class _Continuation(NamedTuple):
+    function: Callable[..., Any]
+    job: Job[Any, Any]
+    fence: int
+    until: float
 
 
 class Continuations:

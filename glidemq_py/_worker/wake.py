@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from glidemq_py._client.runtime import stop_task
+from glidemq_py._client.runtime import stop_task, wait_for_event
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._partitions.link import QueueLink
@@ -243,9 +243,7 @@ class IdleQueues:
         if self._new:
             await asyncio.sleep(min(seconds, 1 / _FIRST_PER_S))
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
-                await self._added.wait()
+        await wait_for_event(self._added, seconds * random.uniform(0.9, 1.1))
 
     async def _examine(self) -> None:
         while True:

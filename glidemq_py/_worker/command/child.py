@@ -74,7 +74,7 @@ class Limits:
 
     def _count(self, *_: object) -> None:
         self._ended += 1
-        if self._max_jobs is not None and self._ended >= self._max_jobs:
+        if self._ended == self._max_jobs:
             self._request_recycling(f"{self._ended} jobs have ended")
 
     def _poll(self) -> None:
@@ -198,7 +198,8 @@ class _Crew:
             self._line.send("loaded")
         code = await self._work()
         self._limits.close()
-        for worker, ended in zip(self._workers, await self._close(), strict=True):
+        closing = (worker.close() for worker in self._workers)
+        for worker, ended in zip(self._workers, await asyncio.gather(*closing, return_exceptions=True), strict=True):
             if isinstance(ended, BaseException):
                 _log.error("closing %r failed", worker, exc_info=ended)
                 code = code or 1
@@ -228,7 +229,8 @@ class _Crew:
         _log.info("working on %s", ", ".join(queues))
         if self._line is not None:
             self._line.send("started")
-        ended = self._keep(asyncio.ensure_future(self._ended()))
+        # Ends when the application has closed all workers, or with the error that closed one of them.
+        ended = self._keep(asyncio.gather(*(worker.wait_until_closed() for worker in self._workers)))
         await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done() and ended.exception() is not None:
             return 1  # logged by the worker
@@ -245,10 +247,6 @@ class _Crew:
         report = line if known else "".join(traceback.format_exception(error)).strip()
         self._line.send("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
 
-    async def _ended(self) -> None:
-        """Wait until the application has closed all workers. Raises the error that closed one of them."""
-        await asyncio.gather(*(worker.wait_until_closed() for worker in self._workers))
-
     async def _start(self) -> None:
         if (
             self._line is not None
@@ -260,9 +258,6 @@ class _Crew:
             await self._server_known
         self._limits.watch(self._workers)
         await asyncio.gather(*(worker.start() for worker in self._workers))
-
-    async def _close(self) -> list[BaseException | None]:
-        return await asyncio.gather(*(worker.close() for worker in self._workers), return_exceptions=True)
 
     # -- requests -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from glidemq_py._client.connect import URL_VARIABLE, Connection, open_transport
@@ -114,10 +115,9 @@ async def _request(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     if not reports:
         others = f" (workers on other hosts: {', '.join(sorted(elsewhere))})" if elsewhere else ""
         return False, f"queue {keys.name!r} has no worker on {host}{others}"
-    best = min(reports, key=lambda report: report.total_ms)
-    if best.total_ms <= _LONGEST_SILENCE_MS:
-        return _judged(keys.name, best)
-    for report in sorted(reports, key=lambda report: report.total_ms):
+    reports.sort(key=attrgetter("total_ms"))
+    best = reports[0]
+    for report in reports if best.total_ms > _LONGEST_SILENCE_MS else ():
         if not report.answers_calls:
             continue
         try:

@@ -29,6 +29,7 @@ from typing import Final, Self
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.embedded import shared_embedded
+from glidemq_py._client.runtime import wait_for_event
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments, set_up_logs
 from glidemq_py._worker.shutdown import handle_until_exit
@@ -168,8 +169,7 @@ class _Supervisor:
                 continue
             pause = self._judge(child, code, quick)
             if pause:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
+                await wait_for_event(self._stopping, pause)
 
     def _judge(self, child: _Child, code: int, quick: int) -> float:
         """Return the seconds to wait before the next child; stop everything if it cannot start."""

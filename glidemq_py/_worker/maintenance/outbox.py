@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.runtime import BackgroundTask, PeriodicTask
+from glidemq_py._client.runtime import BackgroundTask, PeriodicTask, wait_for_event
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.logs import get_logger
@@ -98,9 +98,7 @@ class OutboxTask(BackgroundTask):
             if rounds_in_vain:
                 await asyncio.sleep(min(_AGAIN_MAX_S, _AGAIN_S * 2 ** min(rounds_in_vain - 1, 10)))
             pause = min(_LAST_PAUSE_S, (_POLL_S if self._expected else _SELDOM_S) * 2 ** min(failures, 10))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._woken.wait()
+            await wait_for_event(self._woken, pause)
 
     async def run_once(self) -> None:
         """Deliver the entries of the outbox and finish staged writes.

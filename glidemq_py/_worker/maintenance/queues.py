@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
 from glidemq_py._client.reachability import repeated_level
-from glidemq_py._client.runtime import BackgroundService, BackgroundTask
+from glidemq_py._client.runtime import BackgroundService, BackgroundTask, wait_for_event
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._core.calls.administration import unlock
 from glidemq_py._core.calls.working import maintenance_due
@@ -248,9 +248,7 @@ class _QueueTask(BackgroundTask):
                 pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
                 level = repeated_level(self._link.transport, error)
                 _log.log(level, "queue %s: maintenance failed: %s; retried in %.0f s", self._link.label, error, pause)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._woken.wait()
+            await wait_for_event(self._woken, pause)
 
     async def _run_once(self) -> float:
         self._holder = await self._channel.open()
