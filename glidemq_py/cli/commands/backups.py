@@ -34,6 +34,10 @@ _Storage = Annotated[
 ]
 
 
+def _storage_options(given: list[str] | None) -> dict[str, str] | None:
+    return {key: str(value) for key, value in pairs_of("--storage-option", given or ()).items()} or None
+
+
 async def backup(
     shell: Shell,
     destination: _Destination,
@@ -50,12 +54,12 @@ async def backup(
         shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
     for name in names:
         await check_exists(shell, name)
-    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    options = _storage_options(storage_option)
     found: list[Any] = []
     for name in names:
         queue = await shell.operator.queue(name)
         with shell.working(f"backing up queue {name!r}"):
-            info = await queue.backups.create(destination, keep=keep, storage_options=options or None)
+            info = await queue.backups.create(destination, keep=keep, storage_options=options)
         found.append(info)
         shell.say(f"queue {name!r}: created {info.id}: {info.jobs:,} jobs, {info.size:,} bytes")
     shell.print_json(found)
@@ -74,12 +78,12 @@ async def backups(
     names = list(dict.fromkeys(queues or shell.settings.queues))
     if not names:
         shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
-    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    options = _storage_options(storage_option)
     found: list[BackupInfo] = []
     damaged: list[str] = []
     for name in names:
         some, unusable = await list_backups(
-            JobQueue(name, prefix=shell.settings.prefix), destination, options or None
+            JobQueue(name, prefix=shell.settings.prefix), destination, options
         )  # fmt: skip
         found += some
         damaged += [f"queue {name!r}: {error}" for error in unusable]
@@ -106,11 +110,11 @@ async def restore(
 ) -> None:
     """Restore a backup into an empty queue."""
     await _check_order(shell, "restore", destination, [queue])
-    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    options = _storage_options(storage_option)
     target = await shell.operator.queue(queue)
     with shell.working(f"restoring queue {queue!r}"):
         report = await target.backups.restore(
-            destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=options or None
+            destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=options
         )
     shell.print_json(report)
     again = " (continued)" if report.resumed else ""
