@@ -183,7 +183,8 @@ class HttpApi:
                 address = self._address(headers, scope)
                 self._state.warnings.warn("token", f"gateway: rejected an invalid token of {address}")
             raise _RefusedError(401, "Unauthorized")
-        if not digests and not self._is_origin(headers):
+        origin = headers.get("origin")
+        if not digests and (origin is None or ("*" not in self._origins and origin not in self._origins)):
             check_site(headers, self._hosts, _ANY_HOST)
 
     def _address(self, headers: Headers, scope: Scope) -> Address | None:
@@ -191,11 +192,6 @@ class HttpApi:
         peer = scope.get("client")
         forwarded = ",".join(headers.getlist("x-forwarded-for"))
         return client_address(None if peer is None else peer[0], forwarded, self._state.options.trusted_proxies)
-
-    def _is_origin(self, headers: Headers) -> bool:
-        """Return whether the request is from a page whose origin is listed."""
-        origin = headers.get("origin")
-        return origin is not None and ("*" in self._origins or origin in self._origins)
 
     # -- commands --------------------------------------------------------------------------------------------
 

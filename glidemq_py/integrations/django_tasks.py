@@ -137,8 +137,7 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
         if not name or (self.queues and name not in self.queues):
             raise TaskResultDoesNotExist(result_id)
         try:
-            queue = self.queue(name)
-            job = queue.get_job(job_id)
+            job = self.queue(name).get_job(job_id)
         except (GlideMQValidationError, ImproperlyConfigured):
             job = None
         if job is None:
@@ -149,7 +148,7 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
             raise TaskResultDoesNotExist(result_id) from error
         state = job.state
         result = _result(task, self.alias, job, _STATUS.get(cast("JobState", state), TaskResultStatus.READY))
-        attempts = queue.failures.get_attempts(job_id)
+        attempts = self.queue(name).failures.get_attempts(job_id)
         for attempt in attempts:
             path = _path_of(attempt.error_type, attempt.traceback)
             result.errors.append(TaskError(exception_class_path=path, traceback=attempt.traceback or attempt.error))

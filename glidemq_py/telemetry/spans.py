@@ -265,7 +265,7 @@ def _span(
             raise
 
 
-# -- the trace context in the key ``otel`` of the opts JSON, which other peers ignore ----------------------------
+# -- the trace context, in the key ``otel`` of the opts JSON -----------------------------------------------------
 
 CONTEXT_START: Final = '{"otel":{'
 """Start of opts JSON with a context written by `with_context`."""
