@@ -235,6 +235,7 @@ class _Crew:
         if ended.done() and ended.exception() is not None:
             return 1  # logged by the worker
         ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
         return 0
 
     def _complain(self, error: BaseException) -> None:
