@@ -19,9 +19,8 @@ from tests.server.worker_support import EventRecorder, Raw, StartServer, until, 
 pytestmark = pytest.mark.slow
 
 READS = (
-    "get_batch_ref get_children_failures get_children_values get_cursor get_dependencies get_failed_attempts "
-    "get_open_children get_parents get_state get_timeline is_active is_completed is_delayed is_failed "
-    "is_revoked is_waiting logs reload move_to_waiting_children"
+    "get_batch_ref get_children_failures get_children_values get_cursor get_dependencies "
+    "get_open_children get_parents get_state is_revoked logs reload move_to_waiting_children"
 )
 
 
