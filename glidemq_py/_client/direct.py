@@ -113,8 +113,7 @@ class DirectTransport(ForwardingTransport):
             return await self.glide.call(call)  # raises the error
         if (loads := self.glide.loads).is_awaited:
             await loads.ended()
-        started, number = time.monotonic(), loads.number
-        words = self._words(call)
+        started, number, words = time.monotonic(), loads.number, self._words(call)
         reply = await self._ask(call.key, words, unclaimed=call.pass_on)
         if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
             with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
@@ -132,7 +131,8 @@ class DirectTransport(ForwardingTransport):
 
     def call_in_thread(self, call: Call[T]) -> T | None:
         """As `call` in any thread, for a call that is not repeatable; None: not executed, make it in the event loop."""
-        connection = self._nodes.open.get(self._nodes.node_of(call.key))
+        nodes = self._nodes
+        connection = nodes.open.get(nodes.node_of(call.key) if nodes.moved else None)
         if connection is None or self.interruptions.server.is_doubted:
             return None
         aside = connection.aside
@@ -148,7 +148,7 @@ class DirectTransport(ForwardingTransport):
             return None
         except GlideError as error:
             connection.was_silent, reply = True, error
-            self._nodes.loop.call_soon_threadsafe(connection.end)
+            nodes.loop.call_soon_threadsafe(connection.end)
         except BaseException:
             connection.aside = connection.talk()
             raise
@@ -265,11 +265,11 @@ class Nodes:
 
     def node_of(self, key: str) -> _Node:
         """Return the node that owns a key, as in `open`. For any thread, as `open`."""
-        return self.moved.get(hash_slot(hash_tag(key) or key)) if self.moved else None
+        return self.moved.get(hash_slot(hash_tag(key) or key))
 
     def find(self, key: str) -> DirectConnection | None:
         """Return the connection to the node that owns the key, or None."""
-        found = self.open.get(self.node_of(key))
+        found = self.open.get(self.node_of(key) if self.moved else None)
         if found is not None and not found.pending and found.hangups.poll(0):
             found.end()  # the server has closed it while the event loop was busy
             return None
