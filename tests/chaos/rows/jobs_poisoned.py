@@ -1,7 +1,6 @@
 """Bad jobs beside good ones: they kill their process, leak memory, never return, are large. All workers are killed."""
 
 import math
-import re
 import signal
 import time
 from functools import partial
@@ -56,10 +55,10 @@ def play(run: ChaosRun):
         beside = _rate(run, begin, CALM_S)
         slower = max(1.0, run.control.slowdown(begin, time.monotonic()) / calm)
         run.bound("throughput of the others", beside / before * 100, SHARE, "%", slowdown=slower, least=True)
-    lines = "\n".join("\n".join(worker.lines()) for worker in run.fleet.workers)
-    run.bound("process deaths per poison job", len(re.findall("restarting in", lines)) / max(1, poisoned), DEATHS, "")
-    recycled = len(re.findall(r"recycled: ", lines))
-    run.expect(recycled, f"no process was recycled at {MEMORY_LIMIT} of memory")
+    was_recycled = run.ledger.wait(lambda: _logged(run, "recycled: "), 60)
+    run.expect(was_recycled, f"no process was recycled at {MEMORY_LIMIT} of memory")
+    recycled = _logged(run, "recycled: ")
+    run.bound("process deaths per poison job", _logged(run, "restarting in") / max(1, poisoned), DEATHS, "")
     run.note(f"{poisoned} poison jobs; {recycled} processes recycled at {MEMORY_LIMIT}")
     # A deploy that kills everything: the supervisors' children die with them.
     for worker in run.fleet.workers:
@@ -82,3 +81,7 @@ def _rate(run: ChaosRun, begin: float, least_s: float = 0.0) -> float:
 
 def _has_failed(run: ChaosRun, job_id: str) -> bool:
     return run.client.execute("ZSCORE", run.key("failed"), job_id) is not None
+
+
+def _logged(run: ChaosRun, text: str) -> int:
+    return sum(text in line for worker in run.fleet.workers for line in worker.lines())
