@@ -113,7 +113,8 @@ class DirectTransport(ForwardingTransport):
             return await self.glide.call(call)  # raises the error
         if (loads := self.glide.loads).is_awaited:
             await loads.ended()
-        started, number, words = time.monotonic(), loads.number, self._words(call)
+        started, number = time.monotonic(), loads.number
+        words = b"FCALL", self.glide.library.full_names[call.function], str(len(call.keys)), *call.keys, *call.args
         reply = await self._ask(call.key, words, unclaimed=call.pass_on)
         if isinstance(reply, GlideError) and classify(reply) is FUNCTION_MISSING:
             with contextlib.suppress(GlideMQError):  # GLIDE tries again, and raises the error
@@ -131,8 +132,7 @@ class DirectTransport(ForwardingTransport):
 
     def call_in_thread(self, call: Call[T]) -> T | None:
         """As `call` in any thread, for a call that is not repeatable; None: not executed, make it in the event loop."""
-        nodes = self._nodes
-        connection = nodes.open.get(nodes.node_of(call.key) if nodes.moved else None)
+        connection = (nodes := self._nodes).open.get(nodes.node_of(call.key) if nodes.moved else None)
         if connection is None or self.interruptions.server.is_doubted:
             return None
         aside = connection.aside
