@@ -2,7 +2,7 @@
 
 The logic of queues, jobs and events is written once, as coroutines. A blocking method steps its coroutine in the
 calling thread (`drive`), so middleware, serializers, listeners and tracers run there. What it waits for (`there`) runs
-in the portal: one loop per process, made anew in a forked child. No code of the user runs in it, and every thread may
+in the portal: one loop per process, made again in a forked child. No code of the user runs in it, and every thread may
 enter it, also one that runs an event loop of its own.
 """
 

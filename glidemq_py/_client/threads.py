@@ -310,7 +310,7 @@ class LoopThread:
 
 
 class ProcessThread:
-    """A `LoopThread` of the process: started at first use, and made anew in a forked child.
+    """A `LoopThread` of the process: started at first use, and made again in a forked child.
 
     Args:
         name: as for `LoopThread`.

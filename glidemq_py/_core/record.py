@@ -54,7 +54,6 @@ class JobRecord:
     signals: str | None = None
     fallback_index: int = 0
     budget_key: str | None = None
-    flow_id: str | None = None
     usage: Mapping[str, str] | None = None
     fields_read: Collection[str] = ()
     """Names of the requested fields, present or not."""
@@ -74,7 +73,7 @@ class JobRecord:
             if (slot := _TEXTS.get(field)) is not None:
                 setattr(record, slot, text)
             elif (slot := _INTEGERS.get(field)) is not None:
-                number = _integer(text)
+                number = whole_number(text)
                 if number is not None:
                     setattr(record, slot, number)
             else:
@@ -104,7 +103,6 @@ _TEXTS: Final = {
     "suspendReason": "suspend_reason",
     "signals": "signals",
     "budgetKey": "budget_key",
-    "flowId": "flow_id",
 }
 _INTEGERS: Final = {
     "timestamp": "timestamp",
@@ -122,7 +120,7 @@ _INTEGERS: Final = {
 }
 
 
-def _integer(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
     """Return a decimal integer, or None. Fractions and exponents (peers store `1.5` unchanged) are truncated."""
     if len(text) <= _INTEGER_DIGITS and text.isascii() and text.isdigit():
         return int(text)
@@ -154,8 +152,3 @@ def _strings(text: str) -> tuple[str, ...] | None:
     items = cast("list[object]", parsed)
     strings = tuple(item for item in items if isinstance(item, str))
     return strings if len(strings) == len(items) else None
-
-
-def whole_number(text: str) -> int | None:
-    """Return the integer value of a field's text, or None if it is invalid."""
-    return _integer(text)

@@ -49,7 +49,6 @@ def append(id: str, fence: int, processed_on: int, keep: int, fields: Sequence[s
 CHUNKS_KEPT = 10_000
 """Chunks kept per job by default."""
 MAX_FIELDS: Final = 1_000
-_MAX_TYPE: Final = 256
 
 
 def chunk_call(
