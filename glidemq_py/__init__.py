@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from glidemq_py._client.connection_url import Address
     from glidemq_py._client.event_reader import QueueEvent
     from glidemq_py._core.job_options import JobOptions
-    from glidemq_py._core.job_states import JobOutcome, JobState
     from glidemq_py._core.limits import (
         FairKeyDefaults,
         GroupLimits,
@@ -52,10 +51,10 @@ if TYPE_CHECKING:
         TokenBucket,
         TokenLimiter,
     )
-    from glidemq_py._core.option_values import Deduplication, JobRef, KeepJobs
+    from glidemq_py._core.option_values import Backoff, Deduplication, Fallback, JobRef, KeepJobs
     from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
     from glidemq_py._core.queue_options import DeadLetterOptions, Durability, JobSpec, Serializer
-    from glidemq_py._core.retries import Backoff, Fallback
+    from glidemq_py._core.record import JobOutcome, JobState
     from glidemq_py._features.broadcast import compile_subject_matcher, match_subject
     from glidemq_py._features.budgets import Budget
     from glidemq_py._features.dependencies import Dependency
@@ -90,7 +89,7 @@ else:
             "glidemq_py._client.connection_options": "ConnectionOptions, IamCredentials",
             "glidemq_py._client.event_reader": "QueueEvent",
             "glidemq_py._core.job_options": "JobOptions",
-            "glidemq_py._core.job_states": "JobOutcome, JobState",
+            "glidemq_py._core.record": "JobOutcome, JobState",
             "glidemq_py._core.payload": "JSON_SERIALIZER, MSGPACK_SERIALIZER",
             "glidemq_py._core.queue_options": "DeadLetterOptions, Durability, JobSpec, Serializer",
             "glidemq_py._api.broadcast": "Broadcast",
@@ -99,10 +98,9 @@ else:
             "glidemq_py._features.broadcast": "compile_subject_matcher, match_subject",
             "glidemq_py._worker.broadcasts": "BroadcastWorker",
             "glidemq_py._features.budgets": "Budget",
-            "glidemq_py._core.option_values": "Deduplication, JobRef, KeepJobs",
+            "glidemq_py._core.option_values": "Backoff, Deduplication, Fallback, JobRef, KeepJobs",
             "glidemq_py._features.failure_policy": "FailurePolicy",
             "glidemq_py._features.failed_attempts": "FailureReason",
-            "glidemq_py._core.retries": "Backoff, Fallback",
             "glidemq_py._features.flows.definition": "DagNode, FlowJob, topo_sort, validate_dag",
             "glidemq_py._features.dependencies": "Dependency",
             "glidemq_py._api.job_batch": "JobBatch",

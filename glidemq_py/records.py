@@ -6,9 +6,9 @@ Programs that only read them import nothing from here.
 from glidemq_py._api.flow_reading import JobNode
 from glidemq_py._api.job_batch import BatchJob, BatchStatus
 from glidemq_py._api.leasing import LeaseReport
-from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.limits import FairKeyInfo, GlobalLimits, GroupInfo
 from glidemq_py._core.logs import JobLogLine
+from glidemq_py._core.record import JobCounts, WorkerInfo
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.restoring import RestoreReport
 from glidemq_py._features.broadcast import Delivery, Subscription

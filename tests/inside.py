@@ -16,6 +16,7 @@ import pytest
 from glidemq_py import FlowProducer, Job, Queue, QueueEvent, QueueEvents
 from glidemq_py._api import dead_letters, lease, lease_exchange, queue_events
 from glidemq_py._client import (
+    async_client,
     busy_poll,
     call_retry,
     connect,
@@ -27,18 +28,15 @@ from glidemq_py._client import (
     glide_faults,
     library_source,
     loop_transport,
-    reachability,
     reservations,
     runtime,
-    server_check,
     shared_clients,
     shared_reads,
     stream_reads,
     threads,
 )
-from glidemq_py._client.async_client import create_async, glide
+from glidemq_py._client.async_client import config_of, create_async, glide
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.library_source import WIRE_VERSION, Library, Variant, assemble, lua_root
 from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._client.memory.server import Waiter, _Read
@@ -46,7 +44,7 @@ from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.transport import Transport as transport_Transport
 from glidemq_py._core import checks, command_line, json_text, keys, logs, misuse, record
-from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, reading, unpack, working
+from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, unpack, working
 from glidemq_py._core.calls.adding import AddReply, Row, add, encode_row, request, row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, read_stored_options, unsupported_in
 from glidemq_py._core.keys import (

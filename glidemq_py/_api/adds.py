@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 from glidemq_py._core.calls.adding import DATA, AddReply, Row, encode_row
 from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, cost_error
-from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.queue_options import Durability, Entry, entry_of
+from glidemq_py._core.record import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._features import queue_list
 from glidemq_py._features.dependencies import Relations, invalid_parent, missing_dependency
 from glidemq_py._features.durable_adds import Marks, marked_call

@@ -11,7 +11,7 @@ from typing import Final
 
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_bool, check_choice, check_int
-from glidemq_py._core.job_states import JobState, check_states
+from glidemq_py._core.record import JobState, check_states
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays
 from glidemq_py._features import revoke as revocation

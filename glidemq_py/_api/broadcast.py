@@ -18,11 +18,11 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.checks import check_bool, check_int, check_iterable, lists_options
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import DEFAULT_PREFIX, parse_job_id, validate_job_name
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.option_dicts_twin import PublishOptionsDict
 from glidemq_py._core.queue_options import Compression, DeadLetterInput, JobInput, JobSpec, Serializer, SerializerName
+from glidemq_py._core.record import JobState
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import broadcast as broadcasting
 from glidemq_py._features.broadcast import (

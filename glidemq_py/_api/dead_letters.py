@@ -10,14 +10,13 @@ from typing import Any, Final, cast
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.adding import NEW_JOB, AddedOther, add, stored_row
-from glidemq_py._core.calls.reading import page as read_page
+from glidemq_py._core.calls.administration import page as read_page
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions, cost_error, read_stored_options
-from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.keys import parse_job_id
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
-from glidemq_py._core.record import JobRecord
+from glidemq_py._core.record import JobOutcome, JobRecord, JobState
 from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._features.outbox import STORED, STORED_JSON
 from glidemq_py._job import reading

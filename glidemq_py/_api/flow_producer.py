@@ -16,7 +16,6 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, parse_job_id
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.option_values import JobRef
@@ -31,6 +30,7 @@ from glidemq_py._core.queue_options import (
     SerializerName,
     parse_durable,
 )
+from glidemq_py._core.record import JobState
 from glidemq_py._features import queue_list
 from glidemq_py._features.budgets import Budget, parse_budget
 from glidemq_py._features.durability import Confirmer

@@ -9,9 +9,8 @@ from html import escape
 from typing import Any, Final
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.option_values import JobRef
-from glidemq_py._core.record import JobRecord
+from glidemq_py._core.record import JobRecord, JobState
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.children import ref_of_member
 from glidemq_py._features.flows.references import name_partition, references_of

@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpac
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.checks import check_choice, check_iterable, lists_options
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import Connected, reject_positional_options
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import DurableInput, Entry, JobInput, JobSpec, parse_durable
+from glidemq_py._core.record import ADDED_OUTCOMES
 from glidemq_py._features import job_batches as calls
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.flows.references import shown_ref

@@ -24,7 +24,6 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
 from glidemq_py._core.checks import check_bool, check_int, lists_options
 from glidemq_py._core.job_options import JobOptions, unsupported_in
-from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_job_name, validate_queue_name
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, former_names, known_arguments, known_methods, reject_positional_options
@@ -44,6 +43,7 @@ from glidemq_py._core.queue_options import (
     parse_dead_letter_queue,
     parse_durable,
 )
+from glidemq_py._core.record import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
 from glidemq_py._features import (

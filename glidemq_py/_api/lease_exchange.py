@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._client.runtime import uncancelled
-from glidemq_py._core.calls import Call, pieces, reading, working
+from glidemq_py._core.calls import Call, administration, pieces, working
 from glidemq_py._core.calls.working import (
     AttemptStatus,
     BudgetVerdicts,
@@ -26,10 +26,9 @@ from glidemq_py._core.calls.working import (
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._core.option_values import kept
+from glidemq_py._core.option_values import is_retried, kept, retry_delay
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
 from glidemq_py._core.queue_options import Serializer
-from glidemq_py._core.retries import is_retried, retry_delay
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.leases import CONSUMER, LeaseFacts
 from glidemq_py._features.outbox import Outbox
@@ -204,7 +203,7 @@ async def _read_stored(link: QueueLink, ids: list[str]) -> dict[str, _Stored]:
     fields = ("opts", "attemptsMade", "stacktrace")
     found: dict[str, _Stored] = {}
     for piece in pieces(ids, ROWS_PER_CALL):
-        for job_id, (opts, made, stacktrace) in await link.call(reading.records, piece, fields):
+        for job_id, (opts, made, stacktrace) in await link.call(administration.records, piece, fields):
             text = opts if isinstance(opts, str) else "{}"
             count = int(made) if isinstance(made, str) and made.isdecimal() else 0
             found[job_id] = _Stored(read_stored_options(text), text, count, stacktrace)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._partitions.link import QueueLink

@@ -19,12 +19,12 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.checks import lists_options
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_queue_name
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import Compression, DurableInput, JobInput, QueueOptions, Serializer, SerializerName
+from glidemq_py._core.record import ADDED_OUTCOMES
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import BulkAddError

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, call_apart
 from glidemq_py._client.shared_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.transport import Transport

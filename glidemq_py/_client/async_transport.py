@@ -36,11 +36,11 @@ from glidemq_py._client.failures import (
     TIMEOUT,
     CallOutcome,
     Interruptions,
+    reachability_of,
 )
 from glidemq_py._client.glide_faults import ClientReplacement, abandon_client, loop_of
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import LoopResource, close_at_loop_end
-from glidemq_py._client.reachability import reachability_of
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag

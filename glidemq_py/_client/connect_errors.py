@@ -17,7 +17,7 @@ from typing import Final
 from glide_shared.config import GlideClientConfiguration, GlideClusterClientConfiguration, NodeAddress
 
 from glidemq_py._client.connection_options import DEFAULT_CONNECTION_TIMEOUT_MS
-from glidemq_py._client.reachability import REFUSED
+from glidemq_py._client.failures import REFUSED
 from glidemq_py.errors import (
     ConnectionRejectedError,
     GlideMQConnectionError,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import administration
 
 FIGURES: Final = (
     "waiting",
@@ -34,7 +34,7 @@ async def complete_counts(transport: Transport, meta: str, numbers: Sequence[int
     """
     found = list(numbers)
     while found[_BAND]:
-        late, found[_BAND] = await transport.call(reading.count_delayed(meta, found[_BAND]))
+        late, found[_BAND] = await transport.call(administration.count_delayed(meta, found[_BAND]))
         found[_DELAYED] += late
         found[_PRIORITIZED] -= late
     if found[_PARKED] < 0:
@@ -46,7 +46,7 @@ async def _parked(transport: Transport, meta: str) -> int:
     groups: dict[str, int] = {}  # by name: a server cursor may return an element twice
     cursor = ""
     while True:
-        page = await transport.call(reading.count_parked(meta, cursor))
+        page = await transport.call(administration.count_parked(meta, cursor))
         groups.update(page.groups)
         cursor = page.cursor
         if not cursor:

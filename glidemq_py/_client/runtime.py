@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 

@@ -27,11 +27,15 @@ from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.option_values import (
     DEPENDENCY_POLICIES,
     FAILURE_POLICIES,
+    Backoff,
+    BackoffInput,
     Deduplication,
     DeduplicationInput,
     DependenciesInput,
     DependencyPolicy,
     FailurePolicy,
+    Fallback,
+    FallbacksInput,
     Headers,
     JobRef,
     ParentInput,
@@ -40,15 +44,16 @@ from glidemq_py._core.option_values import (
     TagsInput,
     dependencies_to_wire,
     parse_dependencies,
+    parse_fallbacks,
     parse_headers,
     parse_parent,
     parse_retention,
     parse_tags,
+    read_fallbacks,
     read_retention,
     retention_to_wire,
     tags_to_wire,
 )
-from glidemq_py._core.retries import Backoff, BackoffInput, Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py.errors import GlideMQValidationError
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, TypedDict, cast
+from typing import Any, Final, Literal, Required, TypedDict, cast
 
 from glidemq_py._core.checks import Converted, OptionValue, check_choice, check_int, check_text, option, parse_nested
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -155,13 +155,10 @@ check_group_concurrency: Final = partial(check_int, minimum=1, maximum=MAX_GROUP
 """Return a valid concurrency of a group; otherwise raise GlideMQValidationError."""
 
 
-class _RequiredKeys(TypedDict):
-    key: str
-
-
-class OrderingDict(_RequiredKeys, total=False):
+class OrderingDict(TypedDict, total=False):
     """`Ordering` as a mapping."""
 
+    key: Required[str]
     concurrency: int
     rate_limit: RateLimit | RateLimitDict
     token_bucket: TokenBucket | TokenBucketDict

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.reading import Condition, page
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.calls.administration import Condition, page
+from glidemq_py._core.record import JobState
 from glidemq_py._partitions.link import QueueLink, server_time
 
 CLEANABLE: Final = tuple(state for state in JobState if state is not JobState.ACTIVE)

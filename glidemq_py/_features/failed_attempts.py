@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py.errors import JobRevokedError
 
 FIELD: Final = "failedAttempts"

@@ -9,7 +9,7 @@ import re
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.calls import Flag, call
 from glidemq_py._core.calls.administration import set_settings

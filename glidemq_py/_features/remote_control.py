@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import call, reading
+from glidemq_py._core.calls import administration, call
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys, parse_job_id
 from glidemq_py._core.misuse import known_methods
@@ -337,7 +337,7 @@ async def has_worker(link: QueueLink) -> bool:
     Raises:
         GlideMQError: If a call failed.
     """
-    if await link.call(reading.workers):
+    if await link.call(administration.workers):
         return True
     return await _has_client_worker(link.transport, link.keys.prefix, link.keys.name)
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast, get_args
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
-from glidemq_py._core.job_states import check_states
+from glidemq_py._core.record import check_states
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import JobStateError
 

@@ -14,11 +14,10 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call
 from glidemq_py._core.calls.working import REPORT_KINDS, Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import parse_job_id
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import encode_json
-from glidemq_py._core.record import JobRecord
+from glidemq_py._core.record import JobRecord, JobState
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import ConnectedQueue

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.misuse import known_methods
+from glidemq_py._core.record import JobState
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area
 from glidemq_py.errors import GlideMQValidationError

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any, Literal, NoReturn
 
 from glidemq_py._core.calls import administration
-from glidemq_py._core.job_states import JobState, check_states
 from glidemq_py._core.misuse import former_names
 from glidemq_py._core.option_values import JobRef, ParentInput
 from glidemq_py._core.payload import PackedValue, encode_data
-from glidemq_py._core.record import JobRecord
+from glidemq_py._core.record import JobRecord, JobState, check_states
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, dependencies, job_batches, priorities
 from glidemq_py._features import revoke as revocation

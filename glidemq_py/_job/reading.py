@@ -10,14 +10,13 @@ from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._client.counting import BELOW_NORMAL, complete_counts
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
 from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.option_values import encoded_tags
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.queue_options import Serializer
-from glidemq_py._core.record import JobRecord
+from glidemq_py._core.record import JobCounts, JobRecord, JobState, WorkerInfo
 from glidemq_py._features.usage import JobUsage
 from glidemq_py._features.usage_summaries import usages_of
 from glidemq_py._job.contents import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
@@ -130,12 +129,12 @@ async def iterate(
 
 async def read_page(
     link: QueueLink, state: JobState, cursor: str, count: int, *, bare: bool = False, also: tuple[str, ...] = (),
-    name: str = "", where: Sequence[reading.Condition] = (), newest: bool = False,
+    name: str = "", where: Sequence[administration.Condition] = (), newest: bool = False,
 ) -> tuple[list[Job[Any, Any]], str]:  # fmt: skip
     """Return at most ``count`` jobs and the cursor after them ('' = the end); see `iterate` for the other arguments.
 
     A page may repeat jobs of earlier pages, and may be empty before the end. ``where``: conditions that jobs of the
-    page meet; ``newest``: the order; see `glidemq_py._core.calls.reading.page`.
+    page meet; ``newest``: the order; see `glidemq_py._core.calls.administration.page`.
     """
     rows, following = await _rows(link, state, cursor, count, name, bare, also, where, newest=newest)
     return [job for job, _ in rows], following
@@ -146,7 +145,7 @@ async def read_places(link: QueueLink, state: str, cursor: str, count: int) -> t
 
     ``state`` is one of those of ``lua/core/functions/page.lua``.
     """
-    found = await link.call(reading.page, state, cursor, count, ("state", "timestamp"))
+    found = await link.call(administration.page, state, cursor, count, ("state", "timestamp"))
     records: list[JobRecord] = []
     for job_id, _, (stored, added) in found.rows:
         fields = {"state": stored or None, "timestamp": added or None}
@@ -157,7 +156,7 @@ async def read_places(link: QueueLink, state: str, cursor: str, count: int) -> t
 async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...] = ()) -> list[Job[Any, Any]]:
     """Return the existing jobs among these ids, at most `ROWS_A_CALL`; see `iterate` for ``also``."""
     wanted = (*also, *LISTED_FIELDS)
-    rows = await link.call(reading.records, ids, wanted)
+    rows = await link.call(administration.records, ids, wanted)
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, values in rows if values[usage_at]])
     return [_listed(link, job_id, wanted, values, usages.get(job_id)) for job_id, values in rows]
@@ -165,13 +164,13 @@ async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...
 
 async def _rows(
     link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...],
-    where: Sequence[reading.Condition] = (), tags: tuple[str, ...] = (), newest: bool = False,
+    where: Sequence[administration.Condition] = (), tags: tuple[str, ...] = (), newest: bool = False,
 ) -> tuple[list[tuple[Job[Any, Any], str]], str]:  # fmt: skip
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     if tags:
-        where = [*where, reading.Condition("opts", False, False, False, encoded_tags(tags))]
-    found = await link.call(reading.page, state, cursor, count, wanted, name or None, where or None, newest)
+        where = [*where, administration.Condition("opts", False, False, False, encoded_tags(tags))]
+    found = await link.call(administration.page, state, cursor, count, wanted, name or None, where or None, newest)
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
     rows: list[tuple[Job[Any, Any], str]] = []
@@ -211,7 +210,7 @@ async def get_counts(link: QueueLink) -> JobCounts:
 
 async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
     """Return the number of jobs per state, and how many of the prioritized ones have a rank below 0."""
-    found = await link.call(reading.counts)
+    found = await link.call(administration.counts)
     numbers = await complete_counts(link.transport, link.keys.meta, found)
     waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
     counts = JobCounts(
@@ -246,7 +245,7 @@ async def get_workers(link: QueueLink) -> list[WorkerInfo]:
     """Return the workers whose registration has not expired, oldest first, including those of Node peers."""
     now = await server_time(link)
     found: list[WorkerInfo] = []
-    for consumer, text in await link.call(reading.workers):
+    for consumer, text in await link.call(administration.workers):
         try:
             info: Any = json.loads(text)
         except SerializationError:
@@ -321,7 +320,7 @@ async def cursor_at(link: QueueLink, state: str, position: int) -> str | None:
         return f"r:{position}"
     cursor = ""
     while position:
-        found = await link.call(reading.page, state, cursor, min(position, _SKIPPED_PER_CALL), ())
+        found = await link.call(administration.page, state, cursor, min(position, _SKIPPED_PER_CALL), ())
         position, cursor = position - len(found.rows), found.cursor
         if not cursor:
             return None

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, cast
 
 from glidemq_py._core.job_options import MAX_PRIORITY
-from glidemq_py._core.job_states import JobOutcome, JobState
-from glidemq_py._core.option_values import read_tags
+from glidemq_py._core.option_values import Fallback, current_fallback, read_fallbacks, read_tags
 from glidemq_py._core.payload import decode_result
-from glidemq_py._core.record import JobRecord
-from glidemq_py._core.retries import Fallback, current_fallback, read_fallbacks
+from glidemq_py._core.record import JobOutcome, JobRecord, JobState
 from glidemq_py._features.suspend import Signal, parse_signals_field
 from glidemq_py._features.usage import read_usage
 from glidemq_py._job.contents import ContextT, DataT, JobContents, ResultT

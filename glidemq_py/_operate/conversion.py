@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, last_run_time, last_start
 from glidemq_py._features.failures import Failure
 from glidemq_py._features.outbox import STORED

@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
+from glidemq_py._client.async_client import findings_of
 from glidemq_py._client.library_source import Variant, assemble
-from glidemq_py._client.server_check import findings_of
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.broadcast import Subscription
 from glidemq_py._operate.operating import Operator

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from glidemq_py._core.calls import reading as calls
+from glidemq_py._core.calls import administration as calls
 from glidemq_py._features.failures import Failure
 from glidemq_py._job.job import Job
 from glidemq_py._operate.conversion import data_of, shown_reason

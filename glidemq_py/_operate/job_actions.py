@@ -12,7 +12,7 @@ from glidemq_py._api.dead_letters import replay_entry
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_states import JobOutcome, JobState
+from glidemq_py._core.record import JobOutcome, JobState
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.failed_attempts import FailureReason, is_cancelled
 from glidemq_py._features.failures import change_failures_in_pieces

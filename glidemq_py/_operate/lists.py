@@ -10,7 +10,7 @@ from glidemq_py._api.broadcast import replay_entry
 from glidemq_py._api.dead_letters import envelope_of, get_newest_dead_letter_jobs, remove_dead_letter, shown_entry
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.broadcast import Subscription, get_delivery, get_subscriptions
 from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._features.failures import Failure

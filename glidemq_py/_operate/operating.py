@@ -20,11 +20,11 @@ from glidemq_py._client.connect import open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.counting import complete_counts
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import administration as calls
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_states import JobState, WorkerInfo
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, partition_home
+from glidemq_py._core.record import JobState, WorkerInfo
 from glidemq_py._features.broadcast import Subscription, get_subscriptions
 from glidemq_py._features.failures import Failure
 from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting

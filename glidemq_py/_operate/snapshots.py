@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any, Final, TypeVar, cast, dataclass_transform
 
 from glidemq_py._api.job_batch import BatchStatus
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.limits import GlobalLimits, RateLimit
+from glidemq_py._core.record import JobState
 from glidemq_py._features.broadcast import Subscription
 from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.failures import FailureStats

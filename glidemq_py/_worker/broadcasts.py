@@ -22,6 +22,7 @@ from glidemq_py._core.calls.working import (
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_prefix, validate_queue_name
 from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
+from glidemq_py._core.option_values import BackoffStrategy
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import (
     Compression,
@@ -31,7 +32,6 @@ from glidemq_py._core.queue_options import (
     SerializerName,
     parse_dead_letter_queue,
 )
-from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features import broadcast as broadcasting
 from glidemq_py._features.broadcast import (

@@ -13,7 +13,7 @@ from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.reservations import Reservation
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import administration
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._job.current import label_log_records
@@ -238,7 +238,7 @@ _PAGE = 100
 
 async def is_drained(link: QueueLink) -> bool:
     """Return True if no job is waiting, active, delayed or prioritized, or parked in a rate limited group."""
-    counts = await link.call(reading.counts)
+    counts = await link.call(administration.counts)
     waiting, active, delayed, prioritized, *_, parked, _band, _below_normal = counts
     if waiting or active or delayed or prioritized:
         return False

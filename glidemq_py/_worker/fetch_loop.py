@@ -12,7 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.limits import RateLimit

@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 
 from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_callable
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.limits import RateLimit
@@ -138,7 +138,7 @@ async def connect_patiently(
         try:
             transport = await open_transport(connection)
             life.push_async_callback(transport.close)
-            await transport.call(reading.version(keys.meta))
+            await transport.call(administration.version(keys.meta))
             prepared = await prepare(transport)
             if failed:
                 transport.interruptions.record()

@@ -20,7 +20,7 @@ from glidemq_py._core.checks import (
     parse_nested,
 )
 from glidemq_py._core.limits import RateLimit, TokenLimiter
-from glidemq_py._core.retries import BackoffStrategy
+from glidemq_py._core.option_values import BackoffStrategy
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.fair_keys import MAX_PREFERENCE
 from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT

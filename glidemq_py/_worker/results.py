@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
 from glidemq_py._core.logs import ForeignFailures, get_logger, show_id
-from glidemq_py._core.option_values import KeepJobs, Retention, kept
+from glidemq_py._core.option_values import BACKOFF_TYPES, Backoff, KeepJobs, Retention, is_retried, kept, retry_delay
 from glidemq_py._core.payload import encode_result
-from glidemq_py._core.retries import BACKOFF_TYPES, Backoff, is_retried, retry_delay
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.metrics_by_name import Recorder
 from glidemq_py._job.attempt import reason_of, stacktraces_with

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from glidemq_py._client.channels import Subscription, subscribe
+from glidemq_py._client.event_reader import Subscription, subscribe
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.loop_transport import ForwardingTransport
-from glidemq_py._client.reachability import repeated_level
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport

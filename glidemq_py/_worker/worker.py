@@ -13,6 +13,7 @@ from glidemq_py._core.job_options import NO_OPTIONS
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._core.misuse import known_arguments
+from glidemq_py._core.option_values import BackoffStrategy
 from glidemq_py._core.queue_options import (
     Compression,
     DeadLetterInput,
@@ -21,7 +22,6 @@ from glidemq_py._core.queue_options import (
     SerializerName,
     parse_dead_letter_queue,
 )
-from glidemq_py._core.retries import BackoffStrategy
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._job.job import Job

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from glidemq_py import _operate as operate
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailureReason
 from glidemq_py._operate.parsing import pairs_of, time_of
 from glidemq_py.cli.settings import find_settings

@@ -16,8 +16,8 @@ try:
 except ImportError as error:
     raise ImportError('glidemq top requires textual: pip install "glidemq-py[cli]"') from error
 
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import escape_control
+from glidemq_py._core.record import JobState
 from glidemq_py._operate.actions import (
     Action,
     CancelJobs,

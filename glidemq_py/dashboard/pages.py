@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures, shape_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.job_states import WorkerInfo
 from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits
+from glidemq_py._core.record import WorkerInfo
 from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.metrics_by_name import MetricsByName

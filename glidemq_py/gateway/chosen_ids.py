@@ -20,9 +20,9 @@ from urllib.parse import unquote
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Packed, call, pieces, reading
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.calls import Packed, administration, call, pieces
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.record import JobState
 from glidemq_py._partitions.routing import candidates
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateError
@@ -313,7 +313,7 @@ async def _used_in(opened: Queue[Any, Any], chosen: Sequence[str]) -> list[str]:
     for part, wanted in parts:
         link = await part._connected()
         for piece in pieces(wanted, _IDS_PER_CALL):
-            call = reading.records(link.keys.meta, piece, ("state",))
+            call = administration.records(link.keys.meta, piece, ("state",))
             used += [by_own[own] for own, _ in await link.transport.call(call)]
     return used
 

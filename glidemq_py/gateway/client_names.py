@@ -16,8 +16,8 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.checks import check_text
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import DEFAULT_PREFIX, parse_job_id, validate_prefix, validate_queue_name
+from glidemq_py._core.record import JobState
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import chosen_of
 from glidemq_py.gateway.job_ids import JobIds, queue_number

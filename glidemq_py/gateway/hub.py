@@ -33,7 +33,7 @@ from glidemq_py._api.lease_exchange import (
     returned_row,
     within_budgets,
 )
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.job_states import JobCounts, JobState
 from glidemq_py._core.option_values import read_tags
 from glidemq_py._core.payload import PackedValue
+from glidemq_py._core.record import JobCounts, JobState
 from glidemq_py._features.consistency.calls import check_scope
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import counts_by_rank

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.delays import due_times
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, counts_by_rank, cursor_at, read_jobs, read_places

@@ -20,14 +20,14 @@ from typing import Any, Final, cast
 from glidemq_py._api.adds import Part, Plan, Routes, rerouted
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.calls import pieces, reading
+from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.calls.adding import DATA, Row, request
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.queue_options import parse_durable
+from glidemq_py._core.record import ADDED_OUTCOMES
 from glidemq_py._features.flows.plan import chunks
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
@@ -364,7 +364,7 @@ class Bulk:
         keyed = {str(row[ID]): i for i, row in zip(sent, rows, strict=True) if "deduplication" in self._pushes[i][2]}
         missing = dict(keyed)
         for some in pieces([*keyed], ROWS_AT_ONCE):
-            for job_id, _ in await link.call(reading.records, some, ("timestamp",)):
+            for job_id, _ in await link.call(administration.records, some, ("timestamp",)):
                 missing.pop(job_id, None)
         for left in pieces([*missing.values()], _HOLDERS_TOGETHER):
             keys = [self._pushes[i][2]["deduplication"]["id"] for i in left]

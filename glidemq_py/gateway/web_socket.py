@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import EventReader, QueueEvent
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import execute

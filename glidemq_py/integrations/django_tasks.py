@@ -27,7 +27,7 @@ except ImportError as error:
     ) from error
 
 from glidemq_py._core.forks import new_lock
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import last_start
 from glidemq_py._job.job import Job
 from glidemq_py._job.job_twin import BlockingJob

@@ -16,7 +16,7 @@ except ImportError as error:
     raise ImportError("glidemq_py.integrations.sentry requires sentry-sdk: pip install sentry-sdk") from error
 
 from glidemq_py._core.checks import check_bool, check_choice
-from glidemq_py._core.retries import is_retried
+from glidemq_py._core.option_values import is_retried
 from glidemq_py._job.contents import JobContents
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware, NewJob

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from glidemq_py._api.dead_letters import envelope_of, shown_entry
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import read_page

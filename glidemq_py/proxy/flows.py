@@ -21,9 +21,9 @@ from glidemq_py._api.flow_reading import JobNode, read_flow, read_jobs
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.administration import registry_add, registry_set
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import flow_key
 from glidemq_py._core.option_values import JobRef
+from glidemq_py._core.record import JobState
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.usage_summaries import sum_usage
 from glidemq_py._job.job import Job

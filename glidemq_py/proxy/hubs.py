@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import EventReader, QueueEvent
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.message import Message

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from fastapi import Query
 from starlette.responses import Response
 
-from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._core.record import ADDED_OUTCOMES
 from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._features.suspend import Signal, SuspendInfo, send_signal
 from glidemq_py._features.usage import JobUsage

@@ -21,8 +21,7 @@ from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.job_options import MAX_PRIORITY, JobOptions, unsupported_in
 from glidemq_py._core.keys import validate_queue_name
 from glidemq_py._core.limits import MAX_COUNT, MAX_TOKENS, Ordering, RateLimit, TokenBucket
-from glidemq_py._core.option_values import Deduplication
-from glidemq_py._core.retries import Backoff
+from glidemq_py._core.option_values import Backoff, Deduplication
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS
 from glidemq_py._features.budgets import MAX_AMOUNT, Budget
 from glidemq_py._features.schedulers.options import Schedule

@@ -12,7 +12,7 @@ from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from glidemq_py._api.queue_names import get_usage_summary
-from glidemq_py._core.job_states import JobCounts, JobState
+from glidemq_py._core.record import JobCounts, JobState
 from glidemq_py._features import usage
 from glidemq_py._features.metrics import Metrics, MetricsPoint
 from glidemq_py._job.job import Job

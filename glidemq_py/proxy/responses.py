@@ -19,8 +19,8 @@ from starlette.responses import Response
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import camel_case
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.record import JobState
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import cursor_at, get_counts, read_page
 from glidemq_py._partitions.link import QueueLink

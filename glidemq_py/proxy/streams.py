@@ -19,7 +19,7 @@ from starlette.responses import Response
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._core import json_text as json
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.broadcast import compile_subject_matcher, parse_subjects, validate_subscription
 from glidemq_py._partitions.layout import MAX_PARTITIONS
 from glidemq_py.errors import GlideMQValidationError, SerializationError

@@ -8,7 +8,7 @@ from typing import Any
 
 from glidemq_py._client.counting import FIGURES, complete_counts
 from glidemq_py._client.portal import drive
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import administration
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.options import transport_of
@@ -42,7 +42,7 @@ class CountsReader(DataSourceReader):
         found: Counter[str] = Counter()
         for each in names:
             meta = options_of(options, each).keys.meta
-            counts = transport.call(reading.counts(meta))
+            counts = transport.call(administration.counts(meta))
             numbers = drive(complete_counts(transport.transport, meta, counts))
             found.update(dict(zip(FIGURES, numbers, strict=True)))
         rows = [{"queue": options.keys.name, "state": state, "jobs": str(found[state])} for state in options.states]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_py._core.calls.reading import EventSlice, event_slice
+from glidemq_py._core.calls.administration import EventSlice, event_slice
 from glidemq_py.errors import DataLostError
 from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Frame, ours

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
 
-from glidemq_py._core.calls.reading import Condition
+from glidemq_py._core.calls.administration import Condition
 from glidemq_py.spark.api import pa, pc
 from glidemq_py.spark.columns import Columns, ours
 

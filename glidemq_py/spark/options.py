@@ -25,8 +25,8 @@ from glidemq_py._core.checks import camel_case, check_choice, check_int, reject_
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions, unsupported_in
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_job_name, validate_prefix, validate_queue_name
+from glidemq_py._core.option_values import Backoff
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._core.retries import Backoff
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET

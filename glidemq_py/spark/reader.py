@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from glidemq_py._client.portal import BlockingTransport
-from glidemq_py._core.calls import pieces, reading
+from glidemq_py._core.calls import administration, pieces
 from glidemq_py._partitions.layout import Partition
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
@@ -222,7 +222,7 @@ class JobsReader(DataSourceReader):
             for state in partition.moving:
                 cursor = stream if state == "waiting" else f"({partition.highest}@" if state in FINISHED else ""
                 while True:
-                    call = reading.page(
+                    call = administration.page(
                         options.keys.meta, state, cursor, options.fetch_size, fields, where=where or None
                     )
                     page = transport.call(call)
@@ -242,7 +242,7 @@ class JobsReader(DataSourceReader):
         options = self._options
         transport = transport_of(options.place)
         for ids in pieces(partition.ids, options.fetch_size):
-            found = transport.call(reading.records(options.keys.meta, ids, ["state", *names]))
+            found = transport.call(administration.records(options.keys.meta, ids, ["state", *names]))
             rows = [(job_id, str(state or ""), values) for job_id, (state, *values) in found]
             yield [(job_id, state, values) for job_id, state, values in rows if state in options.states]
 
@@ -251,7 +251,7 @@ class JobsReader(DataSourceReader):
         transport = transport_of(options.place)
         cursor, bounds, seen = _first_cursor(partition), _Bounds(partition), _Seen()
         while True:
-            call = reading.page(
+            call = administration.page(
                 options.keys.meta,
                 state,
                 cursor,
@@ -364,7 +364,7 @@ def _order(place: tuple[str, str] | None) -> Place | None:
 
 
 class _Seen:
-    """Jobs of this page and the previous one; some repeat if the job at the cursor left (`reading.page`)."""
+    """Jobs of this page and the previous one; some repeat if the job at the cursor left (`administration.page`)."""
 
     def __init__(self) -> None:
         self._before: set[str] = set()

@@ -18,7 +18,7 @@ from glidemq_py._client.counting import FIGURES, complete_counts
 from glidemq_py._client.portal import BlockingTransport, drive
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core import __version__
-from glidemq_py._core.calls.reading import Gauges, gauges
+from glidemq_py._core.calls.administration import Gauges, gauges
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError

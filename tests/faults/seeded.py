@@ -106,7 +106,7 @@ FAULTS = [
         "results whose report was lost with the connection are not reported again",
     ),
     Fault(
-        "backoff-doubled", "glidemq_py/_core/retries.py",
+        "backoff-doubled", "glidemq_py/_core/option_values.py",
         "1 << min(max(attempts_made - 1, 0), _MAX_EXPONENT)", "1 << min(max(attempts_made, 0), _MAX_EXPONENT)",
         "the exponential backoff begins with twice the delay",
     ),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.inside import administration, broadcast, outbox, reading, usage, working
+from tests.inside import administration, broadcast, outbox, usage, working
 from tests.inside import calls as flows
 from tests.lua.own_support import START, OwnQueue
 from tests.wire_library.support import GROUP, WireQueue
@@ -253,7 +253,7 @@ def test_subscriptions_are_read_in_pages(q: OwnQueue):
 
 def test_page_of_a_list_finds_a_job_that_has_moved(q: OwnQueue):
     ids = [q.add_job(lifo=True) for _ in range(30)]
-    page = q.run(reading.page(q.meta, "waiting", "l:0@", 10, ["name"]))
+    page = q.run(administration.page(q.meta, "waiting", "l:0@", 10, ["name"]))
     q.redis("LREM", "lifo", 1, ids[2])
-    rest = q.run(reading.page(q.meta, "waiting", page.cursor, 30, ["name"]))
+    rest = q.run(administration.page(q.meta, "waiting", page.cursor, 30, ["name"]))
     assert [row[0] for row in [*page.rows, *rest.rows]][:30] == ids

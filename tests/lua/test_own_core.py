@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import Ordering
 from glidemq_py._features.streams import append as chunk
 from glidemq_py.testing import RespError
-from tests.inside import administration, changed, reading, row, working
+from tests.inside import administration, changed, row, working
 from tests.lua.own_support import BAND, START, Fetched, OwnQueue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,7 +284,7 @@ def visit(q: OwnQueue, state: str, count: int = 7, between: Any = None) -> list[
     found: list[str] = []
     cursor = ""
     for _ in range(1_000):
-        rows, cursor = q.run(reading.page(q.meta, state, cursor, count, ["name"]))
+        rows, cursor = q.run(administration.page(q.meta, state, cursor, count, ["name"]))
         assert len(rows) <= count
         found += [job_id for job_id, _, _ in rows]
         if not cursor:
@@ -307,7 +307,7 @@ def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue):
     assert q.counts()["group_waiting"] == -1
     cursor, found, pages = "", dict[str, int](), 0
     while pages == 0 or cursor:
-        cursor, groups = q.run(reading.count_parked(q.meta, cursor))
+        cursor, groups = q.run(administration.count_parked(q.meta, cursor))
         found.update(groups)
         pages += 1
     assert found == {f"g{n}": 2 for n in range(40)}

@@ -148,7 +148,7 @@ def test_no_module_imports_itself_through_others():
 def test_core_writes_no_lines_of_its_own_into_a_json_log(log_format: str | None, is_written: bool):
     program = (
         "from glide_shared.logger import Level, Logger\n"
-        "from glidemq_py._client.glide_config import limit_logs\n"
+        "from glidemq_py._client.async_client import limit_logs\n"
         "from glidemq_py._worker.command.arguments import set_up_logs\n"
         "limit_logs()\n"  # a module of the user connects
         f"set_up_logs(None, {log_format!r})\n"

@@ -146,7 +146,7 @@ def asgiref_calls(url: str, name: str):
 def log_of_checks() -> list[str]:
     """Return a list that collects the log lines of checks of the server's configuration that had no reply."""
     lines: list[str] = []
-    logger = logging.getLogger("glidemq_py._client.server_check")
+    logger = logging.getLogger("glidemq_py._client.async_client")
     logger.setLevel(logging.DEBUG)
 
     class Collect(logging.Handler):

@@ -25,7 +25,7 @@ PRELUDE = """
 import asyncio, contextlib, os, sys, threading, time
 from glide import GlideClient
 from glidemq_py import ConnectionOptions
-from glidemq_py._client.glide_config import config_of
+from glidemq_py._client.async_client import config_of
 
 URL, MENDED = sys.argv[1], sys.argv[2] == "mended"
 

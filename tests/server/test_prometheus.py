@@ -29,7 +29,7 @@ from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
-from tests.inside import administration, connected, failures, parts_of, reading, working
+from tests.inside import administration, connected, failures, parts_of, working
 from tests.lua.own_support import OwnQueue
 from tests.server.command import Command
 from tests.server.lossy_proxy import LossyProxy
@@ -62,7 +62,7 @@ async def test_read_messages_of_a_broadcast_are_not_late(core_url: str, queue_na
         link = await connected(queue)
 
         async def age() -> int:
-            return (await link.transport.call(reading.gauges(link.keys.meta))).oldest
+            return (await link.transport.call(administration.gauges(link.keys.meta))).oldest
 
         async with BroadcastWorker(queue_name, handle, core_url, subscription="a"):
             await broadcast.publish("news", 1)
@@ -116,7 +116,7 @@ async def test_of_a_partitioned_queue(core_url: str, queue_name: str):
         waiting = [found("jobs", state=state) for state in ("waiting", "group-waiting")]
         assert sum(filter(None, waiting)) == 39
         links = [await connected(part) for part in parts_of(queue)]
-        before = max([(await link.transport.call(reading.gauges(link.keys.meta))).oldest for link in links])
+        before = max([(await link.transport.call(administration.gauges(link.keys.meta))).oldest for link in links])
         age = found("oldest_waiting_age_seconds")
         assert age is not None
         assert before / 1000 <= age
@@ -221,7 +221,7 @@ def q(resp: RespClient, queue_name: str) -> Iterator[OwnQueue]:
 
 
 def oldest(q: OwnQueue) -> int:
-    return int(q.run(reading.gauges(q.meta)).oldest)
+    return int(q.run(administration.gauges(q.meta)).oldest)
 
 
 def test_the_age_of_the_oldest_ready_job(q: OwnQueue):
@@ -237,7 +237,7 @@ def test_the_age_of_the_oldest_ready_job(q: OwnQueue):
     q.fetch(2)
     q.advance(10)
     assert oldest(q) == 10
-    assert q.run(reading.gauges(q.meta)).workers == 0
+    assert q.run(administration.gauges(q.meta)).workers == 0
 
 
 @pytest.mark.parametrize(
@@ -325,11 +325,11 @@ def test_a_worker_counts_while_its_registration_lasts(q: OwnQueue, resp: RespCli
     for name in ("py-1", "py-2", "py-3"):
         q.run(working.heartbeat(q.meta, name, "{}", 3_600_000, []))
     q.advance(120_000)
-    assert q.run(reading.gauges(q.meta)).workers == 3
+    assert q.run(administration.gauges(q.meta)).workers == 3
     resp.execute("DEL", f"{q.base}:w:py-2")
-    assert q.run(reading.gauges(q.meta)).workers == 2
+    assert q.run(administration.gauges(q.meta)).workers == 2
     q.run(working.heartbeat(q.meta, "py-3", "{}", 3_600_000, []))
-    assert q.run(reading.gauges(q.meta)).workers == 2
+    assert q.run(administration.gauges(q.meta)).workers == 2
 
 
 def test_the_age_of_the_first_unread_entry(q: OwnQueue, resp: RespClient):

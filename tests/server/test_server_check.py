@@ -11,12 +11,12 @@ from glide_shared.config import GlideClientConfiguration, NodeAddress
 from glidemq_py import ConnectionOptions, Queue, Worker
 from glidemq_py.errors import ConnectionRejectedError
 from glidemq_py.testing import ClusterProcess, RespClient, server_binary
-from tests.inside import embedded, server_check
+from tests.inside import async_client, embedded
 from tests.server.worker_support import StartServer
 
 Connect = Callable[[Any], Awaitable[None]]
 StartServer = StartServer
-LOGGER = server_check.__name__
+LOGGER = async_client.__name__
 
 
 @pytest.fixture

@@ -403,7 +403,7 @@ class _Subscription:
 async def subscribe(
     transport: SimulatedTransport, prefix: str, on_message: Callable[[str], None]
 ) -> _Subscription:  # fmt: skip
-    """Subscribe to channels, as `glidemq_py._client.channels.subscribe` does."""
+    """Subscribe to channels, as `glidemq_py._client.event_reader.subscribe` does."""
     return _Subscription(transport._network, prefix, on_message)
 
 

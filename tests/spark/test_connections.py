@@ -12,14 +12,14 @@ from glidemq_py import ConnectionOptions
 from glidemq_py.errors import ConnectionRejectedError
 from glidemq_py.spark.options import Place, forget, transport_of
 from glidemq_py.testing import ServerProcess
-from tests.inside import server_check
+from tests.inside import async_client
 
 
 def test_only_planning_checks_the_server(
     restartable_server: Callable[..., ServerProcess], caplog: pytest.LogCaptureFixture
 ):
     """Otherwise every process of a save would log the same warning."""
-    caplog.set_level(logging.WARNING, server_check.__name__)
+    caplog.set_level(logging.WARNING, async_client.__name__)
     server = restartable_server()
     with server.client() as resp:
         resp.execute("CONFIG", "SET", "appendonly", "no")

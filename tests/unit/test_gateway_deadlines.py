@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client.reachability import Reachability
+from glidemq_py._client.failures import Reachability
 from glidemq_py.gateway import deadlines as module
 from glidemq_py.gateway.deadlines import Deadlines
 from glidemq_py.gateway.figures import SharedRead
@@ -25,7 +25,7 @@ def server() -> Reachability:
 @pytest.fixture
 async def deadlines(server: Reachability, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "_TICK_S", 0.005)
-    monkeypatch.setattr("glidemq_py._client.reachability._PROBLEM_AFTER_S", 0.0)
+    monkeypatch.setattr("glidemq_py._client.failures._PROBLEM_AFTER_S", 0.0)
     config = SimpleNamespace(request_timeout=LIMIT_S * 1_000)
     transport: Any = SimpleNamespace(interruptions=SimpleNamespace(server=server), config=config)
     found = Deadlines()

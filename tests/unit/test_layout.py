@@ -27,7 +27,7 @@ ONLY_LUA = {
     "gateway": "glidemq_py/gateway is a public package",
     "ordering_groups": "limits of groups, glidemq_py/_features/limits.py, and an option",
     "retention": "an option, glidemq_py/_core/option_values.py",
-    "retries": "an option, glidemq_py/_core/retries.py",
+    "retries": "an option, glidemq_py/_core/option_values.py",
     "maintenance": "its Python side is glidemq_py/_worker/maintenance",
     "partitions": "its Python side is glidemq_py/_partitions",
     "ranks": "options and methods of glidemq_py/_features/priorities.py",

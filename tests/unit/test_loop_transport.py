@@ -10,7 +10,7 @@ import pytest
 from glide_shared.exceptions import ClosingError, RequestError
 
 from glidemq_py.errors import ClosedError
-from tests.inside import AsyncTransport, glide, glide_faults, loop_transport, reading
+from tests.inside import AsyncTransport, administration, glide, glide_faults, loop_transport
 from tests.inside import transport_Transport as Transport
 
 
@@ -127,7 +127,7 @@ async def test_connection_closed_while_the_library_is_loaded(cancelled: bool):
     client: Any = ClosingClient()
     config = glide.GlideClientConfiguration([glide.NodeAddress("host", 1)])
     transport = AsyncTransport(client, config, owned=False)
-    call = asyncio.create_task(transport.call(reading.version("glide:{q}:meta")))
+    call = asyncio.create_task(transport.call(administration.version("glide:{q}:meta")))
     await client.loading.wait()
     loading = transport.loads.under_way
     assert loading is not None
@@ -174,7 +174,7 @@ async def test_transports_of_one_client_load_the_library_once():
     config = glide.GlideClientConfiguration([glide.NodeAddress("host", 1)])
     transport = AsyncTransport(client, config, owned=False)
     others = transport.shared(), transport.shared()
-    calls = [asyncio.create_task(each.call(reading.version("glide:{q}:meta"))) for each in (transport, *others)]
+    calls = [asyncio.create_task(each.call(administration.version("glide:{q}:meta"))) for each in (transport, *others)]
     await asyncio.gather(*calls[:2])
     client.release.set_result(None)
     await calls[2]

@@ -11,16 +11,16 @@ import pytest
 
 from glidemq_py._core import logs
 from glidemq_py.errors import AmbiguousResultError, GlideMQError
-from tests.inside import reachability
+from tests.inside import failures
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reachability, "_CHECK_AFTER_S", 0.01)
+    monkeypatch.setattr(failures, "_CHECK_AFTER_S", 0.01)
 
 
 def refuses() -> str | None:
-    return reachability.REFUSED
+    return failures.REFUSED
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A number of seconds that have passed for the modules under test."""
     given = [0.0]
     later = SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() + given[0]})
-    for module in (reachability, logs):
+    for module in (failures, logs):
         monkeypatch.setattr(module, "time", later)
     return given
 
@@ -48,7 +48,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixture):
-    server, lost = reachability.Reachability("db:6379"), AmbiguousResultError("lost")
+    server, lost = failures.Reachability("db:6379"), AmbiguousResultError("lost")
     assert server.level(lost) == logging.WARNING
     server.failed(0.0, 30.0, refuses)
     assert server.level(lost) == logging.DEBUG, "the check may find that it is gone"
@@ -68,7 +68,7 @@ async def test_outage_is_logged_once_and_its_end(caplog: pytest.LogCaptureFixtur
 
 
 async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture):
-    server = reachability.Reachability("db:6379")
+    server = failures.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     server.replied()
     await checked()
@@ -78,7 +78,7 @@ async def test_short_outage_is_not_logged(caplog: pytest.LogCaptureFixture):
 
 async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.LogCaptureFixture):
     """For example one node of a cluster is gone, or one call takes too long."""
-    server = reachability.Reachability("db:6379")
+    server = failures.Reachability("db:6379")
     server.failed(0.0, 30.0, lambda: None)
     await checked()
     assert not server.is_doubted
@@ -89,7 +89,7 @@ async def test_failures_have_another_cause_if_the_server_replies(caplog: pytest.
 
 
 async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, passed: list[float]):
-    server = reachability.Reachability("db:6379")
+    server = failures.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     await checked()
     passed[0] = 180.0
@@ -99,11 +99,11 @@ async def test_reminder_once_per_minute(caplog: pytest.LogCaptureFixture, passed
 
 
 async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureFixture):
-    server, seen = reachability.Reachability("db:6379"), threading.Event()
+    server, seen = failures.Reachability("db:6379"), threading.Event()
 
     def refuses_later() -> str | None:
         seen.wait()
-        return reachability.REFUSED
+        return failures.REFUSED
 
     server.failed(0.0, 30.0, refuses_later)
 
@@ -118,7 +118,7 @@ async def test_event_loops_of_a_process_share_a_check(caplog: pytest.LogCaptureF
 
 
 async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptureFixture, passed: list[float]):
-    server = reachability.Reachability("db:6379")
+    server = failures.Reachability("db:6379")
 
     async def fail_there():
         server.failed(0.0, 30.0, refuses)
@@ -140,21 +140,21 @@ async def test_check_of_a_stopped_event_loop_is_replaced(caplog: pytest.LogCaptu
 
 
 async def test_connections_to_the_same_addresses_share_it():
-    server = reachability.reachability_of([("::1", 6379), ("db", 6380)])
-    assert server is reachability.reachability_of([("::1", 6379), ("db", 6380)])
-    assert server is not reachability.reachability_of([("db", 6380)])
+    server = failures.reachability_of([("::1", 6379), ("db", 6380)])
+    assert server is failures.reachability_of([("::1", 6379), ("db", 6380)])
+    assert server is not failures.reachability_of([("db", 6380)])
     assert server.where == "[::1]:6379, db:6380"
 
 
 def test_without_an_event_loop_a_failure_is_not_checked():
-    server = reachability.Reachability("db:6379")
+    server = failures.Reachability("db:6379")
     server.failed(0.0, 30.0, refuses)
     assert not server.is_gone
 
 
 def test_level_of_a_connection_without_a_server():
     memory: Any = object()
-    assert reachability.repeated_level(memory, AmbiguousResultError("lost")) == logging.WARNING
+    assert failures.repeated_level(memory, AmbiguousResultError("lost")) == logging.WARNING
 
 
 def test_repeated_failure_is_logged_once_per_minute_and_its_end(caplog: pytest.LogCaptureFixture, passed: list[float]):

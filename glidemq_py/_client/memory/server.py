@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._client.failures import Interruptions, meaning_of
 from glidemq_py._client.library_source import Library, assemble
-from glidemq_py._client.memory.script import ScriptEngine
-from glidemq_py._client.memory.store import Clock, CommandError, Store
+from glidemq_py._client.memory.store import Clock, CommandError, ScriptEngine, Store
 from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import new_rlock
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError

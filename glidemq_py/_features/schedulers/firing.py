@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import NEW_JOB, ORDERING, AddedOther, Row, stored_row

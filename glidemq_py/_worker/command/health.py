@@ -19,7 +19,7 @@ from glidemq_py._client.connect import URL_VARIABLE, Connection, open_transport
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import reading
+from glidemq_py._core.calls import administration
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_py._core.logs import escape_control
 from glidemq_py._features.many_queues import parse_queues
@@ -102,7 +102,7 @@ async def _request(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     host, elsewhere = socket.gethostname(), set[str]()
     now = await server_time(transport)
     reports: list[_Report] = []
-    for consumer, text in await transport.call(reading.workers(keys.meta)):
+    for consumer, text in await transport.call(administration.workers(keys.meta)):
         info = _info(text)
         if info.get("addr") != host or "silence" not in info:
             elsewhere.add(str(info.get("addr", "?")))

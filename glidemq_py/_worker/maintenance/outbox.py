@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import BackgroundTask, PeriodicTask, wait_for_event
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member

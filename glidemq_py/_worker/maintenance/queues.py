@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
-from glidemq_py._client.reachability import repeated_level
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import BackgroundService, BackgroundTask, wait_for_event
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._core.calls.administration import unlock

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from glidemq_py import _operate as operate
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import requeues
 from glidemq_py._operate.parsing import pairs_of, span_of, value_of
 from glidemq_py.cli.arguments import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from glidemq_py import _operate as operate
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._operate.parsing import rate_of, span_of
 from glidemq_py.cli.arguments import Concurrency, JobName, Limit, Queue, Queues, Rate, words
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, clock, command, group, joined, span

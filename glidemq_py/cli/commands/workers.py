@@ -15,7 +15,7 @@ from glidemq_py.cli.shell import Shell, age, command, group, size_text, span
 from glidemq_py.errors import WorkerNotFoundError
 
 if TYPE_CHECKING:
-    from glidemq_py._core.job_states import WorkerInfo
+    from glidemq_py._core.record import WorkerInfo
 
 __all__ = ["app"]
 

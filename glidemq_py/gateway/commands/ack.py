@@ -12,8 +12,8 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import DEFAULTS, MAX_LOCK_MS, Lease
 from glidemq_py._api.lease_exchange import LeaseOutcome, Report, exchange
 from glidemq_py._core.calls import working
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.payload import PackedValue
+from glidemq_py._core.record import JobState
 from glidemq_py._features.leases import LeaseFacts, decode_token
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostError
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failure_policy import FailurePolicy

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.logs import LogLevel
+from glidemq_py._core.record import JobState
 from glidemq_py._features.priorities import change_job_rank
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.ack import ClientError, LeasedJob, end_attempt, leased_job

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.commands.connection import list_workers
 from glidemq_py.gateway.commands.cron import all_crons, read_schedulers

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.record import JobState
 from glidemq_py._core.times import MAX_DURATION_MS, to_ms
 from glidemq_py._features.cleaning import clean_unfinished
 from glidemq_py.errors import JobDataError, SerializationError
