@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import reprlib
-from typing import Final
+from typing import Final, dataclass_transform
 
 _VALUE_WIDTH: Final = 80
 _SECRET: Final = "***"
@@ -79,6 +80,29 @@ class GlideMQError(Exception):
 def _message_of(kind: type[BaseException]) -> str:
     doc = kind.__doc__ or kind.__name__
     return doc.strip().split("\n", 1)[0].rstrip(".")
+
+
+@dataclass_transform(eq_default=False)
+class StructuredError(GlideMQError):
+    """Base of errors whose arguments are their attributes: the annotated names; one with a value may be left out."""
+
+    __signature__ = inspect.Signature()
+
+    def __init_subclass__(cls) -> None:
+        if not cls.__module__.startswith(__name__.rpartition(".")[0]):
+            return  # the annotations of a user's class are not its arguments
+        kind = inspect.Parameter
+        own = (
+            kind(name, kind.POSITIONAL_OR_KEYWORD, default=vars(cls).get(name, kind.empty))
+            for name in inspect.get_annotations(cls)
+        )
+        cls.__signature__ = inspect.Signature([*cls.__signature__.parameters.values(), *own])
+
+    def __init__(self, *args: object, **given: object) -> None:
+        bound = self.__signature__.bind(*args, **given)
+        bound.apply_defaults()
+        super().__init__(*bound.args)
+        self.__dict__.update(bound.arguments)
 
 
 class GlideMQValidationError(GlideMQError, ValueError):
@@ -192,7 +216,7 @@ class AmbiguousResultError(GlideMQConnectionError):
     timed_out: bool = False
 
 
-class DurabilityError(AmbiguousResultError):
+class DurabilityError(StructuredError, AmbiguousResultError):
     """The server did not confirm in time that an added job survives a failure.
 
     The job was added, and exists unless the server lost it. Adding it again is safe if ``job_id`` is set, while
@@ -204,12 +228,7 @@ class DurabilityError(AmbiguousResultError):
     """
 
     reason: str
-    job_id: str | None
-
-    def __init__(self, reason: str, job_id: str | None = None) -> None:
-        super().__init__(reason, job_id)
-        self.reason = reason
-        self.job_id = job_id
+    job_id: str | None = None
 
     def __str__(self) -> str:
         job = "a job" if self.job_id is None else f"job {self.job_id!r}"
@@ -290,7 +309,7 @@ class ConnectionRejectedError(GlideMQConnectionError):
     """
 
 
-class EventLoopError(GlideMQError, RuntimeError):
+class EventLoopError(StructuredError, RuntimeError):
     """An object was used outside the event loop it belongs to, or in the wrong kind of ``with`` block.
 
     Nothing was sent.
@@ -304,12 +323,6 @@ class EventLoopError(GlideMQError, RuntimeError):
     subject: str
     problem: str
     remedy: str
-
-    def __init__(self, subject: str, problem: str, remedy: str) -> None:
-        super().__init__(subject, problem, remedy)
-        self.subject = subject
-        self.problem = problem
-        self.remedy = remedy
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.problem}; {self.remedy}"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from glidemq_py.errors.base import GlideMQError
+from glidemq_py.errors.base import GlideMQError, StructuredError
 
 
-class JobNotFoundError(GlideMQError):
+class JobNotFoundError(StructuredError):
     """The job does not exist.
 
     Attributes:
@@ -19,17 +19,13 @@ class JobNotFoundError(GlideMQError):
     """
 
     job_id: str
-
-    def __init__(self, job_id: str, detail: str = "") -> None:
-        super().__init__(job_id, detail)
-        self.job_id = job_id
-        self.detail = detail
+    detail: str = ""
 
     def __str__(self) -> str:
         return f"job {self.job_id!r} not found {self.detail}".rstrip()
 
 
-class JobStateError(GlideMQError):
+class JobStateError(StructuredError):
     """The state of the job, or of its batch, does not allow the action.
 
     Attributes:
@@ -42,14 +38,8 @@ class JobStateError(GlideMQError):
     job_id: str
     state: str
     action: str
-    queue: str
-
-    def __init__(self, job_id: str, state: str, action: str, message: str | None = None, queue: str = "") -> None:
-        super().__init__(job_id, state, action, message, queue)
-        self.job_id = job_id
-        self.state = state
-        self.action = action
-        self.queue = queue
+    message: str | None = None
+    queue: str = ""
 
     def __str__(self) -> str:
         message: str | None = self.args[3]
@@ -60,7 +50,7 @@ class JobStateError(GlideMQError):
         return f" (queue {self.queue!r})" if self.queue else ""
 
 
-class JobBatchNotFoundError(GlideMQError):
+class JobBatchNotFoundError(StructuredError):
     """The batch does not exist, or no longer.
 
     Attributes:
@@ -69,25 +59,16 @@ class JobBatchNotFoundError(GlideMQError):
     """
 
     batch_id: str
-    queue: str
-
-    def __init__(self, batch_id: str, queue: str = "") -> None:
-        super().__init__(batch_id, queue)
-        self.batch_id = batch_id
-        self.queue = queue
+    queue: str = ""
 
     def __str__(self) -> str:
         return f"batch {self.batch_id!r} not found" + (f" in queue {self.queue!r}" if self.queue else "")
 
 
-class StaleAttemptError(GlideMQError):
+class StaleAttemptError(StructuredError):
     """The attempt is no longer the current one: another worker has locked the job. Nothing was changed."""
 
-    job_id: str | None
-
-    def __init__(self, job_id: str | None = None) -> None:
-        super().__init__(job_id)
-        self.job_id = job_id
+    job_id: str | None = None
 
     def __str__(self) -> str:
         text = "the attempt is no longer the current one (another worker has locked the job); nothing was changed"
@@ -96,9 +77,6 @@ class StaleAttemptError(GlideMQError):
 
 class LeaseLostError(StaleAttemptError):
     """The lease is not valid any more: it expired, its timeout passed, or the job was removed. Nothing was changed."""
-
-    def __init__(self, job_id: str | None = None) -> None:
-        super().__init__(job_id)
 
     def __str__(self) -> str:
         job = "the job" if self.job_id is None else f"job {self.job_id!r}"
@@ -116,7 +94,7 @@ def readable_reason(reason: str) -> str:
     return STALLED_OUT if reason == _STORED_STALLED_OUT else reason
 
 
-class JobFailedError(GlideMQError):
+class JobFailedError(StructuredError):
     """The awaited job failed.
 
     Attributes:
@@ -127,13 +105,7 @@ class JobFailedError(GlideMQError):
 
     job_id: str
     failed_reason: str
-    failed_type: str | None
-
-    def __init__(self, job_id: str, failed_reason: str, failed_type: str | None = None) -> None:
-        super().__init__(job_id, failed_reason, failed_type)
-        self.job_id = job_id
-        self.failed_reason = failed_reason
-        self.failed_type = failed_type
+    failed_type: str | None = None
 
     def __str__(self) -> str:
         kind = "" if self.failed_type is None else f"{self.failed_type}: "
@@ -160,17 +132,13 @@ class JobDataError(UnrecoverableError):
     """The job's data does not match the parameters of its handler."""
 
 
-class JobNotLoadedError(GlideMQError, AttributeError):
+class JobNotLoadedError(StructuredError, AttributeError):
     """The attribute of a `Job` has not been read from the server: ``await job.reload()`` reads all attributes.
 
     A `Lease` that was made from a token has no job; `Queue.get_job` reads it.
     """
 
-    attribute: str | None
-
-    def __init__(self, attribute: str | None = None) -> None:
-        super().__init__(attribute)
-        self.attribute = attribute
+    attribute: str | None = None
 
     def __str__(self) -> str:
         if self.attribute == "job":
@@ -178,14 +146,10 @@ class JobNotLoadedError(GlideMQError, AttributeError):
         return f"attribute {self.attribute!r} of this job is not loaded; call `await job.reload()`"
 
 
-class BudgetExceededError(GlideMQError):
+class BudgetExceededError(StructuredError):
     """The budget of the job's flow is exhausted; its handler was not called."""
 
-    job_id: str | None
-
-    def __init__(self, job_id: str | None = None) -> None:
-        super().__init__(job_id)
-        self.job_id = job_id
+    job_id: str | None = None
 
     def __str__(self) -> str:
         return "Budget exceeded"
@@ -202,7 +166,7 @@ class JobSignal(GlideMQError):  # noqa: N818  # a signal is no error
     """Id of the job if a method of a `Job` raised the signal, else None."""
 
 
-class RateLimitError(JobSignal):
+class RateLimitError(StructuredError, JobSignal):
     """Raise this in a handler to retry the job later. The worker fetches no other job until then.
 
     Args:
@@ -210,11 +174,7 @@ class RateLimitError(JobSignal):
             has none.
     """
 
-    delay: int | timedelta | None
-
-    def __init__(self, delay: int | timedelta | None = None) -> None:
-        super().__init__(delay)
-        self.delay = delay
+    delay: int | timedelta | None = None
 
     def __str__(self) -> str:
         return "rate limited"
@@ -260,7 +220,7 @@ class WaitingChildrenError(JobSignal):
         return "waiting for children"
 
 
-class GroupRateLimitError(JobSignal):
+class GroupRateLimitError(StructuredError, JobSignal):
     """The job's ordering group is rate limited. Raised by `Job.rate_limit_group`.
 
     Args:
@@ -270,12 +230,10 @@ class GroupRateLimitError(JobSignal):
         extend: "max" keeps an existing later end of the rate limit, "replace" replaces it.
     """
 
-    def __init__(self, delay: int, current_job: str = "requeue", position: str = "front", extend: str = "max") -> None:
-        super().__init__(delay, current_job, position, extend)
-        self.delay = delay
-        self.current_job = current_job
-        self.position = position
-        self.extend = extend
+    delay: int
+    current_job: str = "requeue"
+    position: str = "front"
+    extend: str = "max"
 
     def __str__(self) -> str:
         return "group rate limited"
@@ -319,7 +277,7 @@ class HandlerError(GlideMQError):
     """
 
 
-class BatchError(GlideMQError):
+class BatchError(StructuredError):
     """Raise this in a batch handler to report one result per job.
 
     Args:
@@ -329,27 +287,19 @@ class BatchError(GlideMQError):
 
     results: Sequence[object]
 
-    def __init__(self, results: Sequence[object]) -> None:
-        super().__init__(results)
-        self.results = results
-
     def __str__(self) -> str:
         failed = sum(isinstance(result, BaseException) for result in self.results)
         return f"{failed} of {len(self.results)} jobs of the batch failed"
 
 
-class SandboxCrashError(GlideMQError):
+class SandboxCrashError(StructuredError):
     """The sandbox process that ran the job's handler died.
 
     Attributes:
         code: exit code, or the negated number of the signal that killed the process; None if it is unknown.
     """
 
-    code: int | None
-
-    def __init__(self, code: int | None = None) -> None:
-        super().__init__(code)
-        self.code = code
+    code: int | None = None
 
     def __str__(self) -> str:
         if self.code is None:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from glidemq_py.errors.base import DurabilityError, GlideMQError, _message_of
+from glidemq_py.errors.base import DurabilityError, GlideMQError, StructuredError, _message_of
 
 
-class BulkAddError(GlideMQError):
+class BulkAddError(StructuredError):
     """Some jobs of a bulk add were not added, or not confirmed as durable.
 
     Attributes:
@@ -18,10 +18,6 @@ class BulkAddError(GlideMQError):
     """
 
     results: Sequence[object]
-
-    def __init__(self, results: Sequence[object]) -> None:
-        super().__init__(results)
-        self.results = results
 
     @property
     def failed(self) -> int:
@@ -48,7 +44,7 @@ class BackupError(GlideMQError):
     """A backup cannot be written, read or restored."""
 
 
-class QueueNotEmptyError(BackupError):
+class QueueNotEmptyError(StructuredError, BackupError):
     """A queue that is to be restored is not empty; nothing was written.
 
     Attributes:
@@ -56,16 +52,14 @@ class QueueNotEmptyError(BackupError):
         reason: why it is not empty.
     """
 
-    def __init__(self, queue: str, reason: str) -> None:
-        super().__init__(queue, reason)
-        self.queue = queue
-        self.reason = reason
+    queue: str
+    reason: str
 
     def __str__(self) -> str:
         return f"queue {self.queue!r} cannot be restored: {self.reason}; restore to another queue, or obliterate it"
 
 
-class FairKeyFullError(GlideMQError):
+class FairKeyFullError(StructuredError):
     """The job's fair key has its maximum backlog; the job was not added. Add it later.
 
     Attributes:
@@ -73,10 +67,8 @@ class FairKeyFullError(GlideMQError):
         max_backlog: number of its ready jobs at which new ones are rejected, or None.
     """
 
-    def __init__(self, key: str | None = None, max_backlog: int | None = None) -> None:
-        super().__init__(key, max_backlog)
-        self.key = key
-        self.max_backlog = max_backlog
+    key: str | None = None
+    max_backlog: int | None = None
 
     def __str__(self) -> str:
         if self.key is None:
@@ -87,16 +79,11 @@ class FairKeyFullError(GlideMQError):
         return f"job was not added: fair key {self.key!r} has its maximum backlog of {most}"
 
 
-class DuplicateJobError(GlideMQError):
+class DuplicateJobError(StructuredError):
     """A job with this id already exists; nothing was added."""
 
     job_id: str
     queue: str
-
-    def __init__(self, job_id: str, queue: str) -> None:
-        super().__init__(job_id, queue)
-        self.job_id = job_id
-        self.queue = queue
 
     def __str__(self) -> str:
         return f"queue {self.queue!r}: job {self.job_id!r} already exists; nothing was added"
@@ -121,7 +108,7 @@ _STAGED_WRITE_PROBLEMS: Final = {
 }
 
 
-class PartitionedQueueError(GlideMQError):
+class PartitionedQueueError(StructuredError):
     """The operation does not support queues with partitions; nothing was changed.
 
     Attributes:
@@ -132,16 +119,11 @@ class PartitionedQueueError(GlideMQError):
     queue: str
     partitions: int
 
-    def __init__(self, queue: str, partitions: int) -> None:
-        super().__init__(queue, partitions)
-        self.queue = queue
-        self.partitions = partitions
-
     def __str__(self) -> str:
         return f"queue {self.queue!r} has {self.partitions} partitions, which this operation does not support"
 
 
-class QueuePartitionsError(GlideMQError):
+class QueuePartitionsError(StructuredError):
     """A queue has another number of partitions than the caller wants; nothing was changed.
 
     A queue keeps the partitions that it was created with, before its first job. It can be moved to another number
@@ -157,12 +139,6 @@ class QueuePartitionsError(GlideMQError):
     stored: int
     wanted: int
 
-    def __init__(self, queue: str, stored: int, wanted: int) -> None:
-        super().__init__(queue, stored, wanted)
-        self.queue = queue
-        self.stored = stored
-        self.wanted = wanted
-
     def __str__(self) -> str:
         why = "cannot get partitions after its first job or limit"
         if self.stored > 1:
@@ -174,7 +150,7 @@ class QueuePartitionsError(GlideMQError):
         )
 
 
-class UnsupportedFeatureError(GlideMQError):
+class UnsupportedFeatureError(StructuredError):
     """The queue uses a feature that this version of glidemq_py does not have; nothing was changed.
 
     Every call about the queue raises this, and a worker closes with it, because this version would mishandle the
@@ -190,12 +166,6 @@ class UnsupportedFeatureError(GlideMQError):
     feature: str
     version: str
 
-    def __init__(self, queue: str, feature: str, version: str) -> None:
-        super().__init__(queue, feature, version)
-        self.queue = queue
-        self.feature = feature
-        self.version = version
-
     def __str__(self) -> str:
         return (
             f"queue {self.queue!r} uses the feature {self.feature!r}, which this version of glidemq_py does not have; "
@@ -203,7 +173,7 @@ class UnsupportedFeatureError(GlideMQError):
         )
 
 
-class StagedWriteError(GlideMQError):
+class StagedWriteError(StructuredError):
     """A staged write cannot continue.
 
     Attributes:
@@ -217,14 +187,7 @@ class StagedWriteError(GlideMQError):
     write: str
     queue: str
     state: str
-    cause: str
-
-    def __init__(self, write: str, queue: str, state: str, cause: str = "") -> None:
-        super().__init__(write, queue, state, cause)
-        self.write = write
-        self.queue = queue
-        self.state = state
-        self.cause = cause
+    cause: str = ""
 
     def __str__(self) -> str:
         problem = _STAGED_WRITE_PROBLEMS.get(self.state, f"state {self.state}")
@@ -259,7 +222,7 @@ class DataLostError(GlideMQError):
         return f"queue {self.queue!r}: {what}; set failOnDataLoss=false to continue without them"
 
 
-class WorkerNotFoundError(GlideMQError):
+class WorkerNotFoundError(StructuredError):
     """No worker with this id is registered with the queue, or it is not one of this library.
 
     Attributes:
@@ -268,15 +231,11 @@ class WorkerNotFoundError(GlideMQError):
 
     worker: str
 
-    def __init__(self, worker: str) -> None:
-        super().__init__(worker)
-        self.worker = worker
-
     def __str__(self) -> str:
         return f"worker {self.worker!r} not found"
 
 
-class WorkerTimeoutError(GlideMQError):
+class WorkerTimeoutError(StructuredError):
     """Workers did not answer a command in time: they died, have lost their connection, or are of an older version.
 
     Attributes:
@@ -285,19 +244,14 @@ class WorkerTimeoutError(GlideMQError):
     """
 
     workers: Sequence[str]
-    answered: Sequence[str]
-
-    def __init__(self, workers: Sequence[str], answered: Sequence[str] = ()) -> None:
-        super().__init__(workers, answered)
-        self.workers = workers
-        self.answered = answered
+    answered: Sequence[str] = ()
 
     def __str__(self) -> str:
         shown = ", ".join(self.workers[:5]) + (", ..." if len(self.workers) > 5 else "")
         return f"no answer in time from {len(self.workers)} workers ({shown}); {len(self.answered)} answered"
 
 
-class WorkerCommandError(GlideMQError):
+class WorkerCommandError(StructuredError):
     """A worker could not run a command.
 
     Attributes:
@@ -307,11 +261,6 @@ class WorkerCommandError(GlideMQError):
 
     worker: str
     reason: str
-
-    def __init__(self, worker: str, reason: str) -> None:
-        super().__init__(worker, reason)
-        self.worker = worker
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"worker {self.worker!r}: {self.reason}"
