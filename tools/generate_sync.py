@@ -50,6 +50,10 @@ TWINS = {
     "glidemq_py._api.producer.Producer": "glidemq_py.sync.producer_twin.Producer",
     "glidemq_py._api.broadcast.Broadcast": "glidemq_py.sync.broadcast_twin.Broadcast",
     "glidemq_py._api.queue_events.QueueEvents": "glidemq_py.sync.queue_events_twin.QueueEvents",
+    "glidemq_py._api.leasing.LeaseContext": "glidemq_py.sync.lease_context_twin.LeaseContext",
+    "glidemq_py._worker.maintenance.queues.Maintenance": "glidemq_py.sync.maintenance_twin.Maintenance",
+    "glidemq_py._worker.maintenance.queues.Scheduler": "glidemq_py.sync.scheduler_twin.Scheduler",
+    "glidemq_py._api.backup_schedule.BackupSchedule": "glidemq_py.sync.backup_schedule_twin.BackupSchedule",
     **{area: f"glidemq_py.sync.{area.rpartition('.')[2].lower()}_twin.{area.rpartition('.')[2]}" for area in AREAS},
 }
 """The asynchronous classes and the blocking ones. glidemq_py/sync/driving.py has the ``QueueCore`` of a `Queue` that
@@ -61,7 +65,6 @@ OMITTED = {"Broadcast.queue"}
 SWAPPED = {
     "AsyncIterator": "collections.abc.Iterator",
     "Connection": "glidemq_py._client.connect.BlockingConnection",
-    "LeaseContext": "glidemq_py.sync.lease_context.BlockingLeaseContext",
     "DataT": "glidemq_py._job.contents.DataT",
     "ResultT": "glidemq_py._job.contents.ResultT",
     "ContextT": "glidemq_py._job.contents.ContextT",
@@ -78,7 +81,7 @@ MAKERS = {
     rf"dict\[str, {_JOB}\]": "twins_by_name",
     r"list\[Lease\[.*\]\]": f"{_LEASE}:_of_all",
     r"LeaseReport\[.*\]": f"{_LEASE}:_of_report",
-    "BlockingLeaseContext": SWAPPED["LeaseContext"],
+    "LeaseContext": TWINS["glidemq_py._api.leasing.LeaseContext"],
     r"JobBatch|Iterator\[JobBatch\]": TWINS["glidemq_py._api.job_batch.JobBatch"],
     rf"list\[VectorMatch\[{_JOB}\]\]": "twins_in_matches",
 }
@@ -86,6 +89,10 @@ MAKERS = {
 
 DRIVING = "glidemq_py.sync.driving"
 BASE = "glidemq_py._client.runtime.Twin"
+SERVICE = "BackgroundService"
+"""Base of the services, whose blocking ones run them in the portal."""
+OF_SERVICES = frozenset(("start", "run", "close"))
+"""Methods of `BlockingService`."""
 WIDTH = 120
 OF_JOBS = """A `{0}` with blocking methods. Attributes, arguments and errors are those of `{0}`.
 
@@ -120,6 +127,11 @@ WORDING = {
     ", an existing GLIDE client (never closed by the queue),": ",",
     ", an existing GLIDE client (never closed by the producer),": ",",
     "Closes the connections": "Closes the connection",
+    " until cancelled.":
+        " until interrupted. It runs in the background, over connections of its own. Start it after a fork: a forked "
+        "process does not have it.",
+    "does not close them.": "does not close them, and closing them does not stop it.",
+    "Closing the scheduler does not close the queue.": "Closing one of the two does not close the other.",
 }  # fmt: skip
 """Phrases of the asynchronous docstrings, and their form for blocking code."""
 
@@ -187,6 +199,7 @@ class _Twin:
             self._home, base = self._home.find(ast.unparse(found.bases[0]).partition("[")[0])
             assert isinstance(base, ast.ClassDef)
             self._methods = base
+        self._is_service = any(ast.unparse(each) == SERVICE for each in found.bases)
         self._imports: dict[str, str] = {}
         self._late_imports: list[str] = []
         self._done = {name.partition(".")[2] for name in OMITTED if name.startswith(f"{self._source}.")}
@@ -207,6 +220,11 @@ class _Twin:
         if isinstance(written, ast.ClassDef):
             self._done |= {each.name for each in written.body if isinstance(each, Function)}
             bases = [self._import(f"{DRIVING}.{base}") + of]
+        elif self._is_service:
+            self._done |= OF_SERVICES
+            origin = f"{self._home.name}.{self._methods.name}"
+            bases = [f"{self._import(f'{DRIVING}.BlockingService')}[{self._import(origin, core)}]"]
+            self._constructor(core)
         elif made is not None:
             bases = [f"{self._import(BASE)}[{self._import(f'{DRIVING}.{core}')}{of}]"]
             self._constructor(core)
@@ -215,7 +233,7 @@ class _Twin:
             bases = [f"{self._import(BASE)}[{self._import(origin, core)}{of}]"]
         if self._of_job:
             self._import("glidemq_py._job.blocking_runtime.wait_for")
-        else:
+        elif not self._is_service:
             self._import("glidemq_py._client.portal.drive")
             bases.append(self._import("glidemq_py._core.misuse.BlockingOnly"))
         self._add_class(self._home, self._methods)
@@ -240,9 +258,9 @@ class _Twin:
         if self._of_job:
             return OF_JOBS.format(self._source)
         doc = re.sub(r"\n\nAttributes:\n(    .*\n?)+", "\n\n", ast.get_docstring(self._class) or "").strip()
-        summary, _, rest = doc.partition("\n\n")
-        rest, args, sections = blocking_doc(rest).partition("Args:")
-        if f"{self._home.name}.{self._source}" not in AREAS:
+        summary, _, rest = blocking_doc(doc).partition("\n\n")
+        rest, args, sections = rest.partition("Args:")
+        if rest and f"{self._home.name}.{self._source}" not in AREAS:
             rest = f"The blocking form of `{PACKAGE}.{self._source}`. {rest}"
         texts = [summary, *rest.strip().split("\n\n")]
         return "\n\n".join((*(textwrap.fill(each, WIDTH - 4) for each in texts), args + sections)).strip()
@@ -286,7 +304,7 @@ class _Twin:
                     pass
         for base in node.bases:
             name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
-            if module.origin(name).startswith(PACKAGE):
+            if name != SERVICE and module.origin(name).startswith(PACKAGE):
                 found, definition = module.find(name)
                 assert isinstance(definition, ast.ClassDef)
                 self._add_class(found, definition)
@@ -330,14 +348,18 @@ class _Twin:
             args, kind, passed = self._signature(module, node)
             maker = self._maker(kind)
             before, after = (f"{maker}(", ")") if maker else ("", "")
+            core = "self._core"
             if kind.startswith("Iterator["):
                 before, after = "iterate(", f", {maker or 'lambda item: item'})"
                 self._import("glidemq_py._client.portal.iterate")
+            elif self._is_service:
+                act = "_ask" if isinstance(node, ast.AsyncFunctionDef) else "_notify"
+                before, after, core = f"self.{act}(lambda service: ", ")", "service"
             elif isinstance(node, ast.AsyncFunctionDef):
                 before, after = before + ("wait_for(self._core, " if self._of_job else "drive("), ")" + after
             start = "        " if kind in ("None", "NoReturn") else "        return "
             head = _wrapped(f"    def {name}(", args, f") -> {kind}:", 4)
-            body = _wrapped(f"{start}{before}self._core.{name}(", passed, ")" + after, 8)
+            body = _wrapped(f"{start}{before}{core}.{name}(", passed, ")" + after, 8)
             decorators = [f"    @{self._renamed(module, each)}\n" for each in node.decorator_list]
             self._parts.append(f"{''.join(decorators)}{head}\n{_quoted(doc, 8)}\n{body}\n")
 
@@ -357,15 +379,24 @@ class _Twin:
         args, _, passed = self._signature(self._home, node)
         lines = [f"    @{self._renamed(self._home, each)}" for each in node.decorator_list]
         lines += [_wrapped("    def __init__(", args, ") -> None:", 4)]
-        lines += [_wrapped(f"        super().__init__({core}(", passed, "))", 8)]
+        if self._is_service:
+            named = ", ".join(f"{each.arg}={each.arg}" for each in [*node.args.args[1:], *node.args.kwonlyargs])
+            lines += [_wrapped("        super().__init__(", f"{core}, {named}", ")", 8)]
+        else:
+            lines += [_wrapped(f"        super().__init__({core}(", passed, "))", 8)]
         self._parts.append("\n".join(lines) + "\n")
 
     def _protocol(self, module: _Module, node: Function) -> None:
-        """Add ``__enter__``, ``__iter__``, or ``__exit__``, which is that of the asynchronous class without await."""
-        args, kind, _ = self._signature(module, node)
+        """Add ``__enter__``, ``__iter__``, or ``__exit__``, which closes the object as that of the other class does."""
+        args, kind, passed = self._signature(module, node)
         body = "drive(self._core.__aenter__())\nreturn self"
         if node.name == "__aexit__":
             body = "\n".join(map(ast.unparse, node.body)).replace("await ", "")
+            if "self._" in body:
+                body = f"return drive(self._core.__aexit__({passed}))"
+        elif node.name == "__aenter__" and kind != "Self":
+            found = self._import(TWINS["glidemq_py._api.lease.Lease"])
+            body = f"found = drive(self._core.__aenter__())\nreturn None if found is None else {found}(found)"
         elif node.name == "__aiter__":
             self._import("glidemq_py._client.portal.iterate")
             body = "return iterate(aiter(self._core), lambda item: item)"

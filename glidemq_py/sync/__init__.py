@@ -11,16 +11,18 @@ from glidemq_py._core import import_on_first_use as _import_on_first_use
 
 if TYPE_CHECKING:
     from glidemq_py._job.job_twin import BlockingJob as Job
+    from glidemq_py.sync.backup_schedule_twin import BackupSchedule
     from glidemq_py.sync.broadcast_twin import Broadcast
     from glidemq_py.sync.flow_producer_twin import FlowProducer
     from glidemq_py.sync.job_batch_twin import JobBatch
     from glidemq_py.sync.lease_twin import Lease
+    from glidemq_py.sync.maintenance_twin import Maintenance
     from glidemq_py.sync.pool import ServerlessPool, serverless_pool
     from glidemq_py.sync.producer_twin import Producer
     from glidemq_py.sync.queue_events_twin import QueueEvents
     from glidemq_py.sync.queue_list import list_queues
     from glidemq_py.sync.queue_twin import Queue
-    from glidemq_py.sync.services import BackupSchedule, Maintenance, Scheduler
+    from glidemq_py.sync.scheduler_twin import Scheduler
 else:
     __getattr__, __dir__ = _import_on_first_use(
         __name__,
@@ -33,7 +35,9 @@ else:
             "glidemq_py.sync.queue_twin": "Queue",
             "glidemq_py.sync.lease_twin": "Lease",
             "glidemq_py.sync.pool": "ServerlessPool, serverless_pool",
-            "glidemq_py.sync.services": "BackupSchedule, Maintenance, Scheduler",
+            "glidemq_py.sync.backup_schedule_twin": "BackupSchedule",
+            "glidemq_py.sync.maintenance_twin": "Maintenance",
+            "glidemq_py.sync.scheduler_twin": "Scheduler",
             "glidemq_py.sync.producer_twin": "Producer",
             "glidemq_py.sync.queue_list": "list_queues",
         },

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "glidemq_py"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(each for each in PACKAGE.rglob("*.py") if not each.stem.endswith("_twin"))
 LEAST_LINES = 40
 
 SMALL = {
@@ -19,7 +19,6 @@ SMALL = {
     "options.py": "a list of names to import",
     "integrations/django_admin/apps.py": "Django requires this module",
     "integrations/django_admin/models.py": "Django requires this module",
-    "sync/lease_context.py": "the context of the blocking `Queue.lease`",
 }
 """Modules below `LEAST_LINES` and their reasons. `__init__.py` and `__main__.py` need none."""
 

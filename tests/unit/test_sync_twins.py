@@ -26,7 +26,6 @@ MISSING: dict[type[Any], dict[str, str]] = {
 OTHER_TYPES = {
     "Connection": "BlockingConnection",
     "AsyncIterator": "Iterator",
-    "LeaseContext": "BlockingLeaseContext",
 }
 """Names in annotations that differ, and their replacements."""
 
