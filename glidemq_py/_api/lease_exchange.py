@@ -237,7 +237,7 @@ def _failed_row(
     return working.failed(
         facts.id, facts.entry, facts.fence, facts.processed_on, reason, kind, earlier, limit,
         retry_delay(options.backoff, stored.attempts_made + 1, failure, None) if limit else 0,
-        kept(options.remove_on_fail), limit > 0 and '"fallbacks"' in stored.opts_text, permanent,
+        kept(options.remove_on_fail), int(limit > 0 and '"fallbacks"' in stored.opts_text), int(permanent),
     )  # fmt: skip
 
 
@@ -427,7 +427,7 @@ async def within_budgets(queue: ConnectedQueue, link: QueueLink, runs: list[Run]
                 run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on, str(error),
                 type(error).__name__, stacktraces_with(run.stacktrace, error, run.options.stack_trace_limit), 0, 0,
                 kept(run.options.remove_on_fail),
-                permanent=True,
+                permanent=1,
             )  # fmt: skip
         refused.append(Report(row, 0, run))
     if refused:

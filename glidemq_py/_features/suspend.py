@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, cast
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call
-from glidemq_py._core.calls.working import REPORT_KINDS, Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.keys import parse_job_id
 from glidemq_py._core.logs import get_logger, show_id
@@ -107,13 +106,6 @@ class Swept(NamedTuple):
     """1 = more jobs may be overdue."""
     held: int
     """0 = another client holds the lock of this task; nothing was done."""
-
-
-def suspended(
-    job_id: str, entry: str, fence: int, processed_on: int, reason: str, timeout: int, keep: Keep = 0
-) -> Suspended:
-    """Return the report that suspends a job until a signal, for at most ``timeout`` ms (0 = no limit)."""
-    return Suspended(REPORT_KINDS["suspended"], job_id, entry, fence, processed_on, reason, timeout, keep)
 
 
 @call("signal")

@@ -13,7 +13,6 @@ from glidemq_py._core.checks import check_choice
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.times import MAX_EPOCH_MS, to_ms
-from glidemq_py._features import suspend as suspending
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
@@ -144,10 +143,10 @@ def _int(text: Any) -> int:
 # -- reports of attempts that end with a signal -------------------------------------------------------------
 
 
-def _new_data(link: QueueLink, run: Run, signal: DelayedError | WaitingChildrenError) -> tuple[str | None, str | bool]:
-    """Return the new data of the job, None if it has none, and the names in it that are no arguments."""
+def _new_data(link: QueueLink, run: Run, signal: DelayedError | WaitingChildrenError) -> tuple[str | bool, str | bool]:
+    """Return the new data of the job, False if it has none, and the names in it that are no arguments."""
     if not signal.replace:
-        return None, False
+        return False, False
     own = run.job._own_keys
     return encode_data(signal.data, link.serializer, link.compression), own is not None and own(signal.data)
 
@@ -168,7 +167,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
     token = run.job._stored_id, run.attempt.entry, *run.attempt.token
     if isinstance(signal, RateLimitError):
         ms = pause_ms if signal.delay is None else to_ms("delay", signal.delay)
-        return working.delayed(*token, ms, 0, None)
+        return working.delayed(*token, ms)
     if isinstance(signal, DelayedError):
         until = 0 if signal.until is None else to_ms("until", signal.until, minimum=1, maximum=MAX_EPOCH_MS)
         return working.delayed(*token, to_ms("delay", signal.delay or 0), until, *_new_data(link, run, signal))
@@ -183,10 +182,10 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         ms = to_ms("delay", signal.delay, minimum=1)
         check_choice("position", signal.position, ("front", "back"))
         replace = check_choice("extend", signal.extend, ("max", "replace")) == "replace"
-        return working.group_limited(*token, ms, replace, how, keep if how == "fail" else 0)
+        return working.group_limited(*token, ms, int(replace), how, keep if how == "fail" else 0)
     if isinstance(signal, SuspendError):
         ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
-        return suspending.suspended(*token, signal.reason or "", ms, keep)
+        return working.suspended(*token, signal.reason or "", ms, keep)
     if isinstance(signal, JobInterruptedError):
         if not run.job._interrupted:
             raise GlideMQError("JobInterruptedError is raised by the loop over Job.iterate, not by handlers")

@@ -100,8 +100,8 @@ class Outcomes:
             delay or 0,
             self._keep(run, run.options.remove_on_fail),
             # A search in the JSON text, as Node peers do it.
-            limit > 0 and '"fallbacks"' in run.job._opts_text,
-            permanent,
+            int(limit > 0 and '"fallbacks"' in run.job._opts_text),
+            int(permanent),
         )
 
     def released(self, run: Run) -> Finished:

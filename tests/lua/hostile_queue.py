@@ -7,7 +7,7 @@ from typing import Any
 
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.inside import row as job_row
-from tests.inside import suspend, working
+from tests.inside import working
 from tests.lua.hostile_calls import ORDERING, Scene, command_of, own_arguments
 from tests.lua.own_support import OwnQueue, escaped
 from tests.wire_library import support as wire_support
@@ -82,7 +82,7 @@ class HostileQueue:
         fetched = q.fetch(12)
         ends: list[working.Finished]
         ends = [fetched[0].completed(), fetched[1].failed(), fetched[2].failed(limit=3, backoff=50)]
-        ends += [suspend.suspended(*fetched[3].token, "why", 100), working.delayed(*fetched[4].token, 50, 0, None)]
+        ends += [working.suspended(*fetched[3].token, "why", 100), working.delayed(*fetched[4].token, 50)]
         q.finish(*ends)
         self.fetched = [job.token for job in fetched[5:]]
         q.add(*[job_row("a", "1", "{}", priority=p, delay=d) for p in (1, 3, 5) for d in (0, 100)])

@@ -86,7 +86,7 @@ class Fleet:
         elif way == 5:
             finished, expected = job.released(), 6
         elif way == 6:
-            finished, expected = working.delayed(*job.token, 25, 0, None), 8
+            finished, expected = working.delayed(*job.token, 25), 8
         else:
             finished, expected = job.failed(), 5
         status = self.own.finish(finished)

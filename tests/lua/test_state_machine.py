@@ -307,13 +307,13 @@ class QueueMachine(
             job.due = now + 25
             return fetched.failed(limit=1_000, backoff=25), 4
         job.due = now + 35
-        return working.delayed(*fetched.token, 35, 0, None), STATUS_DELAYED
+        return working.delayed(*fetched.token, 35), STATUS_DELAYED
 
     def _limit_group(self, fetched: Fetched, job: Job, how: str) -> tuple[Any, int]:
         assert job.group is not None
         job.group.limited_until = max(job.group.limited_until, self.q.now + 20)
         place = "fail" if how == "limited" else how
-        finished = working.group_limited(*fetched.token, 20, False, place, int(job.removes))
+        finished = working.group_limited(*fetched.token, 20, 0, place, int(job.removes))
         if how == "limited":
             job.state = "failed"
             return finished, 5

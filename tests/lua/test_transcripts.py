@@ -111,7 +111,7 @@ class Verbs:
 
     def limited(self, job: Fetched, ms: int) -> str:
         """Report that the group of a job is rate limited."""
-        return self.finish(working.group_limited(*job.token, ms, False, "front", 0))[0]
+        return self.finish(working.group_limited(*job.token, ms, 0, "front", 0))[0]
 
     def suspend(self, job: Fetched, reason: str = "", timeout: int = 0) -> str:
         return self.finish(suspending.suspended(*job.token, reason, timeout))[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import Argument, Packed, call, declared, fields_of
@@ -271,7 +272,7 @@ class Delayed(NamedTuple):
     processed_on: int
     delay: int
     """Milliseconds; used if ``due`` is 0."""
-    due: int
+    due: int = 0
     """Epoch ms; 0 = not given."""
     data: str | bool = False
     """New data; False = unchanged."""
@@ -332,73 +333,15 @@ Finished = Completed | Failed | Released | Delayed | GroupLimited | WaitingChild
 """A row of ``finished`` in an exchange."""
 
 
-def completed(job_id: str, entry: str, fence: int, processed_on: int, result: str, keep: Keep = 0) -> Completed:
-    """Return the report of an attempt that completed with ``result`` (serialized text)."""
-    return Completed(COMPLETED, job_id, entry, fence, processed_on, result, keep)
-
-
-def failed(
-    job_id: str,
-    entry: str,
-    fence: int,
-    processed_on: int,
-    reason: str,
-    failed_type: str,
-    stacktrace: str,
-    limit: int,
-    backoff: int,
-    keep: Keep = 0,
-    next_fallback: bool = False,
-    permanent: bool = False,
-) -> Failed:
-    """Return the report of an attempt that failed; see `Failed`."""
-    return Failed(
-        kind=REPORT_KINDS["failed"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, reason=reason,
-        failed_type=failed_type, stacktrace=stacktrace, limit=limit, backoff=backoff, keep=keep,
-        next_fallback=int(next_fallback), permanent=int(permanent),
-    )  # fmt: skip
-
-
-def released(job_id: str, entry: str, fence: int, processed_on: int) -> Released:
-    """Return the report of a released job."""
-    return Released(REPORT_KINDS["released"], job_id, entry, fence, processed_on)
-
-
-def returned(job_id: str, entry: str, fence: int, processed_on: int) -> Released:
-    """Return the report of a job that returns to the front of its queue: no client has got it."""
-    return Released(REPORT_KINDS["returned"], job_id, entry, fence, processed_on)
-
-
-def delayed(
-    job_id: str, entry: str, fence: int, processed_on: int, delay: int, due: int, data: str | None,
-    own_keys: str | bool = False,
-) -> Delayed:  # fmt: skip
-    """Return the report of a job delayed by ``delay`` ms or until ``due`` (epoch ms, 0 = not given), with new data."""
-    return Delayed(
-        kind=REPORT_KINDS["delayed"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, delay=delay,
-        due=due, data=False if data is None else data, own_keys=own_keys,
-    )  # fmt: skip
-
-
-def group_limited(
-    job_id: str, entry: str, fence: int, processed_on: int, ms: int, replace: bool, how: str, keep: Keep = 0
-) -> GroupLimited:
-    """Return the report of a job whose group is rate limited for ``ms``; ``how`` is front, back or fail."""
-    return GroupLimited(
-        kind=REPORT_KINDS["group_limited"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, ms=ms,
-        replace=int(replace), how=how, keep=keep,
-    )  # fmt: skip
-
-
-def waiting_children(
-    job_id: str, entry: str, fence: int, processed_on: int, keep: Keep = 0, data: str | None = None,
-    own_keys: str | bool = False,
-) -> WaitingChildren:  # fmt: skip
-    """Return the report of a job that waits for its children, with new data; ``keep`` applies if the job fails."""
-    return WaitingChildren(
-        kind=REPORT_KINDS["waiting_children"], id=job_id, entry=entry, fence=fence, processed_on=processed_on,
-        keep=keep, data=False if data is None else data, own_keys=own_keys,
-    )  # fmt: skip
+completed: Final = partial(Completed, COMPLETED)
+failed: Final = partial(Failed, REPORT_KINDS["failed"])
+released: Final = partial(Released, REPORT_KINDS["released"])
+returned: Final = partial(Released, REPORT_KINDS["returned"])
+"""Of a job that returns to the front of its queue: no client has got it."""
+delayed: Final = partial(Delayed, REPORT_KINDS["delayed"])
+group_limited: Final = partial(GroupLimited, REPORT_KINDS["group_limited"])
+waiting_children: Final = partial(WaitingChildren, REPORT_KINDS["waiting_children"])
+suspended: Final = partial(Suspended, REPORT_KINDS["suspended"])
 
 
 _SIGNALLED: Final = (Delayed, GroupLimited, WaitingChildren, Suspended)

@@ -65,7 +65,7 @@ class LeasedJob:
         Raises:
             LeaseLostError: If the lease is lost.
         """
-        await self._end(working.delayed(*self._attempt, ms, 0, None))
+        await self._end(working.delayed(*self._attempt, ms))
 
     async def wait_for_children(self) -> None:
         """End the attempt without counting it, and let the job wait for its children.
